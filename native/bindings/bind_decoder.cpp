@@ -1,0 +1,7 @@
+#include "bindings/bindings.h"
+
+namespace quire::bindings {
+
+void bind_decoder(pybind11::module_ &) {}
+
+} // namespace quire::bindings

@@ -1,0 +1,50 @@
+# Our own code: one extension module over one set of sources, and the Cython tokenizers.
+find_package(pybind11 CONFIG QUIET)
+if(NOT pybind11_FOUND)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+    OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+  find_package(pybind11 CONFIG REQUIRED)
+endif()
+
+file(GLOB_RECURSE native_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/*.cpp)
+list(FILTER native_sources EXCLUDE REGEX "native/tokenizer/")
+if(NOT SKBUILD_PROJECT_VERSION)
+  file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/pyproject.toml version_line REGEX "^version = ")
+  string(REGEX MATCH "[0-9][0-9a-z.]*" SKBUILD_PROJECT_VERSION "${version_line}")
+endif()
+pybind11_add_module(_native NO_EXTRAS ${native_sources})
+target_include_directories(_native PRIVATE native)
+target_compile_options(_native PRIVATE $<$<NOT:$<CXX_COMPILER_ID:MSVC>>:-Wall -Wextra -fvisibility=hidden>)
+target_link_libraries(_native PRIVATE ggml ggml-base)
+target_compile_definitions(_native PRIVATE QUIRE_VERSION="${SKBUILD_PROJECT_VERSION}" $<$<CONFIG:Debug>:QUIRE_DEBUG>)
+set(origin "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
+set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib" BUILD_WITH_INSTALL_RPATH OFF)
+install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTINATION quire)
+
+# Kernels of one instruction set live in native/kernels/<isa>/ and are compiled for it; cpuid chooses at run time.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
+  file(GLOB avx2_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2/*.cpp)
+  file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512/*.cpp)
+  set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS
+    "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
+else()
+  list(FILTER native_sources EXCLUDE REGEX "native/kernels/avx")
+  set_target_properties(_native PROPERTIES SOURCES "${native_sources}")
+endif()
+
+file(GLOB cython_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/tokenizer/*.pyx)
+foreach(source ${cython_sources})
+  get_filename_component(stem ${source} NAME_WE)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/cython/${stem}.cpp)
+  file(GLOB cython_includes CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/tokenizer/*.pxd
+    ${CMAKE_CURRENT_SOURCE_DIR}/native/tokenizer/*.h)
+  add_custom_command(OUTPUT ${generated}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cython
+    COMMAND ${Python_EXECUTABLE} -m cython --cplus -3 -o ${generated} ${source}
+    DEPENDS ${source} ${cython_includes})
+  python_add_library(tokenizer_${stem} MODULE WITH_SOABI ${generated})
+  set_target_properties(tokenizer_${stem} PROPERTIES OUTPUT_NAME ${stem})
+  target_include_directories(tokenizer_${stem} PRIVATE native/tokenizer)
+  install(TARGETS tokenizer_${stem} COMPONENT quire LIBRARY DESTINATION quire/_tokenizer RUNTIME DESTINATION quire/_tokenizer)
+endforeach()

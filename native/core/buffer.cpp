@@ -1,0 +1,40 @@
+#include "core/buffer.h"
+
+#include <ggml-backend.h>
+
+#include "core/error.h"
+
+namespace quire {
+
+Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bool read_only, std::shared_ptr<void> owner)
+    : device_(device), handle_(handle), size_bytes_(size_bytes), read_only_(read_only), owner_(std::move(owner)) {}
+
+Buffer::~Buffer() { ggml_backend_buffer_free(handle_); }
+
+std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
+    // ggml returns a dummy for size 0, which has no address.
+    size_t wanted = size_bytes == 0 ? 1 : size_bytes;
+    ggml_backend_buffer *handle = ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device.handle()), wanted);
+    if (handle == nullptr) {
+        throw CapacityError("buffer", cat(size_bytes, " bytes must fit on ", device.name(), " but ",
+                                          device.memory_free_bytes(), " are free"));
+    }
+    return std::shared_ptr<Buffer>(new Buffer(device, handle, size_bytes, false, nullptr));
+}
+
+std::shared_ptr<Buffer> Buffer::borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner) {
+    Device cpu = find_device("CPU");
+    // ggml wants the address aligned for its own allocator; tensors are placed by us, so an odd base is no harm
+    // as long as each tensor's own address suits the kernels (the callers check).
+    auto address = reinterpret_cast<uintptr_t>(data) & ~static_cast<uintptr_t>(tensor_alignment_bytes - 1);
+    size_t slack = reinterpret_cast<uintptr_t>(data) - address;
+    ggml_backend_buffer *handle = ggml_backend_cpu_buffer_from_ptr(reinterpret_cast<void *>(address), size_bytes + slack);
+    if (handle == nullptr) throw CapacityError("buffer", "borrowed memory must become a buffer but does not");
+    return std::shared_ptr<Buffer>(new Buffer(cpu, handle, size_bytes + slack, read_only, std::move(owner)));
+}
+
+bool Buffer::is_host() const { return ggml_backend_buffer_is_host(handle_); }
+
+uint8_t *Buffer::base() const { return static_cast<uint8_t *>(ggml_backend_buffer_get_base(handle_)); }
+
+} // namespace quire

@@ -1,0 +1,45 @@
+// Memory on a device that tensors live in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/device.h"
+
+struct ggml_backend_buffer;
+
+namespace quire {
+
+// A region of device memory, freed with the last tensor in it.  `owner` keeps borrowed host memory alive
+// (a mapped file, a NumPy array).
+class Buffer {
+  public:
+    // Fresh memory on `device`; CapacityError when there is not enough.
+    static std::shared_ptr<Buffer> allocate(Device device, size_t size_bytes);
+    // Host memory of somebody else, used in place on the CPU.  `read_only` memory is never written by Quire.
+    static std::shared_ptr<Buffer> borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner);
+    ~Buffer();
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
+
+    Device device() const { return device_; }
+    size_t size_bytes() const { return size_bytes_; }
+    bool is_host() const;
+    bool read_only() const { return read_only_; }
+    uint8_t *base() const; // an address, on a device too
+    ggml_backend_buffer *handle() const { return handle_; }
+
+  private:
+    Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bool read_only, std::shared_ptr<void> owner);
+    Device device_;
+    ggml_backend_buffer *handle_;
+    size_t size_bytes_;
+    bool read_only_;
+    std::shared_ptr<void> owner_;
+};
+
+// The alignment that tensors in a CPU buffer need.
+inline constexpr size_t tensor_alignment_bytes = 64;
+
+} // namespace quire

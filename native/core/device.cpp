@@ -1,0 +1,197 @@
+#include "core/device.h"
+
+#include <dlfcn.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string lower(std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+}
+
+// The folder that holds the backend modules: where libggml itself was loaded from.
+fs::path library_folder() {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void *>(&ggml_backend_load), &info) == 0 || info.dli_fname == nullptr) {
+        throw InternalError("device", "the path of libggml must be known but the loader does not tell it");
+    }
+    return fs::canonical(info.dli_fname).parent_path();
+}
+
+// How well a CPU module fits this machine; 0 when it needs instructions that are not there.
+int module_score(const fs::path &path) {
+    void *module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (module == nullptr) return 0;
+    auto *score = reinterpret_cast<int (*)()>(dlsym(module, "ggml_backend_score"));
+    int value = score == nullptr ? 1 : score();
+    dlclose(module);
+    return value;
+}
+
+void quiet(ggml_log_level, const char *, void *) {}
+
+template <class Function> Function cpu_function(const char *name) {
+    ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
+    void *found = cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(cpu, name);
+    if (found == nullptr) throw InternalError("device", cat("the CPU backend must offer ", name, " but does not"));
+    return reinterpret_cast<Function>(found);
+}
+
+} // namespace
+
+void load_backend(const std::string &path) {
+    if (!fs::path(path).is_absolute()) {
+        throw LoadError("device", cat("a backend must be named by its full path but is '", path, "'"));
+    }
+    if (ggml_backend_load(path.c_str()) == nullptr) {
+        throw LoadError("device", cat("'", path, "' must be a backend module of ggml ", ggml_version(), " but does not load"));
+    }
+}
+
+void load_backends() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        ggml_log_set(quiet, nullptr);
+        // ggml's tiled products compute a row differently when more rows come with it; every row by itself keeps a
+        // sequence's bits independent of its company (DESIGN section 7).  The switch is read at the first product.
+        setenv("GGML_CPU_TILED_MM", "0", 1);
+        fs::path best_cpu;
+        int best_score = 0;
+        std::vector<fs::path> others;
+        for (const auto &entry : fs::directory_iterator(library_folder())) {
+            std::string file = entry.path().filename().string();
+            if (file.rfind("libggml-", 0) != 0 || file.rfind("libggml-base", 0) == 0) continue;
+            if (file.rfind("libggml-cpu", 0) != 0) {
+                others.push_back(entry.path());
+            } else if (int score = module_score(entry.path()); score > best_score) {
+                best_score = score;
+                best_cpu = entry.path();
+            }
+        }
+        if (best_cpu.empty()) {
+            throw LoadError("device", cat("a CPU backend that fits this machine must lie in '", library_folder().string(),
+                                          "' but there is none"));
+        }
+        load_backend(best_cpu.string());
+        std::sort(others.begin(), others.end());
+        // A GPU module whose driver is missing does not load; that is no error, the device is just not listed.
+        for (const fs::path &path : others) ggml_backend_load(path.c_str());
+    });
+}
+
+std::vector<Device> devices() {
+    load_backends();
+    std::vector<Device> found;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) found.emplace_back(ggml_backend_dev_get(i));
+    return found;
+}
+
+Device find_device(const std::string &wanted) {
+    std::string names;
+    for (const Device &device : devices()) {
+        bool is_gpu = device.kind() == DeviceKind::gpu || device.kind() == DeviceKind::integrated_gpu;
+        if (lower(device.name()) == lower(wanted) || (lower(wanted) == "gpu" && is_gpu)) return device;
+        names += (names.empty() ? "" : ", ") + device.name();
+    }
+    throw UnsupportedError("device", cat("the device must be one of ", names, " but is '", wanted, "'"));
+}
+
+std::string Device::name() const { return ggml_backend_dev_name(handle_); }
+std::string Device::description() const { return ggml_backend_dev_description(handle_); }
+
+DeviceKind Device::kind() const {
+    switch (ggml_backend_dev_type(handle_)) {
+    case GGML_BACKEND_DEVICE_TYPE_CPU: return DeviceKind::cpu;
+    case GGML_BACKEND_DEVICE_TYPE_GPU: return DeviceKind::gpu;
+    case GGML_BACKEND_DEVICE_TYPE_IGPU: return DeviceKind::integrated_gpu;
+    default: return DeviceKind::accelerator;
+    }
+}
+
+size_t Device::memory_free_bytes() const {
+    size_t free = 0, total = 0;
+    ggml_backend_dev_memory(handle_, &free, &total);
+    return free;
+}
+
+size_t Device::memory_total_bytes() const {
+    size_t free = 0, total = 0;
+    ggml_backend_dev_memory(handle_, &free, &total);
+    return total;
+}
+
+std::vector<std::string> Device::operations() const {
+    ggml_init_params params{ggml_tensor_overhead() * 64, nullptr, true};
+    std::unique_ptr<ggml_context, void (*)(ggml_context *)> owner(ggml_init(params), ggml_free);
+    ggml_context *ctx = owner.get();
+    ggml_tensor *x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, 4, 8);
+    ggml_tensor *row = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    ggml_tensor *matrix = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 32);
+    ggml_tensor *experts = ggml_new_tensor_3d(ctx, GGML_TYPE_F16, 64, 32, 4);
+    ggml_tensor *ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 8);
+    ggml_tensor *chosen = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, 8);
+    ggml_tensor *slots = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, 8);
+    ggml_tensor *rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 8);
+    ggml_tensor *one_expert = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, 1, 8);
+    ggml_tensor *nodes[] = {
+        ggml_get_rows(ctx, matrix, ids), ggml_set_rows(ctx, matrix, rows, slots), ggml_mul_mat(ctx, matrix, rows),
+        ggml_mul_mat_id(ctx, experts, one_expert, chosen), ggml_rms_norm(ctx, x, 1e-6F), ggml_norm(ctx, x, 1e-6F),
+        ggml_add(ctx, rows, row), ggml_mul(ctx, rows, row), ggml_scale(ctx, x, 2.0F), ggml_silu(ctx, x), ggml_tanh(ctx, x),
+        ggml_swiglu_split(ctx, rows, rows), ggml_soft_max(ctx, x), ggml_argsort_top_k(ctx, rows, 2),
+        ggml_rope_ext(ctx, x, ids, nullptr, 64, GGML_ROPE_TYPE_NEOX, 0, 1e4F, 1, 0, 1, 32, 1), ggml_sum_rows(ctx, x),
+        ggml_div(ctx, rows, rows), ggml_cont(ctx, ggml_permute(ctx, x, 1, 0, 2, 3)),
+    };
+    std::vector<std::string> names;
+    for (ggml_tensor *node : nodes) {
+        if (ggml_backend_dev_supports_op(handle_, node)) names.emplace_back(lower(ggml_op_desc(node)));
+    }
+    return names;
+}
+
+std::vector<std::string> Device::features() const {
+    std::vector<std::string> found;
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(handle_);
+    auto get = reinterpret_cast<ggml_backend_get_features_t>(ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features"));
+    if (get == nullptr) return found;
+    for (const ggml_backend_feature *feature = get(reg); feature->name != nullptr; ++feature) {
+        found.push_back(cat(feature->name, " = ", feature->value));
+    }
+    return found;
+}
+
+void Backend::FreeBackend::operator()(ggml_backend *backend) const { ggml_backend_free(backend); }
+
+Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_threads), team_(nullptr, FreeTeam{}) {
+    if (n_threads < 0 || n_threads > GGML_MAX_N_THREADS) {
+        throw ShapeError("device", cat("threads must be 0 to ", GGML_MAX_N_THREADS, " but is ", n_threads));
+    }
+    if (n_threads_ == 0) n_threads_ = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
+    if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not"));
+    if (!is_cpu()) return;
+    ggml_threadpool_params params;
+    ggml_threadpool_params_init(&params, n_threads_);
+    params.poll = 1; // about a millisecond of spinning between graphs, then sleep: idle threads must not burn cores
+    auto make = cpu_function<ggml_threadpool_t (*)(ggml_threadpool_params *)>("ggml_threadpool_new");
+    FreeTeam free{cpu_function<void (*)(ggml_threadpool *)>("ggml_threadpool_free")};
+    team_ = std::unique_ptr<ggml_threadpool, FreeTeam>(make(&params), free);
+    if (!team_) throw CapacityError("device", cat("a team of ", n_threads_, " threads must start but does not"));
+    cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(backend_.get(), n_threads_);
+    cpu_function<void (*)(ggml_backend_t, ggml_threadpool_t)>("ggml_backend_cpu_set_threadpool")(backend_.get(), team_.get());
+}
+
+} // namespace quire

@@ -1,0 +1,65 @@
+// Devices that ggml's loaded backends offer.  Backends are modules beside this library, loaded by full path only.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct ggml_backend;
+struct ggml_backend_device;
+struct ggml_threadpool;
+
+namespace quire {
+
+enum class DeviceKind { cpu, gpu, integrated_gpu, accelerator };
+
+// One device.  A light handle: copies refer to the same device, valid for the life of the process.
+class Device {
+  public:
+    explicit Device(ggml_backend_device *handle) : handle_(handle) {}
+    std::string name() const;        // "CPU", "CUDA0"
+    std::string description() const; // the vendor's words
+    DeviceKind kind() const;
+    size_t memory_free_bytes() const;
+    size_t memory_total_bytes() const;
+    // Names of ggml operations that the device supports for f32 operands of ordinary shape.
+    std::vector<std::string> operations() const;
+    std::vector<std::string> features() const; // "AVX512_VNNI = 1"
+    ggml_backend_device *handle() const { return handle_; }
+    bool operator==(const Device &other) const { return handle_ == other.handle_; }
+
+  private:
+    ggml_backend_device *handle_;
+};
+
+// Load the backends beside this library, once; throws LoadError when the CPU backend is missing.
+void load_backends();
+// Load one more backend module by its full path.  LoadError if it is not one.
+void load_backend(const std::string &path);
+std::vector<Device> devices();
+// The device called `name` (case ignored; "gpu" is the first GPU); UnsupportedError lists what there is.
+Device find_device(const std::string &name);
+
+// A queue of work on a device, with a thread team when it is the CPU: one per decoder.
+class Backend {
+  public:
+    // n_threads 0: as many as the machine has cores.
+    Backend(Device device, int n_threads);
+    Backend(const Backend &) = delete;
+    Backend &operator=(const Backend &) = delete;
+    Device device() const { return device_; }
+    int n_threads() const { return n_threads_; }
+    ggml_backend *handle() const { return backend_.get(); }
+    bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
+
+  private:
+    struct FreeBackend { void operator()(ggml_backend *) const; };
+    struct FreeTeam { void (*free)(ggml_threadpool *) = nullptr; void operator()(ggml_threadpool *team) const { free(team); } };
+    Device device_;
+    int n_threads_;
+    std::unique_ptr<ggml_threadpool, FreeTeam> team_; // outlives backend_, which refers to it
+    std::unique_ptr<ggml_backend, FreeBackend> backend_;
+};
+
+} // namespace quire

@@ -1,0 +1,86 @@
+#include "core/tensor.h"
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include "core/error.h"
+
+namespace quire {
+
+std::string to_string(const Shape &shape) {
+    std::string text = "[";
+    for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    return text + "]";
+}
+
+size_t shape_bytes(DType dtype, const Shape &shape) {
+    if (shape.empty() || shape.size() > GGML_MAX_DIMS) {
+        throw ShapeError("tensor", cat("a tensor must have 1 to 4 dimensions but has ", shape.size()));
+    }
+    size_t bytes = 1;
+    for (size_t i = 0; i < shape.size(); ++i) {
+        if (shape[i] < 1) throw ShapeError("tensor", cat("every dimension must be at least 1 but the shape is ", to_string(shape)));
+        bool last = i + 1 == shape.size();
+        size_t factor = last ? row_bytes(dtype, shape[i]) : static_cast<size_t>(shape[i]);
+        if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes > (size_t{1} << 62)) {
+            throw ShapeError("tensor", cat("the size must be below 2^62 bytes but the shape is ", to_string(shape)));
+        }
+    }
+    return bytes;
+}
+
+Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes)
+    : dtype_(dtype), shape_(std::move(shape)), size_bytes_(shape_bytes(dtype, shape_)), buffer_(std::move(buffer)) {
+    if (offset_bytes > buffer_->size_bytes() || size_bytes_ > buffer_->size_bytes() - offset_bytes) {
+        throw ShapeError("tensor", cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes, " must lie inside its buffer of ",
+                                       buffer_->size_bytes(), " bytes"));
+    }
+    ggml_init_params params{ggml_tensor_overhead(), nullptr, true};
+    context_ = std::shared_ptr<ggml_context>(ggml_init(params), ggml_free);
+    if (!context_) throw CapacityError("tensor", "a tensor's record must fit in memory but does not");
+    int64_t reversed[GGML_MAX_DIMS];
+    for (size_t i = 0; i < shape_.size(); ++i) reversed[i] = shape_[shape_.size() - 1 - i];
+    handle_ = ggml_new_tensor(context_.get(), static_cast<ggml_type>(dtype), static_cast<int>(shape_.size()), reversed);
+    // Set by hand: ggml_backend_tensor_alloc insists that ggml's padded size fits, which a mapped file's last tensor may not.
+    handle_->buffer = buffer_->handle();
+    handle_->data = buffer_->base() + offset_bytes;
+}
+
+Tensor Tensor::empty(DType dtype, Shape shape, Device device) {
+    size_t bytes = shape_bytes(dtype, shape);
+    // CUDA pads quantized rows; the buffer type knows by how much.
+    return Tensor(dtype, std::move(shape), Buffer::allocate(device, bytes + 1024), 0);
+}
+
+Tensor Tensor::in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes) {
+    return Tensor(dtype, std::move(shape), std::move(buffer), offset_bytes);
+}
+
+int64_t Tensor::n_elements() const { return ggml_nelements(handle_); }
+
+uint8_t *Tensor::data() const {
+    if (!is_host()) {
+        throw UnsupportedError("tensor", cat("the tensor must be in host memory but is on ", device().name(), "; copy it with to(\"cpu\")"));
+    }
+    return static_cast<uint8_t *>(handle_->data);
+}
+
+void Tensor::copy_from_host(const void *source, size_t size_bytes) const {
+    if (size_bytes != size_bytes_) throw ShapeError("tensor", cat("the source must have ", size_bytes_, " bytes but has ", size_bytes));
+    if (buffer_->read_only()) throw UnsupportedError("tensor", "the tensor must be writable but its memory is read-only");
+    ggml_backend_tensor_set(handle_, source, 0, size_bytes);
+}
+
+void Tensor::copy_to_host(void *target, size_t size_bytes) const {
+    if (size_bytes != size_bytes_) throw ShapeError("tensor", cat("the target must have ", size_bytes_, " bytes but has ", size_bytes));
+    ggml_backend_tensor_get(handle_, target, 0, size_bytes);
+}
+
+Tensor Tensor::to(Device device) const {
+    if (device == this->device()) return *this;
+    Tensor copy = empty(dtype_, shape_, device);
+    ggml_backend_tensor_copy(handle_, copy.handle_);
+    return copy;
+}
+
+} // namespace quire

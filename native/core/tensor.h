@@ -1,0 +1,57 @@
+// A typed array in a buffer.  Shapes are NumPy's: the last dimension is contiguous.  This file and tensor.cpp are the
+// only place where ggml's reversed order is turned round.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/dtype.h"
+
+struct ggml_context;
+struct ggml_tensor;
+
+namespace quire {
+
+using Shape = std::vector<int64_t>;
+
+std::string to_string(const Shape &shape); // "[2, 3]"
+// Bytes of a contiguous array; ShapeError for more than 4 dimensions, sizes below 1, broken blocks or overflow.
+size_t shape_bytes(DType dtype, const Shape &shape);
+
+// Contiguous, fixed in place.  Copying the handle shares the memory.
+// Invariants: the bytes lie inside the buffer; the address suits the dtype.
+class Tensor {
+  public:
+    // Uninitialised memory on a device.
+    static Tensor empty(DType dtype, Shape shape, Device device);
+    // Part of a buffer, `offset_bytes` from its base.
+    static Tensor in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
+
+    DType dtype() const { return dtype_; }
+    const Shape &shape() const { return shape_; }
+    int64_t n_elements() const;
+    size_t size_bytes() const { return size_bytes_; }
+    const std::shared_ptr<Buffer> &buffer() const { return buffer_; }
+    Device device() const { return buffer_->device(); }
+    bool is_host() const { return buffer_->is_host(); }
+    // The bytes in host memory; UnsupportedError on a device of another kind.
+    uint8_t *data() const;
+    void copy_from_host(const void *source, size_t size_bytes) const; // both: exactly all bytes
+    void copy_to_host(void *target, size_t size_bytes) const;
+    Tensor to(Device device) const; // a copy, or itself where it already is there
+    ggml_tensor *handle() const { return handle_; }
+
+  private:
+    Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
+    DType dtype_;
+    Shape shape_;
+    size_t size_bytes_;
+    std::shared_ptr<Buffer> buffer_;
+    std::shared_ptr<ggml_context> context_; // holds the one ggml_tensor
+    ggml_tensor *handle_;
+};
+
+} // namespace quire

@@ -1,0 +1,1 @@
+"""Quire: LLM inference from pages of KV cache."""
