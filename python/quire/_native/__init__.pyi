@@ -1,0 +1,9 @@
+from . import core as core
+from . import engine as engine
+from . import gguf as gguf
+from . import graph as graph
+from . import kernels as kernels
+from . import kv as kv
+from . import quant as quant
+
+__version__: str
