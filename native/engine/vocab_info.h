@@ -1,0 +1,30 @@
+// What sampling and text output need to know of a vocabulary.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace quire {
+
+struct VocabInfo {
+    int32_t n_vocab = 0;
+    std::vector<int32_t> eog_ids;         // ids that end a generation
+    std::vector<std::string> token_bytes; // [n_vocab] the bytes a token shows; empty for control tokens
+
+    bool is_eog(int32_t id) const { return std::find(eog_ids.begin(), eog_ids.end(), id) != eog_ids.end(); }
+    bool contains(int64_t id) const { return id >= 0 && id < n_vocab; }
+
+    void validate() const {
+        if (n_vocab < 1) throw RequestError("vocab", cat("n_vocab must be positive but is ", n_vocab));
+        if (token_bytes.size() != static_cast<size_t>(n_vocab))
+            throw RequestError("vocab", cat("token_bytes must have ", n_vocab, " entries but has ", token_bytes.size()));
+        for (int32_t id : eog_ids)
+            if (!contains(id)) throw RequestError("vocab", cat("eog_ids must lie below ", n_vocab, " but has ", id));
+    }
+};
+
+} // namespace quire
