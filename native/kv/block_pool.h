@@ -1,0 +1,77 @@
+// Which blocks of the cache are whose.  Accounting only: the contents are in kv_store.
+//
+// Invariants (check() verifies them):
+// - block 0 is the null block: padding rows write to it, and it is never handed out;
+// - free + referenced = all but the null block, and a block is on the free list if and only if nobody refers to it;
+// - a hash names at most one block, and a block has at most one hash: the two maps are each other's inverse;
+// - a published block's contents do not change while it is published.
+// A freed block keeps its contents and its hash until it is handed out again, so it can still be found and shared.
+// Blocks without a hash are reused first, then published ones, least recently freed first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kv/free_list.h"
+#include "kv/prefix_hash.h"
+
+namespace quire {
+
+enum class BlockId : int32_t { null = 0 };
+constexpr int32_t index(BlockId block) {
+    return static_cast<int32_t>(block);
+}
+
+struct BlockCopy { // contents to be copied before the next step writes
+    BlockId from, to;
+};
+
+class BlockPool {
+  public:
+    // n_blocks counts the null block, as the store does.
+    BlockPool(int32_t n_blocks, int block_tokens);
+    int32_t n_blocks() const { return static_cast<int32_t>(blocks_.size()); }
+    int32_t n_usable() const { return n_blocks() - 1; }
+    int block_tokens() const { return block_tokens_; }
+    int32_t n_free() const { return free_.size(); } // those that are cached included
+    int32_t n_referenced() const { return n_usable() - n_free(); }
+    int32_t n_published() const { return static_cast<int32_t>(by_hash_.size()); }
+    int64_t n_evictions() const { return n_evictions_; } // published blocks handed out for other contents
+    int64_t blocks_for_tokens(int64_t n_tokens) const { return (n_tokens + block_tokens_ - 1) / block_tokens_; }
+
+    // A private block of undefined contents, with one reference; none when all are referenced.
+    std::optional<BlockId> allocate();
+    void retain(BlockId block); // one more reference; also revives a free block
+    void release(BlockId block);
+    int32_t n_references(BlockId block) const { return at(block).n_references; }
+    bool is_free(BlockId block) const { return at(block).n_references == 0; }
+
+    // Makes a full block findable.  False, and nothing changes, when the hash names another block already: two
+    // sequences computed the same tokens at once, and the later copy stays private.
+    bool publish(BlockId block, const PrefixHash &hash);
+    void unpublish(BlockId block); // its contents are about to change
+    std::optional<BlockId> find(const PrefixHash &hash) const;
+    const std::optional<PrefixHash> &hash(BlockId block) const { return at(block).hash; }
+    void forget_published(); // no block can be found any more (the contents were lost)
+
+    std::vector<BlockId> free_blocks() const; // in the order of reuse
+    void check() const;                       // InternalError names the invariant that broke
+
+  private:
+    struct Block {
+        int32_t n_references = 0;
+        std::optional<PrefixHash> hash;
+    };
+    const Block &at(BlockId block) const;
+    Block &at(BlockId block) { return const_cast<Block &>(std::as_const(*this).at(block)); }
+    int block_tokens_;
+    std::vector<Block> blocks_;
+    FreeList free_;
+    std::unordered_map<PrefixHash, BlockId, PrefixHashHasher> by_hash_;
+    int64_t n_evictions_ = 0;
+};
+
+} // namespace quire

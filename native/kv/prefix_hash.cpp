@@ -1,0 +1,46 @@
+#include "kv/prefix_hash.h"
+
+#include <bit>
+#include <utility>
+
+#include "core/error.h"
+#include "kv/blake2b.h"
+
+namespace quire {
+namespace {
+
+void update_framed(Blake2b &hash, const void *data, size_t size_bytes) {
+    hash.update_u64(size_bytes);
+    hash.update(data, size_bytes);
+}
+
+} // namespace
+
+PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const int32_t> tokens,
+                      const PrefixContext &context) {
+    static_assert(std::endian::native == std::endian::little, "tokens are hashed as they lie in memory");
+    Blake2b hash(sizeof(PrefixHash::bytes), "quire.kv.block.1");
+    update_framed(hash, parent ? parent->bytes.data() : nullptr, parent ? parent->bytes.size() : 0);
+    update_framed(hash, tokens.data(), tokens.size_bytes());
+    for (const std::string *part : {&context.adapter, &context.media, &context.salt})
+        update_framed(hash, part->data(), part->size());
+    PrefixHash result;
+    hash.finish(result.bytes);
+    return result;
+}
+
+HashChain::HashChain(PrefixContext context, int block_tokens)
+    : context_(std::move(context)), block_tokens_(static_cast<size_t>(block_tokens)) {
+    if (block_tokens < 1) throw ShapeError("prefix_hash", cat("block_tokens must be positive but is ", block_tokens));
+}
+
+std::span<const PrefixHash> HashChain::of(std::span<const int32_t> tokens) {
+    const size_t n_full = tokens.size() / block_tokens_;
+    while (hashes_.size() < n_full) {
+        const auto parent = hashes_.empty() ? std::nullopt : std::optional(hashes_.back());
+        hashes_.push_back(block_hash(parent, tokens.subspan(hashes_.size() * block_tokens_, block_tokens_), context_));
+    }
+    return std::span(hashes_).first(n_full);
+}
+
+} // namespace quire

@@ -1,0 +1,54 @@
+// Names of full blocks: a block is known by everything that its contents depend on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// 256 bits, so that nobody finds two prefixes of one name.
+struct PrefixHash {
+    std::array<uint8_t, 32> bytes{};
+    bool operator==(const PrefixHash &) const = default;
+};
+
+struct PrefixHashHasher {
+    size_t operator()(const PrefixHash &hash) const {
+        size_t value;
+        std::memcpy(&value, hash.bytes.data(), sizeof value); // a cryptographic hash is uniform already
+        return value;
+    }
+};
+
+// What K and V depend on beside the tokens, and who may share them.
+struct PrefixContext {
+    std::string adapter; // name and version of the adapter, empty without one
+    std::string media;   // digest of the images and sounds inside the prompt
+    std::string salt;    // only equal salts share; by default the tenant's
+};
+
+// Hash of a full block after `parent` (none: the first block).  BLAKE2b-256, personal "quire.kv.block.1", over parent,
+// tokens (32 bits each), adapter, media and salt, each preceded by its length (64 bits), all little-endian.
+PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const int32_t> tokens,
+                      const PrefixContext &context);
+
+// The hashes of one sequence's full blocks, computed once each.  The sequence only grows.
+class HashChain {
+  public:
+    HashChain(PrefixContext context, int block_tokens);
+    // Of the full blocks of `tokens`, which continue those of earlier calls.
+    std::span<const PrefixHash> of(std::span<const int32_t> tokens);
+    const PrefixContext &context() const { return context_; }
+
+  private:
+    PrefixContext context_;
+    size_t block_tokens_;
+    std::vector<PrefixHash> hashes_;
+};
+
+} // namespace quire
