@@ -42,6 +42,12 @@ int module_score(const fs::path &path) {
     return value;
 }
 
+// Where the CPU module that is in use lies.
+fs::path &cpu_module() {
+    static fs::path path;
+    return path;
+}
+
 void quiet(ggml_log_level, const char *, void *) {}
 
 template <class Function> Function cpu_function(const char *name) {
@@ -87,10 +93,20 @@ void load_backends() {
                                           "' but there is none"));
         }
         load_backend(best_cpu.string());
+        cpu_module() = best_cpu;
         std::sort(others.begin(), others.end());
         // A GPU module whose driver is missing does not load; that is no error, the device is just not listed.
         for (const fs::path &path : others) ggml_backend_load(path.c_str());
     });
+}
+
+void *cpu_symbol(const char *name) {
+    load_backends();
+    void *module = dlopen(cpu_module().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    void *symbol = module == nullptr ? nullptr : dlsym(module, name);
+    if (module != nullptr) dlclose(module); // ggml's registry keeps it loaded
+    if (symbol == nullptr) throw InternalError("device", cat("the CPU backend must export ", name, " but does not"));
+    return symbol;
 }
 
 std::vector<Device> devices() {

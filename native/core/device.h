@@ -41,6 +41,9 @@ std::vector<Device> devices();
 // The device called `name` (case ignored; "gpu" is the first GPU); UnsupportedError lists what there is.
 Device find_device(const std::string &name);
 
+// A function that the loaded CPU module exports; InternalError if it does not.
+void *cpu_symbol(const char *name);
+
 // A queue of work on a device, with a thread team when it is the CPU: one per decoder.
 class Backend {
   public:
@@ -51,6 +54,7 @@ class Backend {
     Device device() const { return device_; }
     int n_threads() const { return n_threads_; }
     ggml_backend *handle() const { return backend_.get(); }
+    ggml_threadpool *team() const { return team_.get(); } // null on other devices
     bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
 
   private:

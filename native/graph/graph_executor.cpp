@@ -1,0 +1,101 @@
+#include "graph/graph_executor.h"
+
+#include <ggml-backend.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "graph/lower_cpu.h"
+#include "graph/lower_stock.h"
+
+namespace quire {
+namespace {
+
+std::vector<KvLayerSpec> layer_specs(const Trace &trace) {
+    std::vector<KvLayerSpec> specs;
+    for (const CacheSpec &spec : trace.cache) specs.push_back({spec.n_kv_head, spec.head_dim, spec.v_head_dim});
+    return specs;
+}
+
+bool own_kernels(Kernels kernels, const Backend &backend) {
+    if (kernels == Kernels::cpu && !backend.is_cpu()) {
+        throw UnsupportedError("executor", cat("kernels \"cpu\" must run on the CPU but the device is ", backend.device().name()));
+    }
+    return kernels != Kernels::stock && backend.is_cpu();
+}
+
+GraphLimits limits_for(const ExecutorOptions &options, bool own) {
+    if (options.max_rows < 1 || options.max_rows > 4096) throw ShapeError("executor", cat("max_rows must be 1 to 4096 but is ", options.max_rows));
+    if (options.max_sequences < 1 || options.max_sequences > 1024) {
+        throw ShapeError("executor", cat("max_sequences must be 1 to 1024 but is ", options.max_sequences));
+    }
+    int rows = std::max(options.max_rows, options.max_sequences);
+    // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
+    int logit_rows = std::min(rows, std::max(options.max_sequences, 64));
+    return {rows, logit_rows, own ? 0 : (options.n_blocks - 1) * kv_store_block_tokens};
+}
+
+} // namespace
+
+GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
+    : trace_(std::move(trace)), backend_(device, options.n_threads),
+      store_(layer_specs(trace_), options.kv_dtype, options.n_blocks, device), max_sequences_(options.max_sequences),
+      cpu_step_(own_kernels(options.kernels, backend_) ? std::make_unique<CpuStep>(trace_.cache.size()) : nullptr),
+      buckets_(limits_for(options, cpu_step_ != nullptr)),
+      graphs_(std::make_unique<GraphCache>(backend_, make_runner(backend_))) {
+    std::unique_ptr<Lowering> lowering;
+    if (cpu_step_) {
+        lowering = std::make_unique<CpuLowering>(store_, *cpu_step_);
+    } else {
+        lowering = std::make_unique<StockLowering>(store_);
+    }
+    graphs_->fill(trace_, *lowering, buckets_.keys());
+}
+
+GraphExecutor::~GraphExecutor() = default;
+
+// The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.
+void GraphExecutor::check(const StepBatch &batch) const {
+    size_t n_rows = batch.tokens.size(), n_sequences = batch.n_kv.size();
+    auto expect = [](bool holds, const char *what) {
+        if (!holds) throw InternalError("executor", what);
+    };
+    expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
+    expect(batch.positions.size() == n_rows && batch.slots.size() == n_rows, "positions and slots must be as many as tokens");
+    expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()), "logit rows must be at most max_logit_rows");
+    expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1 && batch.table_begin.size() == n_sequences,
+           "row_begin, n_kv and table_begin must agree");
+    expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows, "row_begin must span all rows");
+    auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
+    for (int32_t token : batch.tokens) expect(inside(token, n_vocab()), "token ids must be below n_vocab");
+    for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
+    for (int32_t slot : batch.slots) expect(inside(slot, int64_t{n_blocks()} * block_tokens()), "slots must lie in the store");
+    for (int32_t block : batch.tables) expect(inside(block, n_blocks()), "blocks must lie in the store");
+    for (size_t s = 0; s < n_sequences; ++s) {
+        int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];
+        expect(rows > 0 && n_kv >= rows, "a sequence must have rows, and at least as many cached tokens");
+        int64_t n_table = (n_kv + block_tokens() - 1) / block_tokens();
+        expect(batch.table_begin[s] >= 0 && batch.table_begin[s] + n_table <= static_cast<int64_t>(batch.tables.size()),
+               "a block table must hold all cached tokens");
+        for (int32_t i = 0; i < rows; ++i) {
+            expect(batch.positions[static_cast<size_t>(batch.row_begin[s] + i)] == n_kv - rows + i, "positions must be the last of the sequence");
+        }
+    }
+}
+
+const float *GraphExecutor::run(const StepBatch &batch) {
+    check(batch);
+    int n_kv = 0;
+    for (int32_t n : batch.n_kv) n_kv += n;
+    int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
+    const LoweredGraph &graph = graphs_->get(buckets_.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
+    inputs_.fill(graph, batch, block_tokens());
+    if (cpu_step_) cpu_step_->begin(batch);
+    graphs_->run(graph);
+    if (ggml_backend_buffer_is_host(graph.logits->buffer)) return static_cast<const float *>(graph.logits->data);
+    logits_.resize(batch.logit_rows.size() * static_cast<size_t>(trace_.n_vocab));
+    ggml_backend_tensor_get(graph.logits, logits_.data(), 0, logits_.size() * sizeof(float));
+    return logits_.data();
+}
+
+} // namespace quire

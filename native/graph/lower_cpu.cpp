@@ -1,0 +1,82 @@
+#include "graph/lower_cpu.h"
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+// What one pair of nodes (write, attend) of one graph needs.
+struct AttentionNode {
+    AttentionShape shape;
+    const CpuStep *step;
+    std::atomic<int> *next;
+    void *k_pool, *v_pool;
+    const float *sinks;
+};
+
+const float *floats(const ggml_tensor *tensor) { return static_cast<const float *>(tensor->data); }
+
+// Sources: the K pool (whose view the node is), k, v.
+void write_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
+    const auto &node = *static_cast<const AttentionNode *>(data);
+    kv_write(node.shape, node.step->batch, floats(dst->src[1]), floats(dst->src[2]), node.k_pool, node.v_pool, worker, n_workers);
+}
+
+// Sources: q, and the write node for the order.
+void attend_node(ggml_tensor *dst, int, int, void *data) {
+    const auto &node = *static_cast<const AttentionNode *>(data);
+    AttentionData arrays{};
+    arrays.q = floats(dst->src[0]);
+    arrays.k_pool = node.k_pool;
+    arrays.v_pool = node.v_pool;
+    arrays.sinks = node.sinks;
+    arrays.out = static_cast<float *>(dst->data);
+    arrays.n_out_rows = static_cast<int>(dst->ne[2]);
+    paged_attention(node.shape, node.step->batch, arrays, *node.next);
+}
+
+KvType kv_type(DType dtype) {
+    switch (dtype) {
+    case DType::f32: return KvType::f32;
+    case DType::f16: return KvType::f16;
+    case DType::bf16: return KvType::bf16;
+    default: throw UnsupportedError("attend", cat("the cache must be f32, f16 or bf16 but is ", name(dtype)));
+    }
+}
+
+} // namespace
+
+void CpuStep::begin(const StepBatch &from) {
+    batch.n_rows = static_cast<int>(from.tokens.size());
+    batch.n_sequences = static_cast<int>(from.n_kv.size());
+    batch.row_begin = from.row_begin.data();
+    batch.n_kv = from.n_kv.data();
+    batch.table_begin = from.table_begin.data();
+    batch.tables = from.tables.data();
+    batch.slots = from.slots.data();
+    for (std::atomic<int> &counter : next) counter.store(0, std::memory_order_relaxed);
+}
+
+ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const {
+    ggml_context *ctx = build.context();
+    const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
+    const KvStore::Layer &layer = store().layer(operation.layer);
+    int n_head = static_cast<int>(inputs.q->ne[1]);
+    auto node = std::make_shared<AttentionNode>(AttentionNode{
+        {n_head, spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(store().dtype()), operation.scale, operation.soft_cap, spec.window},
+        &step_,
+        &step_.next[static_cast<size_t>(operation.layer)],
+        layer.k.data(),
+        layer.v.data(),
+        operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
+    build.out.node_data.push_back(node);
+    // The kernels read dense rows; ggml copies only what is not dense already.
+    auto dense = [ctx](ggml_tensor *x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x); };
+    ggml_tensor *to_write[] = {dense(inputs.k), dense(inputs.v)};
+    ggml_tensor *written = ggml_custom_inplace(ctx, layer.k.handle(), to_write, 2, write_node, GGML_N_TASKS_MAX, node.get());
+    ggml_tensor *to_read[] = {dense(inputs.q), written};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2, attend_node,
+                          GGML_N_TASKS_MAX, node.get());
+}
+
+} // namespace quire

@@ -1,0 +1,199 @@
+#include "graph/lower_stock.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+ggml_tensor *new_input(ggml_context *ctx, ggml_type type, int64_t n0, int64_t n1, const char *label) {
+    ggml_tensor *tensor = n1 == 0 ? ggml_new_tensor_1d(ctx, type, n0) : ggml_new_tensor_2d(ctx, type, n0, n1);
+    ggml_set_input(tensor);
+    ggml_set_name(tensor, label);
+    return tensor;
+}
+
+// Inputs that several layers share are made once per graph.
+ggml_tensor *shared_input(std::map<int, ggml_tensor *> &inputs, int which, ggml_tensor *(*make)(GraphBuild &, int), GraphBuild &build) {
+    auto [place, fresh] = inputs.try_emplace(which, nullptr);
+    if (fresh) place->second = make(build, which);
+    return place->second;
+}
+
+ggml_tensor *make_write_rows(GraphBuild &build, int n_kv_head) {
+    return new_input(build.context(), GGML_TYPE_I64, int64_t{build.out.key.n_tokens} * n_kv_head, 0, "write_rows");
+}
+
+ggml_tensor *make_gather_rows(GraphBuild &build, int n_kv_head) {
+    return new_input(build.context(), GGML_TYPE_I32, int64_t{build.out.key.n_kv} * n_kv_head, 0, "gather_rows");
+}
+
+ggml_tensor *make_mask(GraphBuild &build, int) {
+    return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_kv, build.out.key.n_tokens, "mask");
+}
+
+ggml_tensor *activated(ggml_context *ctx, ggml_tensor *x, Activation activation) {
+    switch (activation) {
+    case Activation::silu: return ggml_silu(ctx, x);
+    case Activation::gelu: return ggml_gelu_erf(ctx, x);
+    case Activation::gelu_tanh: return ggml_gelu(ctx, x);
+    case Activation::relu: return ggml_relu(ctx, x);
+    }
+    throw InternalError("lower", "an activation must be known");
+}
+
+ggml_tensor *gated(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
+    switch (activation) {
+    case Activation::silu: return ggml_swiglu_split(ctx, gate, up);
+    case Activation::gelu: return ggml_geglu_erf_split(ctx, gate, up);
+    case Activation::gelu_tanh: return ggml_geglu_split(ctx, gate, up);
+    case Activation::relu: return ggml_reglu_split(ctx, gate, up);
+    }
+    throw InternalError("lower", "an activation must be known");
+}
+
+ggml_tensor *capped(ggml_context *ctx, ggml_tensor *x, float cap) {
+    return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0F / cap)), cap);
+}
+
+ggml_tensor *rotated(ggml_context *ctx, ggml_tensor *x, ggml_tensor *positions, const RopeSpec &spec) {
+    int mode = spec.layout == RopeLayout::half ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+    ggml_tensor *factors = spec.factors ? spec.factors->tensor.handle() : nullptr;
+    return ggml_rope_ext(ctx, x, positions, factors, spec.n_dims, mode, spec.n_ctx_orig, spec.freq_base, spec.freq_scale,
+                         spec.ext_factor, spec.attn_factor, spec.beta_fast, spec.beta_slow);
+}
+
+// Weights of the chosen experts, [n_used, n_tokens], and their numbers.
+struct Routing {
+    ggml_tensor *experts, *weights;
+};
+
+Routing route(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
+    int64_t n_tokens = x->ne[1], n_expert = moe.router->tensor.shape()[0];
+    ggml_tensor *scores = ggml_mul_mat(ctx, moe.router->tensor.handle(), x);
+    ggml_tensor *odds = moe.spec.gating == Gating::softmax ? ggml_soft_max(ctx, scores) : ggml_sigmoid(ctx, scores);
+    ggml_tensor *experts = ggml_argsort_top_k(ctx, odds, moe.spec.n_used);
+    ggml_tensor *chosen = ggml_get_rows(ctx, ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens), experts);
+    ggml_tensor *weights = ggml_reshape_2d(ctx, chosen, moe.spec.n_used, n_tokens);
+    if (moe.spec.normalize) weights = ggml_div(ctx, weights, ggml_sum_rows(ctx, weights));
+    if (moe.spec.scale != 1.0F) weights = ggml_scale(ctx, weights, moe.spec.scale);
+    return {experts, weights};
+}
+
+ggml_tensor *mixture(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
+    int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = moe.spec.n_used;
+    auto [experts, weights] = route(ctx, x, moe);
+    ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
+    ggml_tensor *gate = ggml_mul_mat_id(ctx, moe.gate->tensor.handle(), each, experts);
+    ggml_tensor *up = ggml_mul_mat_id(ctx, moe.up->tensor.handle(), each, experts);
+    ggml_tensor *down = ggml_mul_mat_id(ctx, moe.down->tensor.handle(), gated(ctx, gate, up, moe.spec.activation), experts);
+    ggml_tensor *weighted = ggml_mul(ctx, down, ggml_reshape_3d(ctx, weights, 1, n_used, n_tokens));
+    ggml_tensor *sum = nullptr;
+    for (int64_t i = 0; i < n_used; ++i) {
+        ggml_tensor *one = ggml_view_2d(ctx, weighted, dim, n_tokens, weighted->nb[2], static_cast<size_t>(i) * weighted->nb[1]);
+        sum = sum == nullptr ? one : ggml_add(ctx, sum, one);
+    }
+    return n_used == 1 ? ggml_cont(ctx, sum) : sum;
+}
+
+} // namespace
+
+ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const {
+    ggml_context *ctx = build.context();
+    const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
+    int64_t n_tokens = build.out.key.n_tokens, n_kv = build.out.key.n_kv;
+    auto stored = [&](ggml_tensor *x, const Tensor &pool, int64_t head_dim) {
+        ggml_tensor *rows = shared_input(build.out.inputs.write_rows, spec.n_kv_head, make_write_rows, build);
+        return ggml_set_rows(ctx, pool.handle(), ggml_reshape_2d(ctx, ggml_cont(ctx, x), head_dim, n_tokens * spec.n_kv_head), rows);
+    };
+    auto gathered = [&](ggml_tensor *pool, int64_t head_dim) {
+        ggml_tensor *rows = shared_input(build.out.inputs.gather_rows, spec.n_kv_head, make_gather_rows, build);
+        return ggml_reshape_3d(ctx, ggml_get_rows(ctx, pool, rows), head_dim, n_kv, spec.n_kv_head);
+    };
+    const KvStore::Layer &layer = store_.layer(operation.layer);
+    ggml_tensor *k = gathered(stored(inputs.k, layer.k, spec.head_dim), spec.head_dim);
+    ggml_tensor *v = gathered(stored(inputs.v, layer.v, spec.v_head_dim), spec.v_head_dim);
+    ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, inputs.q, 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
+    float scale = operation.scale;
+    if (operation.soft_cap > 0) {
+        scores = capped(ctx, ggml_scale(ctx, scores, scale), operation.soft_cap);
+        scale = 1.0F;
+    }
+    ggml_tensor *mask = shared_input(build.out.inputs.masks, spec.window, make_mask, build);
+    ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
+    if (operation.sinks) ggml_soft_max_add_sinks(odds, operation.sinks->tensor.handle());
+    ggml_tensor *mixed = ggml_mul_mat(ctx, ggml_cont(ctx, ggml_permute(ctx, v, 1, 0, 2, 3)), odds);
+    return ggml_cont(ctx, ggml_permute(ctx, mixed, 0, 2, 1, 3));
+}
+
+ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &operation) const {
+    ggml_context *ctx = build.context();
+    GraphInputs &in = build.out.inputs;
+    auto input = [&](size_t i) { return build.values[static_cast<size_t>(operation.inputs[i])]; };
+    int64_t lead = operation.shape.lead == Lead::tokens ? build.out.key.n_tokens : build.out.key.n_rows;
+
+    struct Visitor {
+        const StockLowering &self;
+        GraphBuild &build;
+        const Operation &operation;
+        ggml_context *ctx;
+        GraphInputs &in;
+        decltype(input) &value;
+        int64_t lead;
+
+        ggml_tensor *operator()(const op::Tokens &) const { return in.tokens = new_input(ctx, GGML_TYPE_I32, lead, 0, "tokens"); }
+        ggml_tensor *operator()(const op::Positions &) const { return in.positions = new_input(ctx, GGML_TYPE_I32, lead, 0, "positions"); }
+        ggml_tensor *operator()(const op::LogitRows &) const { return in.logit_rows = new_input(ctx, GGML_TYPE_I32, lead, 0, "logit_rows"); }
+        ggml_tensor *operator()(const op::Embed &o) const { return ggml_get_rows(ctx, o.weight->tensor.handle(), value(0)); }
+        ggml_tensor *operator()(const op::Linear &o) const {
+            ggml_tensor *y = ggml_mul_mat(ctx, o.weight->tensor.handle(), value(0));
+            return o.bias ? ggml_add(ctx, y, o.bias->tensor.handle()) : y;
+        }
+        ggml_tensor *operator()(const op::RmsNorm &o) const {
+            ggml_tensor *y = ggml_rms_norm(ctx, value(0), o.eps);
+            return o.weight ? ggml_mul(ctx, y, o.weight->tensor.handle()) : y;
+        }
+        ggml_tensor *operator()(const op::Rope &o) const { return rotated(ctx, value(0), value(1), o.spec); }
+        ggml_tensor *operator()(const op::Attend &o) const { return self.attend(build, o, {value(0), value(1), value(2)}); }
+        ggml_tensor *operator()(const op::Glu &o) const { return gated(ctx, value(0), value(1), o.activation); }
+        ggml_tensor *operator()(const op::Activate &o) const { return activated(ctx, value(0), o.activation); }
+        ggml_tensor *operator()(const op::SoftCap &o) const { return capped(ctx, value(0), o.cap); }
+        ggml_tensor *operator()(const op::SelectRows &) const { return ggml_get_rows(ctx, value(0), value(1)); }
+        ggml_tensor *operator()(const op::Moe &o) const { return mixture(ctx, value(0), o); }
+        ggml_tensor *operator()(const op::Add &) const { return ggml_add(ctx, value(0), value(1)); }
+        ggml_tensor *operator()(const op::Multiply &) const { return ggml_mul(ctx, value(0), value(1)); }
+        ggml_tensor *operator()(const op::Scale &o) const { return ggml_scale(ctx, value(0), o.factor); }
+        ggml_tensor *operator()(const op::Reshape &) const {
+            const std::vector<int64_t> &rest = operation.shape.rest;
+            return rest.size() == 2 ? ggml_reshape_3d(ctx, value(0), rest[1], rest[0], lead) : ggml_reshape_2d(ctx, value(0), rest[0], lead);
+        }
+    };
+    return std::visit(Visitor{*this, build, operation, ctx, in, input, lead}, operation.kind);
+}
+
+LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
+    // No operation lowers to more than about 40 tensors (a mixture: 12 and one or two per chosen expert).
+    size_t n_tensors = 64;
+    for (const Operation &operation : trace.operations) {
+        const auto *moe = std::get_if<op::Moe>(&operation.kind);
+        const bool attends = std::holds_alternative<op::Attend>(operation.kind);
+        n_tensors += moe != nullptr ? 20 + 2 * static_cast<size_t>(moe->spec.n_used) : attends ? 28 : 4;
+    }
+    LoweredGraph out;
+    out.key = key;
+    ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr, true};
+    out.context.reset(ggml_init(params));
+    if (!out.context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
+    GraphBuild build{trace, out, {}};
+    build.values.reserve(trace.operations.size());
+    for (const Operation &operation : trace.operations) build.values.push_back(lower_operation(build, operation));
+    out.logits = build.values[static_cast<size_t>(trace.output)];
+    ggml_set_output(out.logits);
+    ggml_set_name(out.logits, "logits");
+    out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
+    ggml_build_forward_expand(out.graph, out.logits);
+    return out;
+}
+
+} // namespace quire

@@ -1,0 +1,35 @@
+// ggml's own operators for every operation, on every device: the fallback and the oracle.
+#pragma once
+
+#include "graph/lowering.h"
+
+namespace quire {
+
+// State while one graph is built.
+struct GraphBuild {
+    const Trace &trace;
+    LoweredGraph &out;
+    std::vector<ggml_tensor *> values; // by operation number
+    ggml_context *context() const { return out.context.get(); }
+};
+
+class StockLowering : public Lowering {
+  public:
+    explicit StockLowering(const KvStore &store) : store_(store) {}
+    LoweredGraph lower(const Trace &trace, GraphKey key) const override;
+    bool needs_kv_bucket() const override { return true; }
+
+  protected:
+    struct AttendInputs {
+        ggml_tensor *q, *k, *v; // [n_tokens, heads, head_dim]
+    };
+    // Store k and v, attend; [n_tokens, n_head, v_head_dim].  Gathers the cached rows into one array and masks.
+    virtual ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const;
+    const KvStore &store() const { return store_; }
+
+  private:
+    ggml_tensor *lower_operation(GraphBuild &build, const Operation &operation) const;
+    const KvStore &store_;
+};
+
+} // namespace quire

@@ -1,0 +1,251 @@
+#include "graph/tracer.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+std::string shape_text(const TraceShape &shape) {
+    std::string text = shape.lead == Lead::tokens ? "[tokens" : "[rows";
+    for (int64_t dim : shape.rest) text += ", " + std::to_string(dim);
+    return text + "]";
+}
+
+void expect_rank(const char *place, const char *what, const TraceTensor &x, size_t rest) {
+    if (x.shape().rest.size() != rest) {
+        throw ShapeError(place, cat(what, " must have ", rest + 1, " dimensions but is ", shape_text(x.shape())));
+    }
+}
+
+void expect_weight(const char *place, const WeightRef &weight, const Shape &wanted) {
+    if (weight->tensor.shape() != wanted) {
+        throw ShapeError(place, cat(weight->name, " must be ", to_string(wanted), " but is ", to_string(weight->tensor.shape())));
+    }
+}
+
+// Vectors (norms, biases, sinks, factors) enter elementwise operations, which want f32.
+void expect_vector(const char *place, const WeightRef &weight, int64_t n) {
+    expect_weight(place, weight, {n});
+    if (weight->tensor.dtype() != DType::f32) {
+        throw ShapeError(place, cat(weight->name, " must be f32 but is ", name(weight->tensor.dtype())));
+    }
+}
+
+void expect_positive(const char *place, const char *what, double value) {
+    if (!(value > 0) || !std::isfinite(value)) throw ShapeError(place, cat(what, " must be above 0 but is ", value));
+}
+
+} // namespace
+
+const TraceShape &TraceTensor::shape() const { return tracer->operation(id).shape; }
+
+Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attended_(cache_.size(), false) {
+    for (size_t layer = 0; layer < cache_.size(); ++layer) {
+        const CacheSpec &spec = cache_[layer];
+        if (spec.n_kv_head < 1 || spec.head_dim < 1 || spec.v_head_dim < 1 || spec.window < 0) {
+            throw ShapeError("trace", cat("layer ", layer, " must have positive head counts and sizes but has n_kv_head ",
+                                          spec.n_kv_head, ", head_dim ", spec.head_dim, ", v_head_dim ", spec.v_head_dim,
+                                          ", window ", spec.window));
+        }
+    }
+    operations_.push_back({op::Tokens{}, {}, {Lead::tokens, {}}});
+    operations_.push_back({op::Positions{}, {}, {Lead::tokens, {}}});
+    operations_.push_back({op::LogitRows{}, {}, {Lead::rows, {}}});
+}
+
+std::shared_ptr<Tracer> Tracer::make(std::vector<CacheSpec> cache) { return std::shared_ptr<Tracer>(new Tracer(std::move(cache))); }
+
+TraceTensor Tracer::record(OperationKind kind, const std::vector<TraceTensor> &inputs, TraceShape shape) {
+    if (finished_) throw ShapeError("trace", "operations must come before the trace is finished");
+    Operation operation{std::move(kind), {}, std::move(shape)};
+    for (const TraceTensor &input : inputs) {
+        if (input.tracer.get() != this) throw ShapeError("trace", "all values of an operation must come from one tracer");
+        operation.inputs.push_back(input.id);
+    }
+    operations_.push_back(std::move(operation));
+    return {shared_from_this(), static_cast<int>(operations_.size()) - 1};
+}
+
+const CacheSpec &Tracer::cache_of(int layer) const {
+    if (layer < 0 || static_cast<size_t>(layer) >= cache_.size()) {
+        throw ShapeError("attend", cat("layer must be below ", cache_.size(), " but is ", layer));
+    }
+    return cache_[static_cast<size_t>(layer)];
+}
+
+void Tracer::mark_attended(int layer) {
+    if (attended_[static_cast<size_t>(layer)]) throw ShapeError("attend", cat("layer ", layer, " must be attended to once but is again"));
+    attended_[static_cast<size_t>(layer)] = true;
+}
+
+Trace Tracer::finish(const TraceTensor &logits) {
+    if (logits.tracer.get() != this || finished_) throw ShapeError("trace", "a trace must be finished once, with its own value");
+    const TraceShape &shape = logits.shape();
+    if (shape.lead != Lead::rows || shape.rest.size() != 1) {
+        throw ShapeError("trace", cat("logits must be [rows, n_vocab] but are ", shape_text(shape)));
+    }
+    for (size_t layer = 0; layer < attended_.size(); ++layer) {
+        if (!attended_[layer]) throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
+    }
+    finished_ = true;
+    return Trace{cache_, operations_, logits.id, shape.rest[0]};
+}
+
+TraceTensor add(const TraceTensor &a, const TraceTensor &b) {
+    if (!(a.shape() == b.shape())) throw ShapeError("add", cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
+    return a.tracer->record(op::Add{}, {a, b}, a.shape());
+}
+
+TraceTensor multiply(const TraceTensor &a, const TraceTensor &b) {
+    if (!(a.shape() == b.shape())) throw ShapeError("multiply", cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
+    return a.tracer->record(op::Multiply{}, {a, b}, a.shape());
+}
+
+TraceTensor scale(const TraceTensor &x, float factor) {
+    if (!std::isfinite(factor)) throw ShapeError("scale", cat("the factor must be finite but is ", factor));
+    return x.tracer->record(op::Scale{factor}, {x}, x.shape());
+}
+
+TraceTensor heads(const TraceTensor &x, int n_head) {
+    expect_rank("heads", "x", x, 1);
+    if (n_head < 1 || x.shape().rest[0] % n_head != 0) {
+        throw ShapeError("heads", cat(x.shape().rest[0], " must be divisible by n_head but n_head is ", n_head));
+    }
+    return x.tracer->record(op::Reshape{}, {x}, {x.shape().lead, {n_head, x.shape().rest[0] / n_head}});
+}
+
+TraceTensor merge_heads(const TraceTensor &x) {
+    expect_rank("merge_heads", "x", x, 2);
+    return x.tracer->record(op::Reshape{}, {x}, {x.shape().lead, {x.shape().rest[0] * x.shape().rest[1]}});
+}
+
+TraceTensor embed(const TraceTensor &tokens, WeightRef weight) {
+    expect_rank("embed", "tokens", tokens, 0);
+    if (weight->tensor.shape().size() != 2) {
+        throw ShapeError("embed", cat(weight->name, " must be [n_vocab, dim] but is ", to_string(weight->tensor.shape())));
+    }
+    int64_t dim = weight->tensor.shape()[1];
+    return tokens.tracer->record(op::Embed{std::move(weight)}, {tokens}, {Lead::tokens, {dim}});
+}
+
+TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
+    expect_rank("linear", "x", x, 1);
+    const Shape &shape = weight->tensor.shape();
+    if (shape.size() != 2 || shape[1] != x.shape().rest[0]) {
+        throw ShapeError("linear", cat(weight->name, " must be [out, ", x.shape().rest[0], "] but is ", to_string(shape)));
+    }
+    int64_t n_out = shape[0];
+    if (bias) expect_vector("linear", bias, n_out);
+    return x.tracer->record(op::Linear{std::move(weight), std::move(bias)}, {x}, {x.shape().lead, {n_out}});
+}
+
+TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps) {
+    if (x.shape().rest.empty()) throw ShapeError("rms_norm", "x must have 2 dimensions or more");
+    expect_positive("rms_norm", "eps", eps);
+    if (weight) expect_vector("rms_norm", weight, x.shape().rest.back());
+    return x.tracer->record(op::RmsNorm{std::move(weight), eps}, {x}, x.shape());
+}
+
+TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec) {
+    expect_rank("rope", "x", x, 2);
+    expect_rank("rope", "positions", positions, 0);
+    int64_t head_dim = x.shape().rest[1];
+    if (spec.n_dims < 2 || spec.n_dims % 2 != 0 || spec.n_dims > head_dim) {
+        throw ShapeError("rope", cat("n_dims must be even and 2 to head_dim ", head_dim, " but is ", spec.n_dims));
+    }
+    expect_positive("rope", "freq_base", spec.freq_base);
+    expect_positive("rope", "freq_scale", spec.freq_scale);
+    if (spec.factors) expect_vector("rope", spec.factors, spec.n_dims / 2);
+    return x.tracer->record(op::Rope{std::move(spec)}, {x, positions}, x.shape());
+}
+
+TraceTensor attend(const Heads &heads, op::Attend parameters) {
+    const auto &[q, k, v] = heads;
+    expect_rank("attend", "q", q, 2);
+    expect_rank("attend", "k", k, 2);
+    expect_rank("attend", "v", v, 2);
+    const CacheSpec &spec = q.tracer->cache_of(parameters.layer);
+    std::vector<int64_t> wanted_k{spec.n_kv_head, spec.head_dim}, wanted_v{spec.n_kv_head, spec.v_head_dim};
+    int64_t n_head = q.shape().rest[0];
+    if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != spec.head_dim ||
+        n_head % spec.n_kv_head != 0) {
+        throw ShapeError("attend", cat("q, k, v must fit the cache of layer ", parameters.layer, " (", spec.n_kv_head, " heads of ",
+                                       spec.head_dim, ", values of ", spec.v_head_dim, ") but are ", shape_text(q.shape()), ", ",
+                                       shape_text(k.shape()), ", ", shape_text(v.shape())));
+    }
+    expect_positive("attend", "scale", parameters.scale);
+    if (!(parameters.soft_cap >= 0)) throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
+    if (parameters.sinks) expect_vector("attend", parameters.sinks, n_head);
+    q.tracer->mark_attended(parameters.layer);
+    return q.tracer->record(std::move(parameters), {q, k, v}, {Lead::tokens, {n_head, spec.v_head_dim}});
+}
+
+TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activation) {
+    if (!(gate.shape() == up.shape())) throw ShapeError("glu", cat("gate and up must be alike but are ", shape_text(gate.shape()), " and ", shape_text(up.shape())));
+    return gate.tracer->record(op::Glu{activation}, {gate, up}, gate.shape());
+}
+
+TraceTensor activate(const TraceTensor &x, Activation activation) { return x.tracer->record(op::Activate{activation}, {x}, x.shape()); }
+
+TraceTensor soft_cap(const TraceTensor &x, float cap) {
+    expect_positive("soft_cap", "cap", cap);
+    return x.tracer->record(op::SoftCap{cap}, {x}, x.shape());
+}
+
+TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows) {
+    expect_rank("select_rows", "x", x, 1);
+    expect_rank("select_rows", "rows", rows, 0);
+    if (x.shape().lead != Lead::tokens || rows.shape().lead != Lead::rows) {
+        throw ShapeError("select_rows", "x must be [tokens, n] and rows the step's logit rows");
+    }
+    return x.tracer->record(op::SelectRows{}, {x, rows}, {Lead::rows, x.shape().rest});
+}
+
+TraceTensor moe(const TraceTensor &x, op::Moe parameters) {
+    expect_rank("moe", "x", x, 1);
+    int64_t dim = x.shape().rest[0];
+    const Shape &gate = parameters.gate->tensor.shape();
+    if (gate.size() != 3) throw ShapeError("moe", cat(parameters.gate->name, " must be [n_expert, ffn, dim] but is ", to_string(gate)));
+    int64_t n_expert = gate[0], ffn = gate[1];
+    expect_weight("moe", parameters.router, {n_expert, dim});
+    expect_weight("moe", parameters.gate, {n_expert, ffn, dim});
+    expect_weight("moe", parameters.up, {n_expert, ffn, dim});
+    expect_weight("moe", parameters.down, {n_expert, dim, ffn});
+    if (parameters.spec.n_used < 1 || parameters.spec.n_used > n_expert) {
+        throw ShapeError("moe", cat("n_used must be 1 to ", n_expert, " but is ", parameters.spec.n_used));
+    }
+    return x.tracer->record(std::move(parameters), {x}, x.shape());
+}
+
+namespace {
+struct Describe {
+    std::string operator()(const op::Tokens &) const { return "tokens"; }
+    std::string operator()(const op::Positions &) const { return "positions"; }
+    std::string operator()(const op::LogitRows &) const { return "logit_rows"; }
+    std::string operator()(const op::Embed &o) const { return "embed " + o.weight->name; }
+    std::string operator()(const op::Linear &o) const { return "linear " + o.weight->name + (o.bias ? " + " + o.bias->name : ""); }
+    std::string operator()(const op::RmsNorm &o) const { return "rms_norm" + (o.weight ? " " + o.weight->name : std::string()); }
+    std::string operator()(const op::Rope &o) const { return cat("rope ", o.spec.n_dims, " base ", o.spec.freq_base); }
+    std::string operator()(const op::Attend &o) const { return cat("attend layer ", o.layer); }
+    std::string operator()(const op::Glu &) const { return "glu"; }
+    std::string operator()(const op::Activate &) const { return "activate"; }
+    std::string operator()(const op::SoftCap &o) const { return cat("soft_cap ", o.cap); }
+    std::string operator()(const op::SelectRows &) const { return "select_rows"; }
+    std::string operator()(const op::Moe &o) const { return cat("moe ", o.gate->name, " best ", o.spec.n_used); }
+    std::string operator()(const op::Add &) const { return "add"; }
+    std::string operator()(const op::Multiply &) const { return "multiply"; }
+    std::string operator()(const op::Scale &o) const { return cat("scale ", o.factor); }
+    std::string operator()(const op::Reshape &) const { return "reshape"; }
+};
+} // namespace
+
+std::string describe(const Operation &operation) {
+    std::string text = std::visit(Describe{}, operation.kind) + " (";
+    for (size_t i = 0; i < operation.inputs.size(); ++i) text += cat(i == 0 ? "%" : ", %", operation.inputs[i]);
+    return text + ") -> " + shape_text(operation.shape);
+}
+
+} // namespace quire

@@ -1,0 +1,299 @@
+"""The tracer, both lowerings and the executor against a NumPy forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from quire._native import graph
+from quire._native.core import Tensor, find_device
+from quire.errors import InternalError, ShapeError, UnsupportedError
+
+Array = npt.NDArray[np.float32]
+
+N_VOCAB, DIM, N_HEAD, N_KV_HEAD, HEAD_DIM, FFN, N_EXPERT = 96, 64, 4, 2, 24, 32, 6
+EPS, BASE = 1e-5, 10000.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the made-up model does."""
+
+    window: int = 0
+    soft_cap: float = 0.0
+    sinks: bool = False
+    layout: str = "half"
+    experts: bool = False
+    bias: bool = False
+
+
+VARIANTS = {
+    "plain": Variant(),
+    "window": Variant(window=5),
+    "soft_cap": Variant(soft_cap=2.0),
+    "sinks": Variant(sinks=True),
+    "interleaved": Variant(layout="interleaved"),
+    "experts": Variant(experts=True),
+    "bias": Variant(bias=True),
+    "all": Variant(window=7, soft_cap=3.0, sinks=True, layout="interleaved", experts=True, bias=True),
+}
+
+
+def random_weights(seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+
+    def matrix(*shape: int) -> Array:
+        return (rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
+
+    weights = {"embd": rng.standard_normal((N_VOCAB, DIM)).astype(np.float32), "norm": matrix(DIM) + 1}
+    for i in range(2):
+        weights |= {
+            f"{i}.norm": matrix(DIM) + 1,
+            f"{i}.q": matrix(N_HEAD * HEAD_DIM, DIM),
+            f"{i}.k": matrix(N_KV_HEAD * HEAD_DIM, DIM),
+            f"{i}.v": matrix(N_KV_HEAD * HEAD_DIM, DIM),
+            f"{i}.o": matrix(DIM, N_HEAD * HEAD_DIM),
+            f"{i}.bias": matrix(N_HEAD * HEAD_DIM),
+            f"{i}.sinks": matrix(N_HEAD),
+            f"{i}.gate": matrix(FFN, DIM),
+            f"{i}.up": matrix(FFN, DIM),
+            f"{i}.down": matrix(DIM, FFN),
+            f"{i}.router": matrix(N_EXPERT, DIM),
+            f"{i}.gates": matrix(N_EXPERT, FFN, DIM),
+            f"{i}.ups": matrix(N_EXPERT, FFN, DIM),
+            f"{i}.downs": matrix(N_EXPERT, DIM, FFN),
+        }
+    return weights
+
+
+def trace(weights: dict[str, Array], variant: Variant) -> graph.Trace:
+    def w(name: str) -> graph.Weight:
+        return graph.Weight(name, Tensor.from_numpy(weights[name]))
+
+    spec = graph.CacheSpec(n_kv_head=N_KV_HEAD, head_dim=HEAD_DIM, window=variant.window)
+    tracer = graph.Tracer([spec, spec])
+    rope = graph.RopeSpec(n_dims=HEAD_DIM, layout=variant.layout, freq_base=BASE)  # type: ignore[arg-type]
+    x = graph.embed(tracer.tokens, w("embd"))
+    for i in range(2):
+        h = graph.rms_norm(x, w(f"{i}.norm"), EPS)
+        q = graph.linear(h, w(f"{i}.q"), w(f"{i}.bias") if variant.bias else None).heads(N_HEAD)
+        k = graph.linear(h, w(f"{i}.k")).heads(N_KV_HEAD)
+        v = graph.linear(h, w(f"{i}.v")).heads(N_KV_HEAD)
+        q, k = (graph.rope(t, tracer.positions, rope) for t in (q, k))
+        sinks = w(f"{i}.sinks") if variant.sinks else None
+        a = graph.attend(i, q, k, v, scale=HEAD_DIM**-0.5, soft_cap=variant.soft_cap, sinks=sinks)
+        x = x + graph.linear(a.merge_heads(), w(f"{i}.o"))
+        h = graph.rms_norm(x, w(f"{i}.norm"), EPS)
+        if variant.experts:
+            moe = graph.MoeSpec(n_used=2, activation="silu")
+            x = x + graph.moe(h, w(f"{i}.router"), w(f"{i}.gates"), w(f"{i}.ups"), w(f"{i}.downs"), moe)
+        else:
+            gated = graph.glu(graph.linear(h, w(f"{i}.gate")), graph.linear(h, w(f"{i}.up")), "silu")
+            x = x + graph.linear(gated, w(f"{i}.down"))
+    x = graph.rms_norm(graph.select_rows(x, tracer.logit_rows), w("norm"), EPS)
+    return tracer.finish(graph.linear(x, w("embd")))
+
+
+def numpy_rope(x: Array, layout: str) -> Array:
+    """Su et al. 2021, equation 34, for positions 0, 1, ..."""
+    angles = np.arange(len(x))[:, None] * BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    out = np.empty_like(x)
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if layout == "interleaved" else (slice(0, HEAD_DIM // 2), slice(HEAD_DIM // 2, None))
+    a, b = x[..., first], x[..., second]
+    out[..., first], out[..., second] = a * cos - b * sin, a * sin + b * cos
+    return out
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def numpy_forward(weights: dict[str, Array], variant: Variant, tokens: list[int]) -> Array:
+    """Logits ``[n_tokens, n_vocab]`` of one sequence, in double precision."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+
+    def norm(x: Array, name: str) -> Array:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * w[name]
+
+    n = len(tokens)
+    distance = np.arange(n)[:, None] - np.arange(n)[None, :]
+    hidden = (distance < 0) | ((distance >= variant.window) if variant.window else False)
+    x = w["embd"][tokens]
+    for i in range(2):
+        h = norm(x, f"{i}.norm")
+        q = (h @ w[f"{i}.q"].T + (w[f"{i}.bias"] if variant.bias else 0)).reshape(n, N_HEAD, HEAD_DIM)
+        k = (h @ w[f"{i}.k"].T).reshape(n, N_KV_HEAD, HEAD_DIM)
+        v = (h @ w[f"{i}.v"].T).reshape(n, N_KV_HEAD, HEAD_DIM)
+        q, k = numpy_rope(q, variant.layout), numpy_rope(k, variant.layout)
+        k, v = (np.repeat(t, N_HEAD // N_KV_HEAD, axis=1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) * HEAD_DIM**-0.5
+        if variant.soft_cap:
+            scores = variant.soft_cap * np.tanh(scores / variant.soft_cap)
+        scores = np.where(hidden, -np.inf, scores)
+        odds = np.exp(scores)
+        total = odds.sum(-1, keepdims=True) + (np.exp(w[f"{i}.sinks"])[:, None, None] if variant.sinks else 0)
+        x = x + np.einsum("hqk,khd->qhd", odds / total, v).reshape(n, -1) @ w[f"{i}.o"].T
+        h = norm(x, f"{i}.norm")
+        if variant.experts:
+            odds = np.exp(h @ w[f"{i}.router"].T)
+            odds /= odds.sum(-1, keepdims=True)
+            for t in range(n):
+                best = np.argsort(-odds[t])[:2]
+                for e in best:
+                    up = silu(w[f"{i}.gates"][e] @ h[t]) * (w[f"{i}.ups"][e] @ h[t])
+                    x[t] += odds[t, e] / odds[t, best].sum() * (w[f"{i}.downs"][e] @ up)
+        else:
+            x = x + (silu(h @ w[f"{i}.gate"].T) * (h @ w[f"{i}.up"].T)) @ w[f"{i}.down"].T
+    return (norm(x, "norm") @ w["embd"].T).astype(np.float32)
+
+
+def executor(trace: graph.Trace, **options: object) -> graph.Executor:
+    settings: dict[str, object] = {"n_blocks": 16, "threads": 2, "kv_dtype": "f32", "max_rows": 64, "max_sequences": 4}
+    return graph.Executor(trace, find_device("cpu"), **(settings | options))  # type: ignore[arg-type]
+
+
+def run_one(ex: graph.Executor, tokens: list[int], start: int = 0, table: tuple[int, ...] = (3, 1, 2)) -> Array:
+    """Logits of tokens[start:], whose predecessors are in the cache already."""
+    rows = list(range(start, len(tokens)))
+    slots = [table[p // 32] * 32 + p % 32 for p in rows]
+    n = len(rows)
+    return ex.run(
+        tokens[start:], positions=rows, slots=slots, logit_rows=list(range(n)), row_begin=[0, n], n_kv=[len(tokens)], tables=[list(table)]
+    )
+
+
+def tokens_of(n: int, seed: int = 1) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, N_VOCAB, n)]
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_equal_numpy(name: str, kernels: str) -> None:
+    weights, tokens = random_weights(0), tokens_of(50)
+    expected = numpy_forward(weights, VARIANTS[name], tokens)
+    found = run_one(executor(trace(weights, VARIANTS[name]), kernels=kernels), tokens)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("kv_dtype", ["f16", "bf16"])
+def test_half_precision_cache(kv_dtype: str, kernels: str) -> None:
+    weights, tokens = random_weights(0), tokens_of(50)
+    expected = numpy_forward(weights, Variant(), tokens)
+    found = run_one(executor(trace(weights, Variant()), kernels=kernels, kv_dtype=kv_dtype), tokens)
+    bound = {"f16": 2e-3, "bf16": 2e-2}[kv_dtype]
+    np.testing.assert_allclose(found, expected, atol=bound * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+def test_chunks_equal_whole(kernels: str) -> None:
+    weights, tokens = random_weights(2), tokens_of(40)
+    expected = numpy_forward(weights, VARIANTS["all"], tokens)
+    ex = executor(trace(weights, VARIANTS["all"]), kernels=kernels)
+    found = np.concatenate([run_one(ex, tokens[:end], start) for start, end in ((0, 7), (7, 33), (33, 34), (34, 40))])
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_bits_do_not_depend_on_company_or_chunks() -> None:
+    weights, tokens = random_weights(2), tokens_of(40)
+    ex = executor(trace(weights, VARIANTS["all"]), kernels="cpu")
+    whole = run_one(ex, tokens)
+    chunks = [run_one(ex, tokens[:end], start) for start, end in ((0, 3), (3, 20), (20, 40))]
+    assert np.array_equal(np.concatenate(chunks), whole)
+    # The last token alone, then together with another sequence's chunk.
+    other = tokens_of(9, seed=5)
+    together = ex.run(
+        [tokens[39], *other],
+        positions=[39, *range(9)],
+        slots=[1 * 32 + 7, *(5 * 32 + p for p in range(9))],
+        logit_rows=[0, 9],
+        row_begin=[0, 1, 10],
+        n_kv=[40, 9],
+        tables=[[3, 1], [5]],
+    )
+    assert np.array_equal(together[0], whole[39])
+    expected = numpy_forward(weights, VARIANTS["all"], other)
+    np.testing.assert_allclose(together[1], expected[8], atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+def test_cached_graph_equals_fresh(kernels: str) -> None:
+    """Alternating graphs over the one compute buffer give what a fresh executor gives."""
+    weights = random_weights(3)
+    ex = executor(trace(weights, Variant()), kernels=kernels)
+    lengths = [1, 40, 3, 64, 2, 17, 40]
+    kept = [run_one(ex, tokens_of(n)) for n in lengths]
+    for n, logits in zip(lengths, kept, strict=True):
+        fresh = run_one(executor(trace(weights, Variant()), kernels=kernels), tokens_of(n))
+        assert np.array_equal(logits, fresh)
+
+
+def test_a_batch_outside_the_store_is_refused() -> None:
+    ex = executor(trace(random_weights(0), Variant()))
+    good: dict[str, object] = {
+        "positions": [0], "slots": [32], "logit_rows": [0], "row_begin": [0, 1], "n_kv": [1], "tables": [[1]],
+    }  # fmt: skip
+    ex.run([1], **good)  # type: ignore[arg-type]
+    bad: list[dict[str, object]] = [
+        {"slots": [16 * 32]}, {"slots": [-1]}, {"tables": [[16]]}, {"tables": [[]]}, {"n_kv": [0]}, {"n_kv": [33]},
+        {"logit_rows": [1]}, {"positions": [1]}, {"row_begin": [0, 2]}, {"row_begin": [1, 1]},
+    ]  # fmt: skip
+    for change in bad:
+        with pytest.raises(InternalError, match=r"\[executor\]"):
+            ex.run([1], **(good | change))  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match="token ids"):
+        ex.run([N_VOCAB], **good)  # type: ignore[arg-type]
+
+
+def weight(*shape: int) -> graph.Weight:
+    return graph.Weight("w", Tensor.from_numpy(np.zeros(shape, np.float32)))
+
+
+BAD_TRACES: dict[str, tuple[Callable[[graph.Tracer], object], str]] = {
+    "embed_vector": (lambda t: graph.embed(t.tokens, weight(4)), r"\[embed\] w must be \[n_vocab, dim\]"),
+    "linear_width": (lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 5)), r"\[linear\] w must be \[out, 4\]"),
+    "linear_bias": (lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 4), weight(4)), r"\[linear\] w must be \[3\]"),
+    "norm": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(5), 1e-5), r"\[rms_norm\]"),
+    "norm_eps": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(4), 0.0), r"eps must be above 0"),
+    "heads": (lambda t: graph.embed(t.tokens, weight(8, 4)).heads(3), r"\[heads\] 4 must be divisible"),
+    "rope_odd": (
+        lambda t: graph.rope(
+            graph.embed(t.tokens, weight(8, 4)).heads(1), t.positions, graph.RopeSpec(n_dims=3, layout="half", freq_base=1e4)
+        ),
+        r"\[rope\] n_dims must be even",
+    ),
+    "add": (lambda t: graph.embed(t.tokens, weight(8, 4)) + graph.embed(t.tokens, weight(8, 5)), r"\[add\] shapes must be equal"),
+    "attend_layer": (
+        lambda t: graph.attend(1, *(graph.embed(t.tokens, weight(8, 4)).heads(1) for _ in range(3)), scale=1.0),  # type: ignore[call-arg]
+        r"\[attend\] layer must be below 1",
+    ),
+    "attend_heads": (
+        lambda t: graph.attend(0, *(graph.embed(t.tokens, weight(8, 4)).heads(2) for _ in range(3)), scale=1.0),  # type: ignore[call-arg]
+        r"\[attend\] q, k, v must fit the cache",
+    ),
+    "logits_of_tokens": (lambda t: t.finish(graph.embed(t.tokens, weight(8, 4))), r"logits must be \[rows, n_vocab\]"),
+    "unattended": (
+        lambda t: t.finish(graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.logit_rows)),
+        r"every layer must be attended to but layer 0",
+    ),
+    "tokens_as_rows": (lambda t: graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.tokens), r"\[select_rows\]"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_bad_shapes_are_refused(name: str) -> None:
+    build, message = BAD_TRACES[name]
+    with pytest.raises(ShapeError, match=message):
+        build(graph.Tracer([graph.CacheSpec(n_kv_head=1, head_dim=4)]))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="layout must be one of half, interleaved"):
+        graph.RopeSpec(n_dims=4, layout="spiral", freq_base=1e4)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="kv_dtype must be one of f32, f16, bf16"):
+        executor(trace(random_weights(0), Variant()), kv_dtype="q4_0")
