@@ -1,0 +1,66 @@
+// A strict reader of GGUF files: everything is checked before anything is used (DESIGN section 10).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/tensor.h"
+#include "gguf/gguf_format.h"
+#include "gguf/mapped_file.h"
+
+namespace quire {
+
+// A metadata value, still in the file's bytes.
+struct GgufValue {
+    GgufType type;                      // of the value, or of an array's elements
+    bool is_array;
+    uint64_t n;                         // elements; 1 for what is no array
+    std::basic_string_view<uint8_t> bytes; // the elements; strings each with their length of 8 bytes before them
+};
+
+struct GgufTensorInfo {
+    std::string name;
+    DType dtype;
+    Shape shape; // NumPy order
+    size_t part;       // number of the file, 0 unless the model is split
+    size_t offset_bytes; // from the start of that file
+    size_t size_bytes;
+};
+
+// One model: a file, or all parts of a split one.  Tensors borrow the file's memory and keep it alive.
+class GgufReader {
+  public:
+    // LoadError for whatever is wrong with the file, with the place in it.
+    GgufReader(const std::string &path, LoadMode mode);
+
+    uint32_t version() const { return version_; }
+    size_t alignment() const { return alignment_; }
+    size_t n_files() const { return files_.size(); }
+    size_t size_bytes() const;
+    const std::vector<std::string> &keys() const { return keys_; }
+    const GgufValue *find(const std::string &key) const; // null when absent
+    const std::vector<GgufTensorInfo> &tensors() const { return tensors_; }
+    const GgufTensorInfo *find_tensor(const std::string &name) const;
+    Tensor tensor(const GgufTensorInfo &info) const;
+    void check_unchanged() const;
+
+  private:
+    friend class GgufParser;
+    void open_parts(const std::string &path, LoadMode mode, uint64_t count);
+    uint32_t version_ = 0;
+    size_t alignment_ = gguf_default_alignment;
+    std::vector<std::shared_ptr<MappedFile>> files_;
+    std::vector<std::shared_ptr<Buffer>> buffers_;
+    std::vector<std::string> keys_;
+    std::unordered_map<std::string, GgufValue> values_;
+    std::vector<GgufTensorInfo> tensors_;
+    std::unordered_map<std::string, size_t> tensor_numbers_;
+};
+
+// The strings of an array, or the one string.
+std::vector<std::string_view> strings_of(const GgufValue &value);
+
+} // namespace quire

@@ -1,0 +1,47 @@
+// A regular file's bytes in memory: mapped, mapped and locked, or read into memory of our own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace quire {
+
+enum class LoadMode { mmap, copy, lock };
+
+// Read-only bytes.  A mapped file that somebody cuts while it is in use ends the process when touched, so long-lived
+// users ask check_unchanged().
+class MappedFile {
+  public:
+    // LoadError unless `path` is a readable regular file; CapacityError when locking is not allowed.
+    static std::shared_ptr<MappedFile> open(const std::string &path, LoadMode mode);
+    ~MappedFile();
+    MappedFile(const MappedFile &) = delete;
+    MappedFile &operator=(const MappedFile &) = delete;
+
+    const uint8_t *data() const { return data_; }
+    size_t size_bytes() const { return size_bytes_; }
+    const std::string &path() const { return path_; }
+    LoadMode mode() const { return mode_; }
+    // LoadError when the file of that name is no longer the one that was opened (size, time, inode).
+    void check_unchanged() const;
+
+  private:
+    struct Identity {
+        uint64_t device, inode, size_bytes;
+        int64_t modified_s, modified_ns;
+        bool operator==(const Identity &) const = default;
+    };
+    MappedFile() = default;
+    static Identity identify(int descriptor);
+    void map(int descriptor);
+    void read(int descriptor);
+    std::string path_;
+    LoadMode mode_ = LoadMode::mmap;
+    Identity identity_{};
+    uint8_t *data_ = nullptr;
+    size_t size_bytes_ = 0;
+};
+
+} // namespace quire
