@@ -1,0 +1,192 @@
+// Byte-level byte-pair encoding: added tokens, pre-tokenizer, merges.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "added_tokens.h"
+#include "byte_map.h"
+#include "merger.h"
+#include "piece_table.h"
+#include "pretokenize.h"
+
+namespace quire::tokenizer {
+
+// The numbers of GGUF's `tokenizer.ggml.token_type`.
+enum class TokenKind : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+
+// Added tokens of the first stage are matched in the text as it came, those of the second after normalization.
+enum class Stage { both, second };
+
+// Filled once (tokens in the order of their ids, `end_tokens`, added tokens and merges, `end_merges`), then constant:
+// any number of threads may encode.
+// A piece is what merges make: a token, or a hidden piece, which is a step on the way and no token; in the result a
+// hidden piece falls apart into its bytes' tokens.
+class BytePairModel {
+  public:
+    std::vector<Pass> passes;
+    bool ignore_merges = false; // a word that is a token is not merged
+    int32_t unknown_id = -1;    // for bytes without a token; -1: such bytes are left out
+
+    void reserve(size_t n_tokens, size_t n_bytes, size_t n_merges) {
+        pieces_.reserve(n_tokens + 256, n_bytes);
+        index_.reserve(n_tokens);
+        merges_.reserve(n_merges);
+    }
+
+    void add_token(std::string_view text, TokenKind kind) {
+        const auto id = static_cast<uint32_t>(kinds_.size());
+        kinds_.push_back(kind);
+        buffer_.clear();
+        const bool decodes = byte_map.append(text, buffer_);
+        const bool literal =
+            kind == TokenKind::control || kind == TokenKind::unknown || kind == TokenKind::user_defined;
+        pieces_.add(decodes && !literal ? std::string_view(buffer_) : text);
+        indexed_.push_back(false);
+        // A control token must never come out of plain text, so merges cannot reach it.
+        if (kind == TokenKind::control || kind == TokenKind::unknown || !decodes || text.empty()) return;
+        if (buffer_ != pieces_[id]) {
+            aliases_.emplace_back(buffer_, id);
+        } else if (index_.insert(pieces_, buffer_, id)) {
+            indexed_[id] = true;
+        } else if (kind == TokenKind::normal) {
+            throw std::invalid_argument("tokens must be unique but '" + std::string(text) + "' is there twice");
+        }
+        longest_ = std::max(longest_, buffer_.size());
+    }
+
+    void end_tokens() {
+        n_tokens_ = kinds_.size();
+        for (const auto &[bytes, id] : aliases_)
+            if (index_.find(pieces_, bytes) == StringIndex::none) add_hidden(bytes, static_cast<int32_t>(id));
+        aliases_.clear();
+        for (int byte = 0; byte < 256; ++byte) {
+            const char c = static_cast<char>(byte);
+            byte_pieces_[byte] = piece_of({&c, 1});
+        }
+    }
+
+    void add_added_token(const AddedToken &token, bool normalized) {
+        const std::string_view text = pieces_[token.id]; // control and user-defined tokens show their text
+        if (!text.empty()) added_[normalized ? 1 : 0].add(text, token);
+    }
+
+    void add_merge(std::string_view left, std::string_view right) {
+        buffer_.clear();
+        if (!byte_map.append(left, buffer_)) throw_merge(left);
+        const size_t n_left = buffer_.size();
+        if (!byte_map.append(right, buffer_)) throw_merge(right);
+        if (n_left == 0 || buffer_.size() == n_left) throw_merge("");
+        const std::string_view joined = buffer_;
+        const uint32_t first = piece_of(joined.substr(0, n_left)), second = piece_of(joined.substr(n_left));
+        // Most vocabularies number tokens as merges make them: this guess saves a search in a big table.
+        if (last_joined_ >= n_tokens_ || pieces_[last_joined_] != joined) ++last_joined_;
+        if (last_joined_ >= n_tokens_ || !indexed_[last_joined_] || pieces_[last_joined_] != joined) {
+            last_joined_ = piece_of(joined);
+        }
+        merges_.insert(first, second, {n_merges_++, last_joined_});
+    }
+
+    void end_merges() { makes_itself_ = std::make_unique<std::atomic<uint8_t>[]>(pieces_.size()); }
+
+    size_t n_tokens() const { return n_tokens_; }
+    TokenKind kind(size_t id) const { return kinds_[id]; }
+    std::string_view bytes(size_t id) const { return pieces_[id]; }
+
+    // Append the ids of `text`.
+    void encode(std::string_view text, const MatchRules &rules, Stage stage, std::vector<int32_t> &ids) const {
+        Merger merger(merges_, n_merges_, byte_pieces_.data());
+        auto add_id = [&](int32_t id) { ids.push_back(id); };
+        auto plain = [&](size_t begin, size_t end) {
+            split(passes, 0, text.data(), begin, end,
+                  [&](size_t from, size_t to) { encode_word(text.substr(from, to - from), merger, ids); });
+        };
+        auto second = [&](size_t begin, size_t end) {
+            if (added_[1].empty()) return plain(begin, end);
+            added_[1].partition(text.data(), begin, end, rules, plain, add_id);
+        };
+        if (stage == Stage::both) {
+            added_[0].partition(text.data(), 0, text.size(), rules, second, add_id);
+        } else {
+            second(0, text.size());
+        }
+    }
+
+    // The first stage alone: pieces of text and ids, in turn.
+    template <class TextPiece, class Token>
+    void partition(std::string_view text, const MatchRules &rules, TextPiece &&text_piece, Token &&token) const {
+        added_[0].partition(text.data(), 0, text.size(), rules, text_piece, token);
+    }
+
+  private:
+    [[noreturn]] static void throw_merge(std::string_view part) {
+        throw std::invalid_argument("a merge must join two words of the byte-level alphabet but has '" +
+                                    std::string(part) + "'");
+    }
+
+    uint32_t add_hidden(std::string_view bytes, int32_t id) {
+        const std::string copy(bytes); // `bytes` may lie in pieces_, which grows
+        const auto piece = static_cast<uint32_t>(pieces_.size());
+        pieces_.add(copy);
+        hidden_ids_.push_back(id);
+        index_.insert(pieces_, copy, piece);
+        longest_ = std::max(longest_, copy.size());
+        return piece;
+    }
+    uint32_t piece_of(std::string_view bytes) {
+        const uint32_t found = index_.find(pieces_, bytes);
+        return found != StringIndex::none ? found : add_hidden(bytes, -1);
+    }
+    int32_t id_of(uint32_t piece) const {
+        return piece < n_tokens_ ? static_cast<int32_t>(piece) : hidden_ids_[piece - n_tokens_];
+    }
+
+    void emit(uint32_t piece, std::vector<int32_t> &ids) const {
+        if (const int32_t id = id_of(piece); id >= 0) {
+            ids.push_back(id);
+            return;
+        }
+        for (const char c : pieces_[piece]) {
+            const int32_t id = id_of(byte_pieces_[static_cast<uint8_t>(c)]);
+            if (id >= 0 || unknown_id >= 0) ids.push_back(id >= 0 ? id : unknown_id);
+        }
+    }
+
+    // Most words are one token.  That merging arrives at it too is found out once per token and remembered.
+    void encode_word(std::string_view word, Merger &merger, std::vector<int32_t> &ids) const {
+        enum : uint8_t { unasked, yes, no };
+        const uint32_t whole = word.size() <= longest_ ? index_.find(pieces_, word) : StringIndex::none;
+        if (whole != StringIndex::none) {
+            const bool known = makes_itself_[whole].load(std::memory_order_relaxed) == yes;
+            if (known || (ignore_merges && id_of(whole) >= 0)) return emit(whole, ids);
+        }
+        const std::vector<uint32_t> &pieces = merger.merge(word);
+        if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == unasked) {
+            const bool itself = pieces.size() == 1 && pieces[0] == whole;
+            makes_itself_[whole].store(itself ? yes : no, std::memory_order_relaxed);
+        }
+        for (const uint32_t piece : pieces) emit(piece, ids);
+    }
+
+    size_t n_tokens_ = 0, longest_ = 0;
+    uint32_t n_merges_ = 0;
+    uint32_t last_joined_ = 0;
+    Strings pieces_; // the bytes that tokens show, then those of hidden pieces
+    std::vector<TokenKind> kinds_;
+    std::vector<bool> indexed_;       // tokens that `index_` finds
+    std::vector<int32_t> hidden_ids_; // the token that has the bytes of a hidden piece under another writing, or -1
+    std::vector<std::pair<std::string, uint32_t>> aliases_;
+    StringIndex index_;
+    MergeIndex merges_;
+    std::array<uint32_t, 256> byte_pieces_{};
+    std::array<AddedTokens, 2> added_;
+    std::unique_ptr<std::atomic<uint8_t>[]> makes_itself_;
+    std::string buffer_;
+};
+
+} // namespace quire::tokenizer

@@ -1,0 +1,256 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Byte-level byte-pair encoding: see python/quire/_tokenizer/bpe.pyi."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t
+from libcpp cimport bool as cbool
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from quire.errors import LoadError, RequestError
+
+cdef extern from "<string_view>" namespace "std" nogil:
+    cdef cppclass string_view:
+        string_view()
+        string_view(const char *, size_t)
+        const char *data()
+        size_t size()
+
+cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
+    cdef enum class Pass:
+        pass
+    Pass pass_named(string_view) except +ValueError
+    cdef enum class TokenKind(int32_t):
+        normal
+        unknown
+        control
+        user_defined
+        unused
+    cdef enum class Control:
+        plain
+        parsed
+    cdef enum class Stage:
+        both
+        second
+    cdef cppclass Range:
+        size_t begin
+        size_t end
+    cdef cppclass MatchRules:
+        Control control
+        const vector[Range] *literal
+    cdef cppclass AddedToken:
+        int32_t id
+        cbool control
+        cbool left_strip
+        cbool right_strip
+        cbool single_word
+    cdef cppclass BytePairModel:
+        vector[Pass] passes
+        cbool ignore_merges
+        int32_t unknown_id
+        void reserve(size_t, size_t, size_t)
+        void add_token(string_view, TokenKind) except +ValueError
+        void end_tokens()
+        void add_added_token(const AddedToken &, cbool)
+        void add_merge(string_view, string_view) except +ValueError
+        void end_merges()
+        size_t n_tokens()
+        TokenKind kind(size_t)
+        string_view bytes(size_t)
+        void encode(string_view, const MatchRules &, Stage, vector[int32_t] &) except +
+
+cdef extern from *:
+    """
+    #include "bpe.h"
+    struct Fragments {  // pieces of text and, where `id` is not -1, tokens between them
+        std::vector<int32_t> ids;
+        std::vector<quire::tokenizer::Range> ranges;
+    };
+    static Fragments fragments_of(const quire::tokenizer::BytePairModel &model, std::string_view text,
+                                  const quire::tokenizer::MatchRules &rules) {
+        Fragments out;
+        model.partition(
+            text, rules,
+            [&](size_t begin, size_t end) { out.ids.push_back(-1), out.ranges.push_back({begin, end}); },
+            [&](int32_t id) { out.ids.push_back(id), out.ranges.push_back({0, 0}); });
+        return out;
+    }
+    """
+    cdef cppclass Fragments:
+        vector[int32_t] ids
+        vector[Range] ranges
+    Fragments fragments_of(const BytePairModel &, string_view, const MatchRules &) except +
+
+# Above this many bytes the global lock is released.
+cdef size_t long_text = 2048
+
+
+cdef string_view view_of(object text) except *:
+    """The bytes of a str or bytes object, valid while the object lives."""
+    cdef Py_ssize_t size
+    cdef const char *data
+    if isinstance(text, bytes):
+        return string_view(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    try:
+        data = PyUnicode_AsUTF8AndSize(text, &size)
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"[tokenizer] text must be Unicode but has a lone surrogate at character {error.start}"
+        ) from None
+    return string_view(data, size)
+
+
+cdef list list_of(const vector[int32_t] &ids):
+    cdef list found = PyList_New(<Py_ssize_t>ids.size())
+    cdef size_t i
+    cdef object id
+    for i in range(ids.size()):
+        id = ids[i]
+        Py_INCREF(id)  # PyList_SET_ITEM takes it
+        PyList_SET_ITEM(found, i, id)
+    return found
+
+
+cdef class BytePairEncoder:
+    cdef BytePairModel model
+
+    def __init__(self, tokens, kinds, merges, *, passes, ignore_merges=False, unknown_id=None, added=()):
+        cdef Py_ssize_t n = len(tokens), n_bytes = 0
+        cdef string_view view
+        cdef object text, merge
+        if len(kinds) != n:
+            raise LoadError(f"[tokenizer] kinds must have one entry per token but has {len(kinds)} for {n} tokens")
+        self.model.ignore_merges = ignore_merges
+        self.model.unknown_id = -1 if unknown_id is None else unknown_id
+        try:
+            for name in passes:
+                self.model.passes.push_back(pass_named(view_of(name)))
+            self.model.reserve(n, 8 * n, len(merges))
+            for text, kind in zip(tokens, kinds):
+                self.model.add_token(view_of(text), <TokenKind>(<int32_t>kind))
+            self.model.end_tokens()
+            for merge in merges:
+                self._add_merge(merge)
+            self.model.end_merges()
+        except RequestError:
+            raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not") from None
+        except ValueError as error:
+            raise LoadError(f"[tokenizer] {error}") from None
+        self._add_added(added)
+
+    cdef _add_merge(self, object merge):
+        cdef string_view view, right
+        cdef const char *data
+        cdef size_t at
+        if not isinstance(merge, str):
+            left_text, right_text = merge
+            view, right = view_of(left_text), view_of(right_text)
+            self.model.add_merge(view, right)
+            return
+        view = view_of(merge)
+        data = view.data()
+        at = 1
+        while at < view.size() and data[at] != 32:
+            at += 1
+        if at >= view.size():
+            raise ValueError(f"a merge must be two words with a space between but is {merge!r}")
+        self.model.add_merge(string_view(data, at), string_view(data + at + 1, view.size() - at - 1))
+
+    cdef _add_added(self, object added):
+        """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""
+        cdef AddedToken token
+        cdef TokenKind kind
+        cdef size_t id
+        rules = {rule.id: rule for rule in added}
+        for id in range(self.model.n_tokens()):
+            kind = self.model.kind(id)
+            if kind == TokenKind.normal or kind == TokenKind.unused:
+                continue
+            rule = rules.get(id)
+            token.id = id
+            token.control = kind != TokenKind.user_defined
+            token.left_strip = rule is not None and rule.left_strip
+            token.right_strip = rule is not None and rule.right_strip
+            token.single_word = rule is not None and rule.single_word
+            self.model.add_added_token(token, rule is not None and rule.normalized)
+
+    @property
+    def n_tokens(self):
+        return self.model.n_tokens()
+
+    def encode(self, text, parse_control=False, normalized=False):
+        cdef string_view view = view_of(text)
+        cdef MatchRules rules
+        rules.control = Control.parsed if parse_control else Control.plain
+        rules.literal = NULL
+        return self._encode(view, rules, Stage.second if normalized else Stage.both)
+
+    def encode_segments(self, segments):
+        cdef string joined
+        cdef vector[Range] literal
+        cdef Range part
+        cdef MatchRules rules
+        cdef string_view view
+        for text, is_template in segments:
+            view = view_of(text)
+            part.begin = joined.size()
+            joined.append(view.data(), view.size())
+            part.end = joined.size()
+            if not is_template and part.end > part.begin:
+                literal.push_back(part)
+        rules.control = Control.parsed
+        rules.literal = &literal
+        return self._encode(string_view(joined.data(), joined.size()), rules, Stage.both)
+
+    def split_added(self, text, parse_control=False):
+        cdef string_view view = view_of(text)
+        cdef MatchRules rules
+        cdef Fragments parts
+        rules.control = Control.parsed if parse_control else Control.plain
+        rules.literal = NULL
+        parts = fragments_of(self.model, view, rules)
+        found = []
+        for i in range(parts.ids.size()):
+            if parts.ids[i] >= 0:
+                found.append(parts.ids[i])
+            else:
+                found.append(PyUnicode_DecodeUTF8(view.data() + parts.ranges[i].begin,
+                                                  parts.ranges[i].end - parts.ranges[i].begin, "strict"))
+        return found
+
+    cdef list _encode(self, string_view view, const MatchRules &rules, Stage stage):
+        cdef vector[int32_t] ids
+        if view.size() > 0x7fffffff:
+            raise RequestError(f"[tokenizer] text must be below 2 GiB but has {view.size()} bytes")
+        if view.size() > long_text:
+            with nogil:
+                ids.reserve(view.size() // 3)
+                self.model.encode(view, rules, stage, ids)
+        else:
+            self.model.encode(view, rules, stage, ids)
+        return list_of(ids)
+
+    def token_bytes(self, size_t id):
+        cdef string_view view = self.model.bytes(self._checked(id))
+        return PyBytes_FromStringAndSize(view.data(), view.size())
+
+    def decode(self, ids, skip_control=True):
+        cdef string out
+        cdef string_view view
+        cdef TokenKind kind
+        cdef size_t id
+        for id in ids:
+            kind = self.model.kind(self._checked(id))
+            if skip_control and (kind == TokenKind.control or kind == TokenKind.unknown):
+                continue
+            view = self.model.bytes(id)
+            out.append(view.data(), view.size())
+        return PyBytes_FromStringAndSize(out.data(), out.size())
+
+    cdef size_t _checked(self, size_t id) except? 0:
+        if id >= self.model.n_tokens():
+            raise RequestError(f"[tokenizer] a token id must be below {self.model.n_tokens()} but is {id}")
+        return id

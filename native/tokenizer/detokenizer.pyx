@@ -1,0 +1,36 @@
+# cython: language_level=3
+"""Streaming decoder: see python/quire/_tokenizer/detokenizer.pyi."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8, PyUnicode_DecodeUTF8Stateful
+
+from quire.errors import RequestError
+
+
+cdef class Detokenizer:
+    cdef list table
+    cdef bytes pending
+
+    def __init__(self, list table not None):
+        self.table = table
+        self.pending = b""
+
+    def push(self, id):
+        cdef Py_ssize_t consumed = 0
+        cdef bytes data
+        if not 0 <= id < len(self.table):
+            raise RequestError(f"[detokenizer] a token id must be below {len(self.table)} but is {id}")
+        data = self.table[id]
+        if self.pending:
+            data = self.pending + data
+        text = PyUnicode_DecodeUTF8Stateful(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "replace", &consumed)
+        self.pending = data[consumed:]
+        return text
+
+    def finish(self):
+        data, self.pending = self.pending, b""
+        return data.decode("utf-8", "replace")
+
+    @property
+    def n_pending(self):
+        return len(self.pending)

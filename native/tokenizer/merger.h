@@ -1,0 +1,115 @@
+// Joining the bytes of one word by merges, the lowest rank first and the leftmost of equals:
+// short words by looking at all pairs again, long ones by a queue over a linked list, so that the time is linear.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "piece_table.h"
+#include "rank_queue.h"
+
+namespace quire::tokenizer {
+
+class Merger {
+  public:
+    Merger(const MergeIndex &merges, size_t n_ranks, const uint32_t *byte_pieces)
+        : merges_(merges), n_ranks_(n_ranks), byte_pieces_(byte_pieces) {}
+
+    // The pieces that `word` (not empty) falls into; valid until the next call.
+    const std::vector<uint32_t> &merge(std::string_view word) {
+        pieces_.resize(word.size());
+        for (size_t i = 0; i < word.size(); ++i) pieces_[i] = byte_pieces_[static_cast<uint8_t>(word[i])];
+        if (word.size() <= short_word) {
+            merge_short();
+        } else {
+            merge_long();
+        }
+        return pieces_;
+    }
+
+  private:
+    static constexpr size_t short_word = 96;
+    static constexpr uint32_t none = 0xffffffff;
+
+    Merge pair(size_t left, size_t right) const { return merges_.find(pieces_[left], pieces_[right]); }
+
+    void merge_short() {
+        Merge found[short_word]; // of the pair that begins at each place
+        size_t n = pieces_.size();
+        for (size_t i = 0; i + 1 < n; ++i) found[i] = pair(i, i + 1);
+        while (n > 1) {
+            size_t best = 0;
+            for (size_t i = 1; i + 1 < n; ++i)
+                if (found[i].rank < found[best].rank) best = i;
+            if (found[best].rank == MergeIndex::no_rank) break;
+            pieces_[best] = found[best].piece;
+            --n;
+            for (size_t i = best + 1; i < n; ++i) {
+                pieces_[i] = pieces_[i + 1];
+                if (i + 1 < n) found[i] = found[i + 1];
+            }
+            if (best + 1 < n) found[best] = pair(best, best + 1);
+            if (best > 0) found[best - 1] = pair(best - 1, best);
+        }
+        pieces_.resize(n);
+    }
+
+    // Look up the pair that begins at `at`; returns its rank.
+    uint32_t look(uint32_t at) {
+        Link &link = links_[at];
+        link.merge = link.next == none ? Merge{MergeIndex::no_rank, 0} : pair(at, link.next);
+        if (link.merge.rank != MergeIndex::no_rank) queue_->push(link.merge.rank, at);
+        return link.merge.rank;
+    }
+
+    void merge_long() {
+        const auto n = static_cast<uint32_t>(pieces_.size());
+        if (!queue_) queue_.emplace(n_ranks_);
+        links_.resize(n);
+        for (uint32_t i = 0; i < n; ++i) {
+            links_[i].previous = i == 0 ? none : i - 1;
+            links_[i].next = i + 1 == n ? none : i + 1;
+            look(i);
+        }
+        uint32_t rank = 0;
+        while (queue_->take_lowest(rank, places_)) {
+            for (size_t i = 0; i < places_.size(); ++i) {
+                if (links_[places_[i]].merge.rank != rank) continue; // the pair is no more
+                if (join(places_[i]) >= rank) continue;
+                // A lower rank has come up, which goes before the rest of this one.
+                while (++i < places_.size()) queue_->push(rank, places_[i]);
+            }
+        }
+        size_t kept = 0;
+        for (uint32_t i = 0; i != none; i = links_[i].next) pieces_[kept++] = pieces_[i];
+        pieces_.resize(kept);
+    }
+
+    // Merge the pair at `at`; returns the lowest rank of the pairs that this makes.
+    uint32_t join(uint32_t at) {
+        Link &link = links_[at];
+        pieces_[at] = link.merge.piece;
+        links_[link.next].merge = {MergeIndex::no_rank, 0};
+        link.next = links_[link.next].next;
+        if (link.next != none) links_[link.next].previous = at;
+        const uint32_t after = look(at);
+        const uint32_t before = link.previous == none ? MergeIndex::no_rank : look(link.previous);
+        return before < after ? before : after;
+    }
+
+    struct Link {
+        uint32_t previous = none, next = none;
+        Merge merge{MergeIndex::no_rank, 0}; // of this place and the next
+    };
+
+    const MergeIndex &merges_;
+    size_t n_ranks_;
+    const uint32_t *byte_pieces_;
+    std::vector<uint32_t> pieces_, places_;
+    std::vector<Link> links_;
+    std::optional<RankQueue> queue_; // made for the first long word
+};
+
+} // namespace quire::tokenizer

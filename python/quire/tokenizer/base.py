@@ -1,0 +1,204 @@
+"""The tokenizer: text to ids and back."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from quire._tokenizer.bpe import BytePairEncoder
+from quire._tokenizer.detokenizer import Detokenizer
+from quire.errors import RequestError
+from quire.tokenizer.end_of_generation import end_of_generation_ids
+from quire.tokenizer.vocabulary import Normalization, TokenKind, Vocabulary
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """Text to token ids and back; constant once made, usable from any thread.
+
+    Four kinds of tokens: *normal* ones come from text by merging; *user-defined* ones are matched in every text as
+    they stand; *control* tokens (turn marks, end of text) are matched only where the caller says so; *unused* ones
+    never appear.  Decoding never cleans text up: ``decode(encode(text)) == text``.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises LoadError where the vocabulary does not fit together."""
+        self.vocabulary = vocabulary
+        self._kinds = vocabulary.kinds
+        self._encoder = BytePairEncoder(
+            vocabulary.texts,
+            vocabulary.kinds,
+            vocabulary.merges,
+            passes=vocabulary.pre_tokenizer.passes,
+            ignore_merges=vocabulary.pre_tokenizer.ignore_merges,
+            unknown_id=vocabulary.special_ids.get("unk"),
+            added=vocabulary.added,
+        )
+
+    @classmethod
+    def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer in the metadata of a GGUF file.
+
+        Raises LoadError for a malformed file, UnsupportedError (listing what is known) for a family or pre-tokenizer
+        that Quire does not have.
+        """
+        from quire.tokenizer.from_gguf import read_gguf
+
+        return cls(read_gguf(path))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer of a checkpoint folder (``tokenizer.json``, ``tokenizer_config.json``).
+
+        Raises LoadError for absent or malformed files, UnsupportedError for what is not byte-level BPE.
+        """
+        from quire.tokenizer.from_pretrained import read_pretrained
+
+        return cls(read_pretrained(folder))
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of ids."""
+        return len(self._kinds)
+
+    @property
+    def bos_id(self) -> int | None:
+        """Beginning of sequence."""
+        return self.vocabulary.special_ids.get("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """End of sequence; ``eog_ids`` has every token that ends an answer."""
+        return self.vocabulary.special_ids.get("eos")
+
+    @property
+    def pad_id(self) -> int | None:
+        """Padding."""
+        return self.vocabulary.special_ids.get("pad")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the default chat template."""
+        return self.vocabulary.chat_templates.get("default")
+
+    @cached_property
+    def eog_ids(self) -> frozenset[int]:
+        """The ids that end an answer: the file's own and those of well-known names."""
+        vocabulary = self.vocabulary
+        return end_of_generation_ids(vocabulary.texts, vocabulary.kinds, vocabulary.special_ids)
+
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        """Text to id of every control token."""
+        texts = self.vocabulary.texts
+        marked = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+        return {texts[id]: id for id, kind in enumerate(self._kinds) if kind in marked}
+
+    def encode(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """The ids of a text.
+
+        ``add_special`` adds the tokens that the vocabulary puts before and after a text (often a beginning of
+        sequence).  ``parse_special`` turns the names of control tokens into them; without it they are plain text.
+        Bytes that are no UTF-8 are encoded as they are.  Raises RequestError for a str with lone surrogates.
+        """
+        ids = self._encode(text, parse_special)
+        return self._with_special(ids) if add_special else ids
+
+    def encode_batch(
+        self, texts: Sequence[str | bytes], add_special: bool = True, parse_special: bool = False, threads: int = 1
+    ) -> list[list[int]]:
+        """``encode`` of each text, over several threads; the native part of long texts runs side by side."""
+        if threads <= 1 or len(texts) <= 1:
+            return [self.encode(text, add_special, parse_special) for text in texts]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda text: self.encode(text, add_special, parse_special), texts))
+
+    def encode_segments(self, segments: Iterable[tuple[str, bool]], add_special: bool = False) -> list[int]:
+        """The ids of (text, is_template) pairs, joined.
+
+        The text is tokenized as a whole, but a control token counts only where all of it is template text: what a
+        user writes never becomes one, nor do a template's text and a user's together.
+        """
+        parts = [(text, is_template) for text, is_template in segments if text]
+        if self.vocabulary.normalization is Normalization.NFC:
+            parts = [(unicodedata.normalize("NFC", text), is_template) for text, is_template in parts]
+        ids = self._encoder.encode_segments(parts)
+        return self._with_special(ids) if add_special else ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of ids; bytes that are no UTF-8 become U+FFFD.  ``skip_special`` leaves control tokens out.
+
+        Raises RequestError for an id outside the vocabulary.
+        """
+        return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
+        """The bytes of ids, as ``decode``."""
+        try:
+            return self._encoder.decode(ids, skip_special)
+        except OverflowError:
+            raise RequestError("[tokenizer] a token id must not be negative but one is") from None
+
+    def detokenizer(self, skip_special: bool = True) -> Detokenizer:
+        """A fresh streaming decoder: ``push(id)`` and ``finish()``."""
+        return Detokenizer(self._shown_bytes if skip_special else self._all_bytes)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that a token shows; none for a control token.  Raises RequestError for an unknown id."""
+        return b"" if self.is_control(id) else self._encoder.token_bytes(id)
+
+    def all_token_bytes(self) -> list[bytes]:
+        """``token_bytes`` of every id, as the native engine wants them."""
+        return list(self._shown_bytes)
+
+    def token_text(self, id: int) -> str:
+        """A token as the vocabulary writes it.  Raises RequestError for an unknown id."""
+        self._check(id)
+        return self.vocabulary.texts[id]
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token by the text that the vocabulary writes, or None."""
+        return self._id_of_text.get(text)
+
+    def is_control(self, id: int) -> bool:
+        """Whether a token stands for no text.  Raises RequestError for an unknown id."""
+        self._check(id)
+        return self._kinds[id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+    def _check(self, id: int) -> None:
+        if not 0 <= id < len(self._kinds):
+            raise RequestError(f"[tokenizer] a token id must be below {len(self._kinds)} but is {id}")
+
+    def _with_special(self, ids: list[int]) -> list[int]:
+        return [*self.vocabulary.prefix_ids, *ids, *self.vocabulary.suffix_ids]
+
+    def _encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        plain = self.vocabulary.normalization is Normalization.NONE or isinstance(text, bytes)
+        if plain or unicodedata.is_normalized("NFC", str(text)):
+            return self._encoder.encode(text, parse_special)
+        # Added tokens of the first stage are found in the text as it came, everything else after normalization.
+        ids: list[int] = []
+        for part in self._encoder.split_added(str(text), parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encoder.encode(unicodedata.normalize("NFC", part), parse_special, normalized=True)
+        return ids
+
+    @cached_property
+    def _id_of_text(self) -> dict[str, int]:
+        return {text: id for id, text in enumerate(self.vocabulary.texts)}
+
+    @cached_property
+    def _all_bytes(self) -> list[bytes]:
+        return [self._encoder.token_bytes(id) for id in range(self.n_vocab)]
+
+    @cached_property
+    def _shown_bytes(self) -> list[bytes]:
+        marked = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+        return [b"" if kind in marked else self._encoder.token_bytes(id) for id, kind in enumerate(self._kinds)]

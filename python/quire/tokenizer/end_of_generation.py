@@ -1,0 +1,37 @@
+"""Which tokens end an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.tokenizer.vocabulary import TokenKind
+
+__all__ = ["end_of_generation_ids"]
+
+# Files often name one such token and leave the others to be known by their text: the names that published engines
+# stop at.
+NAMES = frozenset(
+    {
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<turn|>",
+        "<end_of_utterance>", "<eos>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[", "<|fim_pad|>", "<fim-pad>",
+        "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
+        "<|file_sep|>",
+    }
+)  # fmt: skip
+KEYS = ("eos", "eot", "eom", "fim_pad", "fim_repository", "fim_separator")
+
+
+def end_of_generation_ids(texts: Sequence[str], kinds: Sequence[int], special_ids: Mapping[str, int]) -> frozenset[int]:
+    """Ids that end an answer: those the file names as such, and control or user-defined tokens of well-known names.
+
+    In the harmony and solar formats ``<|end|>`` ends a part of an answer only, and so does not count.
+    """
+    found = {special_ids[key] for key in KEYS if key in special_ids}
+    marked = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
+    names = {texts[id]: id for id, kind in enumerate(kinds) if kind in marked and texts[id] in NAMES}
+    found.update(names.values())
+    harmony, solar = {"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"}
+    if "<|end|>" in names and (harmony <= names.keys() or solar <= names.keys()):
+        found.discard(names["<|end|>"])
+    return frozenset(found)
