@@ -1,7 +1,173 @@
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.h"
+#include "engine/batch.h"
+#include "engine/scheduler.h"
 
 namespace quire::bindings {
+namespace py = pybind11;
+namespace {
 
-void bind_scheduler(pybind11::module_ &) {}
+uint64_t number(SequenceId id) {
+    return static_cast<uint64_t>(id);
+}
+
+std::vector<uint64_t> numbers(const std::vector<SequenceId> &ids) {
+    std::vector<uint64_t> result;
+    for (SequenceId id : ids) result.push_back(number(id));
+    return result;
+}
+
+// What a sequence was when it was asked for.
+struct SequenceState {
+    uint64_t id;
+    std::vector<int32_t> tokens;
+    int64_t n_prompt, n_computed, n_cached;
+    int n_preemptions;
+    bool has_work;
+    std::string queue;
+    std::vector<int32_t> blocks;
+};
+
+SequenceState state_of(const Sequence &s) {
+    static const char *const queues[] = {"waiting", "running", "following"};
+    SequenceState state{number(s.id),
+                        s.tokens,
+                        s.n_prompt,
+                        s.n_computed,
+                        s.n_cached,
+                        s.n_preemptions,
+                        s.has_work(),
+                        queues[static_cast<int>(s.queue)],
+                        {}};
+    for (BlockId block : s.table.blocks()) state.blocks.push_back(index(block));
+    return state;
+}
+
+void bind_plan(py::module_ &m) {
+    py::class_<PlanItem>(m, "PlanItem")
+        .def_property_readonly("sequence_id", [](const PlanItem &self) { return number(self.id); })
+        .def_readonly("first", &PlanItem::first)
+        .def_readonly("n_tokens", &PlanItem::n_tokens)
+        .def_readonly("n_logit_rows", &PlanItem::n_logit_rows);
+    py::class_<Plan>(m, "Plan")
+        .def_readonly("items", &Plan::items)
+        .def_property_readonly("copies",
+                               [](const Plan &self) {
+                                   std::vector<std::pair<int32_t, int32_t>> pairs;
+                                   for (const BlockCopy &c : self.copies)
+                                       pairs.emplace_back(index(c.from), index(c.to));
+                                   return pairs;
+                               })
+        .def_property_readonly("admitted", [](const Plan &self) { return numbers(self.admitted); })
+        .def_property_readonly("preempted", [](const Plan &self) { return numbers(self.preempted); })
+        .def_readonly("n_tokens", &Plan::n_tokens)
+        .def_readonly("n_logit_rows", &Plan::n_logit_rows);
+    py::class_<SequenceState>(m, "SequenceState")
+        .def_readonly("id", &SequenceState::id)
+        .def_readonly("tokens", &SequenceState::tokens)
+        .def_readonly("n_prompt", &SequenceState::n_prompt)
+        .def_readonly("n_computed", &SequenceState::n_computed)
+        .def_readonly("n_cached", &SequenceState::n_cached)
+        .def_readonly("n_preemptions", &SequenceState::n_preemptions)
+        .def_readonly("has_work", &SequenceState::has_work)
+        .def_readonly("queue", &SequenceState::queue)
+        .def_readonly("blocks", &SequenceState::blocks);
+}
+
+void bind_config(py::module_ &m) {
+    py::class_<DynamicWeights>(m, "DynamicWeights")
+        .def(py::init([](double priority_s, double token_s, double share_s, double half_life_s) {
+                 return DynamicWeights{priority_s, token_s, share_s, half_life_s};
+             }),
+             py::kw_only(), py::arg("priority_s") = DynamicWeights{}.priority_s,
+             py::arg("token_s") = DynamicWeights{}.token_s, py::arg("share_s") = DynamicWeights{}.share_s,
+             py::arg("half_life_s") = DynamicWeights{}.half_life_s)
+        .def_readonly("priority_s", &DynamicWeights::priority_s)
+        .def_readonly("token_s", &DynamicWeights::token_s)
+        .def_readonly("share_s", &DynamicWeights::share_s)
+        .def_readonly("half_life_s", &DynamicWeights::half_life_s);
+    const SchedulerConfig defaults;
+    py::class_<SchedulerConfig>(m, "SchedulerConfig")
+        .def(py::init([](const std::string &policy, DynamicWeights weights, int max_step_tokens,
+                         int max_step_logit_rows, std::optional<int64_t> max_step_kv_tokens, int max_running,
+                         std::optional<int> kept_back_blocks, int max_preemptions) {
+                 return SchedulerConfig{scheduling_policy(policy), weights,     max_step_tokens,  max_step_logit_rows,
+                                        max_step_kv_tokens,        max_running, kept_back_blocks, max_preemptions};
+             }),
+             py::kw_only(), py::arg("policy") = name(defaults.policy), py::arg("weights") = defaults.weights,
+             py::arg("max_step_tokens") = defaults.max_step_tokens,
+             py::arg("max_step_logit_rows") = defaults.max_step_logit_rows, py::arg("max_step_kv_tokens") = py::none(),
+             py::arg("max_running") = defaults.max_running, py::arg("kept_back_blocks") = py::none(),
+             py::arg("max_preemptions") = defaults.max_preemptions)
+        .def_property_readonly("policy", [](const SchedulerConfig &self) { return name(self.policy); })
+        .def_readonly("weights", &SchedulerConfig::weights)
+        .def_readonly("max_step_tokens", &SchedulerConfig::max_step_tokens)
+        .def_readonly("max_step_logit_rows", &SchedulerConfig::max_step_logit_rows)
+        .def_readonly("max_step_kv_tokens", &SchedulerConfig::max_step_kv_tokens)
+        .def_readonly("max_running", &SchedulerConfig::max_running)
+        .def_readonly("kept_back_blocks", &SchedulerConfig::kept_back_blocks)
+        .def_readonly("max_preemptions", &SchedulerConfig::max_preemptions);
+    py::class_<SchedulerStats>(m, "SchedulerStats")
+        .def_readonly("n_waiting", &SchedulerStats::n_waiting)
+        .def_readonly("n_running", &SchedulerStats::n_running)
+        .def_readonly("n_following", &SchedulerStats::n_following)
+        .def_readonly("n_preemptions", &SchedulerStats::n_preemptions)
+        .def_readonly("n_prefix_hit_tokens", &SchedulerStats::n_prefix_hit_tokens)
+        .def_readonly("n_recovered_tokens", &SchedulerStats::n_recovered_tokens)
+        .def_readonly("n_computed_tokens", &SchedulerStats::n_computed_tokens);
+}
+
+} // namespace
+
+void bind_scheduler(py::module_ &m) {
+    bind_config(m);
+    bind_plan(m);
+    py::class_<Scheduler>(m, "Scheduler")
+        .def(py::init<SchedulerConfig, std::shared_ptr<BlockPool>>(), py::arg("config"), py::arg("pool").none(false))
+        .def(
+            "submit",
+            [](Scheduler &self, std::vector<int32_t> tokens, int64_t max_tokens, double now_s, int n_choices,
+               int priority, std::string key, std::string salt, bool every_logit_row) {
+                SequenceSpec spec{
+                    std::move(tokens), max_tokens,     {{}, {}, std::move(salt)},
+                    priority,          std::move(key), every_logit_row ? LogitRows::every : LogitRows::last};
+                return numbers(self.submit(std::move(spec), n_choices, now_s));
+            },
+            py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("now_s"), py::arg("n_choices") = 1,
+            py::arg("priority") = 0, py::arg("key") = "", py::arg("salt") = py::bytes(),
+            py::arg("every_logit_row") = false)
+        .def("plan", &Scheduler::plan, py::arg("now_s"))
+        .def("commit", &Scheduler::commit, py::arg("plan"))
+        .def(
+            "append", [](Scheduler &self, uint64_t id, int32_t token) { self.append(SequenceId{id}, token); },
+            py::arg("sequence_id"), py::arg("token"))
+        .def(
+            "remove", [](Scheduler &self, uint64_t id) { self.remove(SequenceId{id}); }, py::arg("sequence_id"))
+        .def(
+            "sequence", [](const Scheduler &self, uint64_t id) { return state_of(self.sequence(SequenceId{id})); },
+            py::arg("sequence_id"))
+        .def("__contains__", [](const Scheduler &self, uint64_t id) { return self.contains(SequenceId{id}); })
+        .def(
+            "batch",
+            [](const Scheduler &self, const Plan &plan) {
+                self.require_current(plan);
+                StepBatch batch;
+                fill_batch(batch, plan, self.pool().block_tokens());
+                py::dict arrays;
+                arrays["tokens"] = batch.tokens;
+                arrays["positions"] = batch.positions;
+                arrays["slots"] = batch.slots;
+                arrays["logit_rows"] = batch.logit_rows;
+                arrays["row_begin"] = batch.row_begin;
+                arrays["n_kv"] = batch.n_kv;
+                arrays["table_begin"] = batch.table_begin;
+                arrays["tables"] = batch.tables;
+                return arrays;
+            },
+            py::arg("plan"))
+        .def_property_readonly("stats", &Scheduler::stats)
+        .def("check", &Scheduler::check);
+}
 
 } // namespace quire::bindings

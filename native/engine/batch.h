@@ -1,0 +1,12 @@
+// A plan as the flat arrays that an executor reads.
+#pragma once
+
+#include "engine/scheduler.h"
+#include "graph/executor.h"
+
+namespace quire {
+
+// Replaces the contents of `batch`; keeps its memory.
+void fill_batch(StepBatch &batch, const Plan &plan, int block_tokens);
+
+} // namespace quire

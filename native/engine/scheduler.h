@@ -1,0 +1,128 @@
+// Decides which tokens of which sequences run in a step.  Pure: the clock and the tokens come from outside.
+//
+// Invariants (check() verifies them):
+// - a sequence is in exactly one queue, and only running sequences hold blocks;
+// - a running sequence's table covers its computed tokens and grows only; the pool's references are the tables';
+// - a refused submission or admission changes nothing;
+// - the first running sequence of the policy's order advances in every step in which it has work;
+// - a sequence is preempted at most max_preemptions times.
+//
+// The last two hold because of guarding: a sequence that was preempted max_preemptions times comes first from then on,
+// is admitted only when everything that it and the other guarded ones may ever need fits into the pool together, and is
+// never a victim again.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/scheduler_policy.h"
+#include "engine/sequence.h"
+
+namespace quire {
+
+struct SchedulerConfig {
+    SchedulingPolicy policy = SchedulingPolicy::fifo;
+    DynamicWeights weights;
+    int max_step_tokens = 512;
+    int max_step_logit_rows = 512;
+    std::optional<int64_t> max_step_kv_tokens; // sum of the cached tokens that a step attends to
+    int max_running = 64;                      // sequences
+    std::optional<int> kept_back_blocks;       // free blocks that admission leaves; none: one per running sequence
+    int max_preemptions = 4;                   // of one sequence
+};
+
+struct PlanItem {
+    SequenceId id;
+    Sequence *sequence; // valid until the plan is committed
+    int64_t first;      // position of the first token
+    int32_t n_tokens;
+    int32_t n_logit_rows; // of the last tokens of the item
+};
+
+struct Plan {
+    uint64_t number = 0;
+    std::vector<PlanItem> items;
+    std::vector<BlockCopy> copies; // to be made in this order before the step
+    std::vector<SequenceId> admitted, preempted;
+    int32_t n_tokens = 0;
+    int32_t n_logit_rows = 0;
+};
+
+struct SchedulerStats {
+    int64_t n_waiting = 0, n_running = 0, n_following = 0;
+    int64_t n_preemptions = 0;       // since the beginning
+    int64_t n_prefix_hit_tokens = 0; // tokens of new sequences that were in the cache
+    int64_t n_recovered_tokens = 0;  // tokens of preempted sequences that still were in the cache
+    int64_t n_computed_tokens = 0;
+};
+
+class Scheduler {
+  public:
+    // RequestError where a budget is not positive, or running sequences could not each have a token in a step.
+    Scheduler(SchedulerConfig config, std::shared_ptr<BlockPool> pool);
+    Scheduler(const Scheduler &) = delete;
+    Scheduler &operator=(const Scheduler &) = delete;
+
+    // One sequence per choice.  The first computes the prompt; the others follow, and share its blocks from then on.
+    // CapacityError for what can never fit, RequestError for an empty prompt.
+    std::vector<SequenceId> submit(SequenceSpec spec, int n_choices, double now_s);
+    // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The copies of a
+    // plan must be made even when it is not committed.
+    Plan plan(double now_s);
+    // The step ran: its tokens are computed, full blocks can be found, choices whose prompt is ready are running.
+    // Every sequence that now lacks work waits for append() or remove().
+    void commit(const Plan &plan);
+    void require_current(const Plan &plan) const; // InternalError when the plan's pointers may be stale
+    void append(SequenceId id, int32_t token);    // the sampled token of a sequence without work
+    void remove(SequenceId id);                   // finished, cancelled or failed: its blocks are free; plans are stale
+
+    const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
+    bool contains(SequenceId id) const { return sequences_.contains(id); }
+    bool empty() const { return sequences_.empty(); }
+    SchedulerStats stats() const;
+    const BlockPool &pool() const { return *pool_; }
+    const SchedulerConfig &config() const { return config_; }
+    void check() const; // InternalError names the invariant that broke
+
+  private:
+    // What is left of a step's budgets; `held_*` is kept for decoding sequences whose turn is still to come, so that a
+    // long prompt cannot stall them.
+    struct Budget {
+        int64_t tokens, logit_rows, kv_tokens;
+        int64_t held_rows = 0, held_kv_tokens = 0;
+        void hold(const Sequence &decoding, int sign);
+    };
+    using Ranked = std::vector<std::pair<Rank, Sequence *>>;
+
+    Sequence &find(SequenceId id);
+    void run_running(Plan &plan, Budget &budget);
+    void admit_waiting(Plan &plan, Budget &budget);
+    bool admit(Sequence &sequence, Plan &plan, Budget &budget);
+    bool prefix_in_flight(std::span<const PrefixHash> hashes, const PrefixMatch &match, int64_t max_tokens) const;
+    bool room_for_guarded(const Sequence &sequence) const;
+    int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget) const;
+    bool make_room(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
+    void add_item(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
+    void preempt(Sequence &sequence);
+    void start_followers(Sequence &leader);
+    void replace_leader(Sequence &leader);
+    bool is_guarded(const Sequence &s) const { return s.n_preemptions >= config_.max_preemptions; }
+    std::span<const PrefixHash> hashes(Sequence &s) const { return s.chain.of(s.tokens); }
+
+    SchedulerConfig config_;
+    std::shared_ptr<BlockPool> pool_;
+    PolicyRanks ranks_;
+    std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+    std::vector<Sequence *> waiting_;
+    std::vector<Sequence *> running_; // in rank order after each plan
+    uint64_t n_submitted_ = 0;
+    uint64_t n_plans_ = 0;
+    SchedulerStats totals_;
+};
+
+} // namespace quire

@@ -1,0 +1,63 @@
+// One choice of one request, as the scheduler sees it: tokens, of which a leading part is computed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kv/block_table.h"
+
+namespace quire {
+
+enum class SequenceId : uint64_t {};
+enum class LogitRows { last, every }; // of the prompt: only the row that is sampled from, or one per position
+enum class SequenceQueue { waiting, running, following };
+
+struct SequenceSpec {
+    std::vector<int32_t> tokens; // the prompt
+    int64_t max_tokens = 0;      // prompt and generated together, at most
+    PrefixContext context;
+    int priority = 0; // higher first, under the policies that look at it
+    std::string key;  // requests of one key share their part of the machine
+    LogitRows logit_rows = LogitRows::last;
+};
+
+// There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
+// it means computing tokens from n_computed on.  Prefill, decode, prefix hits and recomputation differ in n_computed
+// alone.
+struct Sequence {
+    Sequence(SequenceId id, SequenceSpec spec, double arrival_s, std::shared_ptr<BlockPool> pool)
+        : id(id), tokens(std::move(spec.tokens)), n_prompt(static_cast<int64_t>(tokens.size())),
+          max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1), table(pool),
+          chain(std::move(spec.context), pool->block_tokens()), priority(spec.priority), arrival_s(arrival_s),
+          key(std::move(spec.key)) {}
+
+    SequenceId id;
+    std::vector<int32_t> tokens; // prompt and generated
+    int64_t n_prompt;
+    int64_t max_tokens;
+    int64_t n_computed = 0; // leading tokens whose K and V the table holds
+    int64_t next_logit;     // first position whose row of logits is wanted and not delivered
+    BlockTable table;       // empty unless running
+    HashChain chain;
+    int priority;
+    double arrival_s;
+    std::string key;
+    SequenceQueue queue = SequenceQueue::waiting;
+    std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
+    Sequence *leader = nullptr;        // of a following sequence
+    int n_preemptions = 0;
+    int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
+
+    int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
+    int64_t n_pending() const { return n_tokens() - n_computed; }
+    bool has_work() const { return next_logit < n_tokens(); } // otherwise it waits for a token from outside
+    bool is_decoding() const { return n_pending() == 1; }
+    // Tokens that it may have to compute at most: a last generated token is not computed.
+    int64_t max_computed() const { return std::max(n_prompt, max_tokens - 1); }
+};
+
+} // namespace quire
