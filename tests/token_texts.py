@@ -22,8 +22,9 @@ ODD = [
 WORDS = [
     "the", "Hello", "world", "'s", "'S", "'re", "'VE", "'ll", "'lL", "'ſ", "don't", "I'M", "3.14", "1234567", "   ",
     " ", "\n\n", " \n ", "  \t", "===", "...", "!?", "()", "{};", "_x_", "camelCase", "https://x.y/z?q=1",
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<|im_", "start|>", "<", "|>", "[INST]",
-    "<s>", "</s>", "<|eot_id|>", "<|begin_of_text|>", "nhà", "пример", "例え", "한국어", "ไทย", "العربية", "हिन्दी", "שלום",
+    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<|im_", "start|>", "<", "|>",
+    "[INST]", "<s>", "</s>", "<|eot_id|>", "<|begin_of_text|>", "nhà", "пример", "例え", "한국어", "ไทย", "العربية",
+    "हिन्दी", "שלום",
 ]  # fmt: skip
 
 

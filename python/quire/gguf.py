@@ -1,0 +1,354 @@
+"""GGUF files: a strict reader and an atomic writer.
+
+The container is specified in ggml's ``docs/gguf.md``.  Limits: 65 536 keys and tensors, strings of 16 MiB, arrays of
+16 Mi entries, alignment a power of two up to 64 KiB.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, overload
+
+from ._native import gguf as _gguf
+from ._native.core import DType
+from .errors import CapacityError, LoadError, ShapeError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ._native.core import Tensor
+    from ._native.gguf import TensorInfo
+
+__all__ = ["GGUFReader", "GGUFWriter", "LoadMode", "Metadata"]
+
+LoadMode = Literal["mmap", "copy", "lock"]
+_T = TypeVar("_T")
+
+
+class _Required:
+    """Marks a key that must be there."""
+
+
+_REQUIRED = _Required()
+
+
+class Metadata(Mapping[str, object]):
+    """The keys of a file, in order.
+
+    ``metadata[key]`` gives a value as it is: int, float, bool, str, a list of str or a NumPy array.  The named methods
+    read strictly: a key that is absent (without a default) or of another type is a LoadError that names it.
+    """
+
+    def __init__(self, reader: _gguf.Reader) -> None:
+        self._reader = reader
+
+    def __getitem__(self, key: str) -> object:
+        return self._reader.value(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.keys())
+
+    def __len__(self) -> int:
+        return len(self._reader.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._reader.has(key)
+
+    def type_of(self, key: str) -> str:
+        """``"u32"``, ``"string"``, ``"f32[]"``, ...; KeyError when absent."""
+        return self._reader.value_type(key)
+
+    def _typed(self, key: str, kind: type[_T], default: _T | _Required, words: str) -> _T:
+        if not self._reader.has(key):
+            if isinstance(default, _Required):
+                raise LoadError(f"[gguf] key '{key}' must be there but is not")
+            return default
+        value = self._reader.value(key)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise LoadError(f"[gguf] key '{key}' must be {words} but is {self._reader.value_type(key)}")
+        return value
+
+    def integer(self, key: str, default: int | _Required = _REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
+        """A whole number within ``[low, high]``."""
+        value = self._typed(key, int, default, "a whole number")
+        if self._reader.has(key) and not low <= value <= high:
+            raise LoadError(f"[gguf] key '{key}' must be {low} to {high} but is {value}")
+        return value
+
+    def number(self, key: str, default: float | _Required = _REQUIRED) -> float:
+        """A finite number."""
+        value = self._typed(key, float, default, "a number")
+        if not math.isfinite(value):
+            raise LoadError(f"[gguf] key '{key}' must be finite but is {value}")
+        return value
+
+    def text(self, key: str, default: str | _Required = _REQUIRED) -> str:
+        """A string; bytes that are no UTF-8 come as lone surrogates."""
+        return self._typed(key, str, default, "a string")
+
+    def flag(self, key: str, default: bool | _Required = _REQUIRED) -> bool:
+        """A boolean."""
+        return self._typed(key, bool, default, "a boolean")
+
+    def array(self, key: str) -> npt.NDArray[np.generic]:
+        """An array of numbers or booleans."""
+        import numpy as np
+
+        value = self._typed(key, object, _REQUIRED, "an array of numbers")
+        if not isinstance(value, np.ndarray):
+            raise LoadError(f"[gguf] key '{key}' must be an array of numbers but is {self._reader.value_type(key)}")
+        return value
+
+    def strings(self, key: str) -> list[bytes]:
+        """An array of strings, as raw bytes."""
+        if not self._reader.has(key):
+            raise LoadError(f"[gguf] key '{key}' must be there but is not")
+        if self._reader.value_type(key) != "string[]":
+            raise LoadError(f"[gguf] key '{key}' must be an array of strings but is {self._reader.value_type(key)}")
+        return self._reader.string_bytes(key)
+
+
+class GGUFReader:
+    """A GGUF model: one file, or all parts of a split one, opened by the first.
+
+    ``load``: ``"mmap"`` shares the file's pages, ``"copy"`` reads it into memory, ``"lock"`` maps it and keeps it there.
+    Raises LoadError for whatever is wrong with the file, CapacityError when it does not fit or may not be locked.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], load: LoadMode = "mmap") -> None:
+        self.path = os.fspath(path)
+        self._reader = _gguf.Reader(self.path, load)
+        self.metadata = Metadata(self._reader)
+
+    @property
+    def version(self) -> int:
+        """Of the container: 2 or 3."""
+        return self._reader.version
+
+    @property
+    def alignment(self) -> int:
+        """Of tensors, in bytes."""
+        return self._reader.alignment
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return self._reader.size_bytes
+
+    @property
+    def n_files(self) -> int:
+        """1, or the number of parts of a split model."""
+        return self._reader.n_files
+
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        """Name, dtype, shape and place of every tensor, in the file's order."""
+        return self._reader.tensors()
+
+    def __contains__(self, name: str) -> bool:
+        return self._reader.has_tensor(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor, over the file's memory and read-only.  LoadError when there is none of that name."""
+        return self._reader.tensor(name)
+
+    def tensor_info(self, name: str) -> TensorInfo:
+        """Name, dtype, shape and place.  LoadError when there is none of that name."""
+        return self._reader.tensor_info(name)
+
+    def check_unchanged(self) -> None:
+        """LoadError when the file on disk changed since it was opened."""
+        self._reader.check_unchanged()
+
+    def __repr__(self) -> str:
+        return f"GGUFReader({self.path!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+
+
+_SCALARS = {
+    "u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), "u32": (4, "<I"), "i32": (5, "<i"), "f32": (6, "<f"),
+    "bool": (7, "<?"), "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d"),
+}  # fmt: skip
+_STRING, _ARRAY = 8, 9
+Scalar = int | float | bool | str | bytes
+
+
+class GGUFWriter:
+    """Writes a GGUF file beside its target and renames it when complete; nothing is left behind on failure.
+
+    First the keys (``set``), then every tensor's dtype and shape (``add_tensor``), then the data of the tensors in that
+    order (``write``), in pieces of any size, so that a model never is in memory as a whole::
+
+        with GGUFWriter("out.gguf", "llama") as writer:
+            writer.set("llama.block_count", 2, "u32")
+            writer.add_tensor("token_embd.weight", "f32", (8, 4))
+            writer.write("token_embd.weight", array)
+
+    Raises ShapeError for values and tensors that the container cannot hold, CapacityError when the disk is full.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], arch: str, *, alignment: int = 32) -> None:
+        if alignment < 8 or alignment > 65536 or alignment & (alignment - 1):
+            raise ShapeError(f"[gguf] alignment must be a power of two from 8 to 65536 but is {alignment}")
+        self._path = Path(path)
+        self._alignment = alignment
+        self._keys: dict[str, bytes] = {}
+        self._tensors: dict[str, tuple[DType, tuple[int, ...], int, int]] = {}  # dtype, shape, offset, bytes
+        self._data_bytes = 0
+        self._file: BinaryIO | None = None
+        self._temporary: Path | None = None
+        self._order: list[str] = []
+        self._written = 0  # bytes of the tensor that is being written
+        self._start = 0
+        self.set("general.architecture", arch)
+        if alignment != 32:
+            self.set("general.alignment", alignment, "u32")
+
+    @overload
+    def set(self, key: str, value: str | bytes | bool) -> None: ...
+    @overload
+    def set(self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str) -> None: ...
+    def set(self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str | None = None) -> None:
+        """Set a key.  ``kind``: ``u8 i8 ... f64 bool string`` for a scalar, with ``[]`` behind it for an array."""
+        if self._file is not None:
+            raise ShapeError(f"[gguf] key '{key}' must be set before tensor data is written")
+        if not 1 <= len(key.encode()) <= 65535:
+            raise ShapeError(f"[gguf] a key must have 1 to 65535 bytes but '{key[:40]}' has {len(key.encode())}")
+        if kind is None:
+            kind = "bool" if isinstance(value, bool) else "string"
+        self._keys[key] = self._encoded(key, value, kind)
+
+    def _encoded(self, key: str, value: object, kind: str) -> bytes:
+        name = kind.removesuffix("[]")
+        if name != "string" and name not in _SCALARS:
+            raise ShapeError(f"[gguf] key '{key}' must have a known type but has '{kind}'")
+        number = _STRING if name == "string" else _SCALARS[name][0]
+        if not kind.endswith("[]"):
+            return struct.pack("<I", number) + self._element(key, value, name)
+        values: Sequence[object] = value if isinstance(value, (list, tuple)) else list(value)  # type: ignore[call-overload]
+        body = b"".join(self._element(key, one, name) for one in values)
+        return struct.pack("<IIQ", _ARRAY, number, len(values)) + body
+
+    @staticmethod
+    def _element(key: str, value: object, name: str) -> bytes:
+        if name == "string":
+            if not isinstance(value, (str, bytes)):
+                raise ShapeError(f"[gguf] key '{key}' must be a string but is {type(value).__name__}")
+            raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+            return struct.pack("<Q", len(raw)) + raw
+        try:
+            return struct.pack(_SCALARS[name][1], value)
+        except (struct.error, OverflowError) as error:
+            raise ShapeError(f"[gguf] key '{key}' must fit {name} but {value!r} does not: {error}") from None
+
+    def add_tensor(self, name: str, dtype: DType | str, shape: Sequence[int]) -> None:
+        """Announce a tensor (shape in NumPy order).  All are announced before the first data."""
+        dtype = DType(dtype) if isinstance(dtype, str) else dtype
+        dims = tuple(int(n) for n in shape)
+        if self._file is not None:
+            raise ShapeError(f"[gguf] tensor '{name}' must be announced before tensor data is written")
+        if name in self._tensors:
+            raise ShapeError(f"[gguf] tensor '{name}' must be announced once")
+        if not 1 <= len(name.encode()) <= 63:
+            raise ShapeError(f"[gguf] a tensor's name must have 1 to 63 bytes but '{name}' has {len(name.encode())}")
+        if not 1 <= len(dims) <= 4 or min(dims) < 1:
+            raise ShapeError(f"[gguf] tensor '{name}' must have 1 to 4 dimensions of 1 or more but has {dims}")
+        size = math.prod(dims[:-1]) * dtype.row_bytes(dims[-1])
+        self._tensors[name] = (dtype, dims, self._data_bytes, size)
+        self._data_bytes += -(-size // self._alignment) * self._alignment
+
+    def _header(self) -> bytes:
+        parts = [struct.pack("<IIQQ", 0x46554747, 3, len(self._tensors), len(self._keys))]
+        for key, value in self._keys.items():
+            parts += [struct.pack("<Q", len(key.encode())), key.encode(), value]
+        for name, (dtype, dims, offset, _) in self._tensors.items():
+            parts += [struct.pack("<Q", len(name.encode())), name.encode(), struct.pack("<I", len(dims))]
+            parts += [struct.pack("<Q", n) for n in reversed(dims)]
+            parts.append(struct.pack("<IQ", dtype.id, offset))
+        header = b"".join(parts)
+        return header + bytes(-len(header) % self._alignment)
+
+    def _begin(self) -> BinaryIO:
+        if self._file is None:
+            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".part")
+            self._temporary = Path(name)
+            self._file = os.fdopen(descriptor, "wb")
+            header = self._header()
+            self._put(header)
+            self._start = len(header)
+            self._order = list(self._tensors)
+        return self._file
+
+    def _put(self, data: bytes | memoryview) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError as error:
+            status = os.statvfs(self._path.parent)
+            free = status.f_bavail * status.f_frsize
+            raise CapacityError(
+                f"[gguf] '{self._path}' must fit on its disk ({self._start + self._data_bytes} bytes, {free} free): {error.strerror}"
+            ) from error
+
+    def write(self, name: str, data: bytes | memoryview | npt.NDArray[np.generic]) -> None:
+        """The next bytes of tensor ``name``: its storage, in the order of announcement, in pieces of any size."""
+        self._begin()
+        if not self._order or self._order[0] != name:
+            expected = self._order[0] if self._order else "nothing more"
+            raise ShapeError(f"[gguf] data must come in the order of announcement: {expected!r} must come but '{name}' does")
+        view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
+        size = self._tensors[name][3]
+        if self._written + len(view) > size:
+            raise ShapeError(f"[gguf] tensor '{name}' must have {size} bytes but {self._written + len(view)} came")
+        self._put(view)
+        self._written += len(view)
+        if self._written == size:
+            self._put(bytes(-size % self._alignment))
+            self._order.pop(0)
+            self._written = 0
+
+    def close(self) -> None:
+        """Finish the file and move it to its place.  ShapeError, and no file, when tensor data is missing."""
+        try:
+            file = self._begin()
+            if self._order:
+                raise ShapeError(f"[gguf] all tensors must be written but '{self._order[0]}' is not")
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            assert self._temporary is not None
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(self._temporary, 0o666 & ~umask)
+            os.replace(self._temporary, self._path)
+            self._temporary = None
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop what was written so far.  Harmless after close()."""
+        if self._file is not None:
+            self._file.close()
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+    def __enter__(self) -> GGUFWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
