@@ -1,0 +1,34 @@
+"""Shared leaves of model files: weights and the layers that several architectures use."""
+
+from .._native.graph import CacheSpec, MoeSpec, RopeSpec, Trace, Tracer, Weight
+from .._native.graph import TraceTensor as Tensor
+from .._native.graph import attend, embed, glu, rope, select_rows, soft_cap
+from .layers import Embedding, Linear, RMSNorm
+from .mlp import GatedMLP, MoE
+from .rotary import rope_spec
+from .step import Step
+from .weights import Weights
+
+__all__ = [
+    "CacheSpec",
+    "Embedding",
+    "GatedMLP",
+    "Linear",
+    "MoE",
+    "MoeSpec",
+    "RMSNorm",
+    "RopeSpec",
+    "Step",
+    "Tensor",
+    "Trace",
+    "Tracer",
+    "Weight",
+    "Weights",
+    "attend",
+    "embed",
+    "glu",
+    "rope",
+    "rope_spec",
+    "select_rows",
+    "soft_cap",
+]

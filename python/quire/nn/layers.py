@@ -1,0 +1,45 @@
+"""Linear, norm, embedding: a weight and how it is applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._native import graph
+from .._native.graph import TraceTensor as Tensor
+from .._native.graph import Weight
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``x [n, in]`` to ``[n, out]``."""
+
+    weight: Weight  # [out, in]
+    bias: Weight | None = None  # [out]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return graph.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """Root-mean-square norm over the last dimension (Zhang and Sennrich 2019)."""
+
+    weight: Weight  # [dim]
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return graph.rms_norm(x, self.weight, self.eps)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Ids ``[tokens]`` to vectors ``[tokens, dim]``."""
+
+    weight: Weight  # [n_vocab, dim]
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return graph.embed(tokens, self.weight)
+
+    def as_head(self) -> Linear:
+        """The same matrix as output projection (tied embeddings)."""
+        return Linear(self.weight)

@@ -1,0 +1,85 @@
+"""The tensors of a model file, handed out one by one to the layers that declare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .._native.graph import Weight
+from ..errors import LoadError, UnsupportedError
+
+if TYPE_CHECKING:
+    from .._native.core import Tensor
+    from ..gguf import GGUFReader
+    from .layers import Embedding, Linear, RMSNorm
+
+# What elementwise operations take; matrices may be anything that ggml multiplies.
+_VECTOR_DTYPES = ("f32",)
+_NOT_MATRICES = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")
+
+
+class Weights:
+    """Weights below a prefix.  Every declaration checks name, shape and dtype, and takes its tensor exactly once.
+
+    The names are GGUF's: ``weights.scope("blk.0").linear("attn_q", 64, 64)`` takes ``blk.0.attn_q.weight``.
+    """
+
+    def __init__(self, reader: GGUFReader, place: Callable[[Tensor], Tensor]) -> None:
+        """``place`` puts a tensor of the file where the model runs."""
+        self._reader = reader
+        self._place = place
+        self._prefix = ""
+        self._taken: dict[str, Weight] = {}
+
+    def scope(self, name: str) -> Weights:
+        """The weights below ``name``."""
+        inner = Weights(self._reader, self._place)
+        inner._prefix = f"{self._prefix}{name}."
+        inner._taken = self._taken
+        return inner
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
+        return self._prefix + name in self._reader
+
+    def tensor(self, name: str, shape: Sequence[int], *, vector: bool = False) -> Weight:
+        """Take a tensor of that shape.  ``vector``: it must be f32."""
+        full = self._prefix + name
+        if full in self._taken:
+            raise LoadError(f"[weights] tensor '{full}' must be used once but is declared again")
+        info = self._reader.tensor_info(full)
+        if info.shape != tuple(shape):
+            raise LoadError(f"[weights] tensor '{full}' must be {list(shape)} but is {list(info.shape)}")
+        if vector and str(info.dtype) not in _VECTOR_DTYPES:
+            raise UnsupportedError(f"[weights] tensor '{full}' must be f32 but is {info.dtype}")
+        if str(info.dtype) in _NOT_MATRICES:
+            raise UnsupportedError(f"[weights] tensor '{full}' must be of a type that can be multiplied but is {info.dtype}")
+        weight = Weight(full, self._place(self._reader.tensor(full)))
+        self._taken[full] = weight
+        return weight
+
+    def linear(self, name: str, n_in: int, n_out: int, *, bias: bool = False) -> Linear:
+        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``."""
+        from .layers import Linear
+
+        weight = self.tensor(f"{name}.weight", (n_out, n_in))
+        return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None)
+
+    def norm(self, name: str, dim: int, eps: float) -> RMSNorm:
+        """``name.weight [dim]`` of a root-mean-square norm."""
+        from .layers import RMSNorm
+
+        return RMSNorm(self.tensor(f"{name}.weight", (dim,), vector=True), eps)
+
+    def embedding(self, name: str, n_vocab: int, dim: int) -> Embedding:
+        """``name.weight [n_vocab, dim]``."""
+        from .layers import Embedding
+
+        return Embedding(self.tensor(f"{name}.weight", (n_vocab, dim)))
+
+    def finish(self) -> None:
+        """LoadError when the file holds tensors that no layer declared."""
+        left = [info.name for info in self._reader.tensors if info.name not in self._taken]
+        if left:
+            names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
+            raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")
