@@ -1,0 +1,114 @@
+#include "quant/quantizer.h"
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+// Calls work(first row, number of rows) for pieces of all rows, on several threads.  Exceptions come through.
+template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n_threads, Work work) {
+    int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / row_elements);
+    int64_t n_pieces = (n_rows + piece - 1) / piece;
+    int64_t cores = n_threads > 0 ? n_threads : static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+    std::atomic<int64_t> next{0};
+    std::exception_ptr failure;
+    std::mutex failing;
+    auto run = [&] {
+        for (int64_t i; (i = next.fetch_add(1)) < n_pieces;) {
+            try {
+                work(i * piece, std::min(piece, n_rows - i * piece));
+            } catch (...) {
+                std::lock_guard lock(failing);
+                if (!failure) failure = std::current_exception();
+                next = n_pieces;
+            }
+        }
+    };
+    std::vector<std::thread> threads;
+    for (int64_t i = 1; i < std::min(cores, n_pieces); ++i) threads.emplace_back(run);
+    run();
+    for (std::thread &thread : threads) thread.join();
+    if (failure) std::rethrow_exception(failure);
+}
+
+void check_finite(const float *values, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (!std::isfinite(values[i])) throw ShapeError("quantize", cat("values must be finite but element ", first + i, " is ", values[i]));
+    }
+}
+
+void check_importance(DType dtype, std::span<const float> importance, int64_t row_elements) {
+    if (importance.empty()) {
+        if (needs_importance(dtype)) throw ShapeError("quantize", cat(name(dtype), " must be given the importance of each column but is not"));
+        return;
+    }
+    if (static_cast<int64_t>(importance.size()) != row_elements) {
+        throw ShapeError("quantize", cat("importance must have ", row_elements, " elements, one per column, but has ", importance.size()));
+    }
+    for (size_t i = 0; i < importance.size(); ++i) {
+        if (!std::isfinite(importance[i]) || importance[i] < 0) {
+            throw ShapeError("quantize", cat("importance must be finite and 0 or above but element ", i, " is ", importance[i]));
+        }
+    }
+}
+
+} // namespace
+
+bool can_quantize(DType dtype) {
+    switch (dtype) {
+    case DType::f32: case DType::f16: case DType::bf16: return true;
+    case DType::q8_1: case DType::q8_k: return false; // of intermediate results, not of files
+    default: return is_quantized(dtype);
+    }
+}
+
+bool needs_importance(DType dtype) { return ggml_quantize_requires_imatrix(static_cast<ggml_type>(dtype)); }
+
+Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<const float> importance, int n_threads) {
+    if (!can_quantize(dtype)) throw UnsupportedError("quantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+    shape_bytes(dtype, shape);
+    int64_t row_elements = shape.back();
+    check_importance(dtype, importance, row_elements);
+    Tensor result = Tensor::empty(dtype, shape, find_device("CPU"));
+    auto type = static_cast<ggml_type>(dtype);
+    ggml_quantize_init(type); // makes lookup tables; locks by itself
+    const float *weights = importance.empty() ? nullptr : importance.data();
+    over_rows(result.n_elements() / row_elements, row_elements, n_threads, [&](int64_t first, int64_t n) {
+        check_finite(values + first * row_elements, first * row_elements, n * row_elements);
+        ggml_quantize_chunk(type, values, result.data(), first * row_elements, n, row_elements, weights);
+    });
+    return result;
+}
+
+void dequantize(const Tensor &tensor, float *values, int n_threads) {
+    DType dtype = tensor.dtype();
+    const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(dtype));
+    bool plain = dtype == DType::f32;
+    if (!plain && (traits->to_float == nullptr || !can_quantize(dtype))) {
+        throw UnsupportedError("dequantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+    }
+    int64_t row_elements = tensor.shape().back();
+    size_t bytes = row_bytes(dtype, row_elements);
+    const uint8_t *data = tensor.data();
+    over_rows(tensor.n_elements() / row_elements, row_elements, n_threads, [&](int64_t first, int64_t n) {
+        float *to = values + first * row_elements;
+        const uint8_t *from = data + static_cast<size_t>(first) * bytes;
+        if (plain) {
+            std::copy_n(reinterpret_cast<const float *>(from), n * row_elements, to);
+        } else {
+            traits->to_float(from, to, n * row_elements);
+        }
+    });
+}
+
+} // namespace quire
