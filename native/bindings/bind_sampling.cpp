@@ -1,7 +1,161 @@
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.h"
+#include "core/error.h"
+#include "engine/log_probs.h"
+#include "engine/random.h"
+#include "engine/sampler.h"
+#include "engine/sampling_params.h"
+#include "engine/stop_matcher.h"
 
 namespace quire::bindings {
+namespace py = pybind11;
+namespace {
 
-void bind_sampling(pybind11::module_ &) {}
+using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+std::span<const float> row_of(const Row &logits) {
+    if (logits.ndim() != 1)
+        throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
+    return {logits.data(), static_cast<size_t>(logits.size())};
+}
+
+std::vector<std::string> stage_names(const SamplingParams &self) {
+    std::vector<std::string> names;
+    for (SamplingStage stage : self.samplers) names.push_back(name(stage));
+    return names;
+}
+
+void set_stages(SamplingParams &self, const std::vector<std::string> &names) {
+    self.samplers.clear();
+    for (const std::string &text : names) self.samplers.push_back(sampling_stage(text));
+}
+
+void set_mirostat(SamplingParams &self, int version) {
+    if (version < 0 || version > 2)
+        throw RequestError("sampling", cat("mirostat must be from 0 to 2 but is ", version));
+    self.mirostat = static_cast<Mirostat>(version);
+}
+
+void bind_params(py::module_ &m) {
+    using P = SamplingParams;
+    py::class_<P, std::shared_ptr<P>>(m, "SamplingParams")
+        .def(py::init<>())
+        .def_readwrite("max_tokens", &P::max_tokens)
+        .def_readwrite("min_tokens", &P::min_tokens)
+        .def_readwrite("ignore_eos", &P::ignore_eos)
+        .def_readwrite("stop", &P::stop)
+        .def_readwrite("stop_token_ids", &P::stop_token_ids)
+        .def_readwrite("include_stop_str_in_output", &P::include_stop_str_in_output)
+        .def_readwrite("n", &P::n)
+        .def_readwrite("temperature", &P::temperature)
+        .def_readwrite("dynatemp_range", &P::dynatemp_range)
+        .def_readwrite("dynatemp_exponent", &P::dynatemp_exponent)
+        .def_readwrite("top_k", &P::top_k)
+        .def_readwrite("top_p", &P::top_p)
+        .def_readwrite("min_p", &P::min_p)
+        .def_readwrite("typical_p", &P::typical_p)
+        .def_readwrite("tfs_z", &P::tfs_z)
+        .def_readwrite("top_n_sigma", &P::top_n_sigma)
+        .def_readwrite("xtc_probability", &P::xtc_probability)
+        .def_readwrite("xtc_threshold", &P::xtc_threshold)
+        .def_property("mirostat", [](const P &self) { return static_cast<int>(self.mirostat); }, &set_mirostat)
+        .def_readwrite("mirostat_tau", &P::mirostat_tau)
+        .def_readwrite("mirostat_eta", &P::mirostat_eta)
+        .def_readwrite("repetition_penalty", &P::repetition_penalty)
+        .def_readwrite("presence_penalty", &P::presence_penalty)
+        .def_readwrite("frequency_penalty", &P::frequency_penalty)
+        .def_readwrite("penalty_last_n", &P::penalty_last_n)
+        .def_readwrite("dry_multiplier", &P::dry_multiplier)
+        .def_readwrite("dry_base", &P::dry_base)
+        .def_readwrite("dry_allowed_length", &P::dry_allowed_length)
+        .def_readwrite("dry_penalty_last_n", &P::dry_penalty_last_n)
+        .def_readwrite("dry_sequence_breakers", &P::dry_sequence_breakers)
+        .def_readwrite("logit_bias", &P::logit_bias)
+        .def_readwrite("allowed_token_ids", &P::allowed_token_ids)
+        .def_readwrite("bad_token_ids", &P::bad_token_ids)
+        .def_readwrite("seed", &P::seed)
+        .def_readwrite("logprobs", &P::logprobs)
+        .def_readwrite("prompt_logprobs", &P::prompt_logprobs)
+        .def_property("samplers", &stage_names, &set_stages)
+        .def("validate", [](const P &self, const VocabInfo *vocab) { vocab ? self.validate(*vocab) : self.validate(); },
+             py::arg("vocab") = nullptr);
+}
+
+void bind_sampler(py::module_ &m) {
+    py::class_<SampledToken>(m, "SampledToken")
+        .def_readonly("id", &SampledToken::id)
+        .def_readonly("logprob", &SampledToken::logprob)
+        .def_readonly("top", &SampledToken::top)
+        .def("__repr__", [](const SampledToken &self) {
+            return cat("SampledToken(id=", self.id, ", logprob=", self.logprob, ")");
+        });
+    py::class_<Sampler>(m, "Sampler")
+        .def(py::init([](std::shared_ptr<SamplingParams> params, std::shared_ptr<VocabInfo> vocab, int32_t choice) {
+                 return Sampler(std::make_shared<const SamplingParams>(*params), std::move(vocab), choice);
+             }),
+             py::arg("params"), py::arg("vocab"), py::arg("choice") = 0)
+        .def("sample",
+             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+                 const std::span<const float> row = row_of(logits);
+                 py::gil_scoped_release release;
+                 return self.sample(row, tokens, n_prompt);
+             },
+             py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"))
+        .def("distribution",
+             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+                 const std::span<const float> row = row_of(logits);
+                 const auto left = self.distribution(row, tokens, n_prompt);
+                 py::array_t<int32_t> ids(static_cast<py::ssize_t>(left.size()));
+                 py::array_t<float> probs(static_cast<py::ssize_t>(left.size()));
+                 for (size_t i = 0; i < left.size(); ++i) {
+                     ids.mutable_data()[i] = left[i].first;
+                     probs.mutable_data()[i] = left[i].second;
+                 }
+                 return py::make_tuple(ids, probs);
+             },
+             py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"));
+    m.def("log_sum_exp", [](const Row &logits) { return log_sum_exp(row_of(logits)); }, py::arg("logits"));
+    m.def("log_probs_of", [](const Row &logits, int32_t id, int32_t n_top) { return log_probs_of(row_of(logits), id, n_top); },
+          py::arg("logits"), py::arg("id"), py::arg("n_top") = 0);
+}
+
+} // namespace
+
+void bind_sampling(py::module_ &m) {
+    py::class_<VocabInfo, std::shared_ptr<VocabInfo>>(m, "VocabInfo")
+        .def(py::init([](int32_t n_vocab, std::vector<int32_t> eog_ids, const std::vector<py::bytes> &token_bytes) {
+                 auto vocab = std::make_shared<VocabInfo>();
+                 vocab->n_vocab = n_vocab;
+                 vocab->eog_ids = std::move(eog_ids);
+                 for (const py::bytes &bytes : token_bytes) vocab->token_bytes.push_back(bytes);
+                 vocab->validate();
+                 return vocab;
+             }),
+             py::arg("n_vocab"), py::arg("eog_ids"), py::arg("token_bytes"))
+        .def_readonly("n_vocab", &VocabInfo::n_vocab)
+        .def_readonly("eog_ids", &VocabInfo::eog_ids);
+    bind_params(m);
+    bind_sampler(m);
+    py::class_<StopMatcher>(m, "StopMatcher")
+        .def(py::init([](std::vector<std::string> stop, bool include_stop) {
+                 return StopMatcher(std::move(stop), include_stop ? StopText::include : StopText::exclude);
+             }),
+             py::arg("stop"), py::kw_only(), py::arg("include_stop") = false)
+        .def("push", [](StopMatcher &self, const py::bytes &bytes) { return self.push(std::string_view(bytes)); }, py::arg("data"))
+        .def("finish", &StopMatcher::finish)
+        .def_property_readonly("stopped", &StopMatcher::stopped)
+        .def_property_readonly("matched", &StopMatcher::matched);
+    m.def("philox4x32_10", &philox4x32_10, py::arg("counter"), py::arg("key"));
+    m.def("token_random", [](uint64_t seed, uint32_t choice, uint64_t position) {
+        const TokenRandom random = token_random(seed, choice, position);
+        return py::make_tuple(random.draw, random.xtc);
+    }, py::arg("seed"), py::arg("choice"), py::arg("position"));
+    m.def("default_sampling_order", [] {
+        SamplingParams params;
+        return stage_names(params);
+    });
+}
 
 } // namespace quire::bindings

@@ -77,4 +77,7 @@ struct SamplingParams {
     void validate(const VocabInfo &vocab) const;
 };
 
+// Whether the stage changes anything with these parameters.
+bool is_active(SamplingStage stage, const SamplingParams &params);
+
 } // namespace quire

@@ -1,0 +1,299 @@
+#include "engine/candidates.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "engine/exponential.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t n_lanes = 16;     // of a reduction: enough for any vector width
+constexpr size_t block_size = 256; // weights summed in single precision
+
+float block_max(const float *x) {
+    float lanes[n_lanes];
+    for (size_t j = 0; j < n_lanes; ++j) lanes[j] = x[j];
+    for (size_t width = n_lanes / 2; width > 0; width /= 2)
+        for (size_t j = 0; j < width; ++j) lanes[j] = lanes[j] > lanes[j + width] ? lanes[j] : lanes[j + width];
+    return lanes[0];
+}
+
+[[noreturn]] void refuse_row(std::span<const float> logits) {
+    for (size_t i = 0; i < logits.size(); ++i)
+        if (!(logits[i] <= FLT_MAX))
+            throw RequestError("sampling", cat("logits must be finite or -inf but token ", i, " has ", logits[i]));
+    throw InternalError("sampling", "a row was refused without a reason");
+}
+
+// f(weight) summed in blocks of single precision, blocks in double.
+template <class F> double sum_in_blocks(size_t n, std::vector<double> *totals, F &&f) {
+    double total = 0.0;
+    for (size_t begin = 0; begin < n; begin += block_size) {
+        const size_t end = std::min(begin + block_size, n);
+        float lanes[n_lanes] = {};
+        size_t i = begin;
+        for (; i + n_lanes <= end; i += n_lanes)
+            for (size_t j = 0; j < n_lanes; ++j) lanes[j] += f(i + j);
+        for (; i < end; ++i) lanes[0] += f(i);
+        double sum = 0.0;
+        for (float lane : lanes) sum += lane;
+        if (totals) totals->push_back(sum);
+        total += sum;
+    }
+    return total;
+}
+
+} // namespace
+
+float checked_max(std::span<const float> logits) {
+    float lanes[n_lanes];
+    uint32_t bad[n_lanes] = {};
+    std::fill(lanes, lanes + n_lanes, -INFINITY);
+    size_t i = 0;
+    for (; i + n_lanes <= logits.size(); i += n_lanes) {
+        const float *x = logits.data() + i;
+        for (size_t j = 0; j < n_lanes; ++j) {
+            lanes[j] = x[j] > lanes[j] ? x[j] : lanes[j];
+            bad[j] |= !(x[j] <= FLT_MAX);
+        }
+    }
+    for (; i < logits.size(); ++i) {
+        lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
+        bad[0] |= !(logits[i] <= FLT_MAX);
+    }
+    uint32_t any_bad = 0;
+    for (uint32_t lane : bad) any_bad |= lane;
+    if (any_bad) refuse_row(logits);
+    return *std::max_element(lanes, lanes + n_lanes);
+}
+
+void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> &out) {
+    out.clear();
+    const size_t capacity = std::max<size_t>(2 * k, 256);
+    float threshold = -INFINITY; // the k-th best so far; ids ascend, so an equal logit later is less likely
+    const auto cut = [&] {
+        if (out.size() <= k) return;
+        std::nth_element(out.begin(), out.begin() + static_cast<ptrdiff_t>(k), out.end(), likelier);
+        out.resize(k);
+        threshold = out[0].logit;
+        for (const Candidate &item : out) threshold = std::min(threshold, item.logit);
+    };
+    const auto offer = [&](size_t i) {
+        if (!(logits[i] > threshold)) return;
+        out.push_back({logits[i], static_cast<int32_t>(i)});
+        if (out.size() == capacity) cut();
+    };
+    size_t i = 0;
+    for (; i + n_lanes <= logits.size(); i += n_lanes) {
+        if (!(block_max(logits.data() + i) > threshold)) continue;
+        for (size_t j = 0; j < n_lanes; ++j) offer(i + j);
+    }
+    for (; i < logits.size(); ++i) offer(i);
+    cut();
+    std::sort(out.begin(), out.end(), likelier);
+}
+
+void Candidates::start(std::span<const float> logits) {
+    row_ = logits;
+    dense_ = true;
+    sorted_ = owned_ = weights_valid_ = false;
+    factor_ = 1.0;
+    max_ = checked_max(logits);
+}
+
+void Candidates::require_some() const {
+    if (max_ == -INFINITY) throw RequestError("sampling", "a token must be left to draw but all are excluded");
+}
+
+void Candidates::restrict_to(std::span<const int32_t> ids) {
+    next_items_.clear();
+    for (int32_t id : ids)
+        if (row_[id] > -INFINITY) next_items_.push_back({row_[id], id});
+    set_items(false);
+}
+
+void Candidates::exclude(std::span<const int32_t> ids) {
+    if (ids.empty()) return;
+    if (dense_) {
+        float *row = own_row();
+        for (int32_t id : ids) row[id] = -INFINITY;
+    } else {
+        std::erase_if(items_, [&](const Candidate &item) { return std::binary_search(ids.begin(), ids.end(), item.id); });
+    }
+    find_max();
+}
+
+void Candidates::divide_by(double temperature) {
+    // Never so small that the likeliest overflows: below that only the likeliest have weight anyway.
+    const double limit = 1e30 / std::max(1.0f, std::fabs(max_));
+    factor_ = std::clamp(factor_ / temperature, 1e-30, limit);
+    weights_valid_ = false;
+}
+
+void Candidates::keep_within(double distance) {
+    const double lowest = static_cast<double>(max_) - distance / factor_;
+    next_items_.clear();
+    if (dense_) {
+        // No float below this one passes; excluded ones never do.
+        const float bound = std::max(static_cast<float>(lowest), -FLT_MAX);
+        const auto offer = [&](size_t i) {
+            if (row_[i] >= bound && row_[i] >= lowest) next_items_.push_back({row_[i], static_cast<int32_t>(i)});
+        };
+        size_t i = 0;
+        for (; i + n_lanes <= row_.size(); i += n_lanes) {
+            if (!(block_max(row_.data() + i) >= bound)) continue;
+            for (size_t j = 0; j < n_lanes; ++j) offer(i + j);
+        }
+        for (; i < row_.size(); ++i) offer(i);
+    } else {
+        for (const Candidate &item : items_)
+            if (item.logit >= lowest) next_items_.push_back(item);
+    }
+    set_items(is_sorted());
+}
+
+std::span<const Candidate> Candidates::likeliest(size_t k) {
+    if (is_sorted()) return std::span<const Candidate>(items_).first(std::min(k, items_.size()));
+    if (dense_ && k == 1) {
+        const auto found = std::find(row_.begin(), row_.end(), max_);
+        next_items_.assign(1, {max_, static_cast<int32_t>(found - row_.begin())});
+    } else if (dense_) {
+        select_top(row_, k, next_items_);
+    } else {
+        next_items_ = items_;
+        k = std::min(k, items_.size());
+        const auto end = next_items_.begin() + static_cast<ptrdiff_t>(k);
+        std::nth_element(next_items_.begin(), end, next_items_.end(), likelier);
+        next_items_.resize(k);
+        std::sort(next_items_.begin(), next_items_.end(), likelier);
+    }
+    return next_items_;
+}
+
+void Candidates::keep_top(size_t k) {
+    if (is_sorted()) return keep_first(k);
+    likeliest(k);
+    set_items(true);
+}
+
+void Candidates::keep_first(size_t n) {
+    if (n >= items_.size()) return;
+    items_.resize(n);
+    weights_valid_ = false;
+    find_max();
+}
+
+void Candidates::sort() {
+    if (is_sorted()) return;
+    keep_top(size());
+}
+
+std::span<const float> Candidates::weights() {
+    if (weights_valid_) return {weights_.data(), size()};
+    const size_t n = size();
+    weights_.resize(std::max(n, weights_.size()));
+    block_totals_.clear();
+    const float max = max_, factor = static_cast<float>(factor_);
+    float *weights = weights_.data();
+    if (dense_) {
+        const float *row = row_.data();
+        for (size_t i = 0; i < n; ++i) weights[i] = exp_nonpositive((row[i] - max) * factor);
+    } else {
+        for (size_t i = 0; i < n; ++i) weights[i] = exp_nonpositive((items_[i].logit - max) * factor);
+    }
+    total_ = sum_in_blocks(n, &block_totals_, [weights](size_t i) { return weights[i]; });
+    weights_valid_ = true;
+    return {weights, n};
+}
+
+double Candidates::total() {
+    weights();
+    return total_;
+}
+
+double Candidates::weight_of_likely(double distance) {
+    const float *weight = weights().data();
+    const float bound = static_cast<float>(std::exp(-distance));
+    return sum_in_blocks(size(), nullptr, [weight, bound](size_t i) { return weight[i] >= bound ? weight[i] : 0.0f; });
+}
+
+double Candidates::entropy() {
+    // -sum(p log p) with p = w / total and log w = relative(logit).
+    const float *weight = weights().data();
+    const float max = max_, factor = static_cast<float>(factor_);
+    double sum = 0.0;
+    if (dense_) {
+        const float *row = row_.data();
+        sum = sum_in_blocks(size(), nullptr, [=](size_t i) {
+            return weight[i] > 0.0f ? weight[i] * ((row[i] - max) * factor) : 0.0f;
+        });
+    } else {
+        const Candidate *items = items_.data();
+        sum = sum_in_blocks(size(), nullptr, [=](size_t i) {
+            return weight[i] > 0.0f ? weight[i] * ((items[i].logit - max) * factor) : 0.0f;
+        });
+    }
+    return std::max(0.0, std::log(total_) - sum / total_);
+}
+
+size_t Candidates::count() const {
+    if (!dense_) return items_.size();
+    return row_.size() - static_cast<size_t>(std::count(row_.begin(), row_.end(), -INFINITY));
+}
+
+double Candidates::standard_deviation() const {
+    double n = 0.0, sum = 0.0, squares = 0.0;
+    for (size_t i = 0; i < size(); ++i) {
+        const float logit = at(i).logit;
+        if (logit == -INFINITY) continue;
+        const double distance = static_cast<double>(logit) - max_; // from the maximum: no cancellation of large means
+        n += 1.0;
+        sum += distance;
+        squares += distance * distance;
+    }
+    return std::sqrt(std::max(0.0, squares / n - (sum / n) * (sum / n)));
+}
+
+size_t Candidates::draw(double u) {
+    const std::span<const float> weight = weights();
+    double rest = u * total_;
+    size_t block = 0;
+    while (block + 1 < block_totals_.size() && rest >= block_totals_[block]) rest -= block_totals_[block++];
+    for (size_t i = block * block_size; i < weight.size(); ++i) {
+        rest -= weight[i];
+        if (rest < 0.0) return i;
+    }
+    // Rounding left a rest: the last with any weight.
+    size_t last = weight.size() - 1;
+    while (last > 0 && weight[last] <= 0.0f) --last;
+    return last;
+}
+
+float *Candidates::own_row() {
+    if (!owned_) {
+        own_.assign(row_.begin(), row_.end());
+        row_ = own_;
+        owned_ = true;
+    }
+    return own_.data();
+}
+
+void Candidates::set_items(bool sorted) {
+    items_.swap(next_items_);
+    dense_ = false;
+    sorted_ = sorted;
+    find_max();
+}
+
+void Candidates::find_max() {
+    weights_valid_ = false;
+    if (dense_) {
+        max_ = checked_max(row_);
+        return;
+    }
+    max_ = -INFINITY;
+    for (const Candidate &item : items_) max_ = std::max(max_, item.logit);
+}
+
+} // namespace quire

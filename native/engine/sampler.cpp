@@ -1,0 +1,147 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <random>
+
+#include "core/error.h"
+#include "engine/candidates.h"
+#include "engine/dry.h"
+#include "engine/mirostat.h"
+#include "engine/penalties.h"
+#include "engine/random.h"
+#include "engine/temperature.h"
+#include "engine/truncation.h"
+
+namespace quire {
+namespace {
+
+uint64_t seed_from_system() {
+    std::random_device device;
+    return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+std::vector<int32_t> ascending(std::vector<int32_t> ids) {
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+}
+
+} // namespace
+
+struct Sampler::State {
+    State(std::shared_ptr<const SamplingParams> p, std::shared_ptr<const VocabInfo> v, int32_t c)
+        : params(std::move(p)), vocab(std::move(v)), choice(static_cast<uint32_t>(c)),
+          seed(params->seed ? *params->seed : seed_from_system()), counts(params->penalty_last_n), dry(*params, *vocab),
+          mirostat(*params, vocab->n_vocab) {
+        for (SamplingStage stage : params->samplers)
+            if (is_active(stage, *params)) stages.push_back(stage);
+        for (const auto &[id, value] : params->logit_bias) bias[id] = value;
+        banned = params->bad_token_ids;
+        if (params->ignore_eos) banned.insert(banned.end(), vocab->eog_ids.begin(), vocab->eog_ids.end());
+        banned = ascending(std::move(banned));
+        ending = params->stop_token_ids;
+        ending.insert(ending.end(), vocab->eog_ids.begin(), vocab->eog_ids.end());
+        ending = ascending(std::move(ending));
+        if (params->allowed_token_ids) allowed = ascending(*params->allowed_token_ids);
+    }
+
+    void check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const;
+    void apply_token_rules(int64_t n_generated);
+    void apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt);
+    void run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt);
+
+    std::shared_ptr<const SamplingParams> params;
+    std::shared_ptr<const VocabInfo> vocab;
+    uint32_t choice;
+    uint64_t seed;
+    std::vector<SamplingStage> stages; // those that do something
+    std::vector<int32_t> allowed, banned, ending; // ascending
+    TokenMap<float> bias;
+    TokenCounts counts;
+    DryPenalty dry;
+    MirostatControl mirostat;
+    Candidates candidates;
+    TokenRandom random{};
+};
+
+void Sampler::State::check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const {
+    if (logits.size() != static_cast<size_t>(vocab->n_vocab))
+        throw ShapeError("sampler", cat("logits must have ", vocab->n_vocab, " entries but have ", logits.size()));
+    if (n_prompt < 0 || n_prompt > static_cast<int64_t>(tokens.size()))
+        throw RequestError("sampler", cat("n_prompt must be from 0 to ", tokens.size(), " but is ", n_prompt));
+}
+
+void Sampler::State::apply_token_rules(int64_t n_generated) {
+    if (params->allowed_token_ids) candidates.restrict_to(allowed);
+    candidates.exclude(banned);
+    if (n_generated < params->min_tokens) candidates.exclude(ending);
+    candidates.require_some();
+    if (!bias.empty()) candidates.change(bias, [](float logit, float value) { return logit + value; });
+}
+
+void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt) {
+    switch (stage) {
+    case SamplingStage::penalties: return apply_penalties(candidates, counts.update(tokens, n_prompt), *params);
+    case SamplingStage::dry: return dry.apply(candidates, tokens);
+    case SamplingStage::temperature: return apply_temperature(candidates, *params);
+    case SamplingStage::top_n_sigma: return keep_top_n_sigma(candidates, *params->top_n_sigma);
+    case SamplingStage::top_k:
+        if (static_cast<size_t>(params->top_k) < candidates.size()) candidates.keep_top(static_cast<size_t>(params->top_k));
+        return;
+    case SamplingStage::top_p: return keep_top_p(candidates, params->top_p);
+    case SamplingStage::min_p: return keep_min_p(candidates, params->min_p);
+    case SamplingStage::typical_p: return keep_typical(candidates, params->typical_p);
+    case SamplingStage::tfs_z: return keep_tail_free(candidates, params->tfs_z);
+    case SamplingStage::xtc:
+        if (random.xtc < params->xtc_probability) exclude_top_choices(candidates, params->xtc_threshold);
+        return;
+    case SamplingStage::mirostat: return mirostat.truncate(candidates);
+    }
+}
+
+void Sampler::State::run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) {
+    check(logits, tokens, n_prompt);
+    candidates.start(logits);
+    random = token_random(seed, choice, tokens.size());
+    apply_token_rules(static_cast<int64_t>(tokens.size()) - n_prompt);
+    for (SamplingStage stage : stages) apply(stage, tokens, n_prompt);
+}
+
+Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice) {
+    vocab->validate();
+    params->validate(*vocab);
+    if (choice < 0 || choice >= params->n)
+        throw RequestError("sampler", cat("choice must be from 0 to ", params->n - 1, " but is ", choice));
+    state_ = std::make_unique<State>(std::move(params), std::move(vocab), choice);
+}
+
+Sampler::~Sampler() = default;
+Sampler::Sampler(Sampler &&) noexcept = default;
+Sampler &Sampler::operator=(Sampler &&) noexcept = default;
+
+SampledToken Sampler::sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) {
+    State &s = *state_;
+    s.run(logits, tokens, n_prompt);
+    const Candidate drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
+    if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
+    if (s.params->logprobs) return log_probs_of(logits, drawn.id, *s.params->logprobs);
+    return {drawn.id, 0.0f, {}};
+}
+
+std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const float> logits,
+                                                             std::span<const int32_t> tokens, int64_t n_prompt) {
+    State &s = *state_;
+    s.counts.reset(); // tokens may be any here
+    s.dry.reset();
+    s.run(logits, tokens, n_prompt);
+    std::vector<std::pair<int32_t, float>> left;
+    const std::span<const float> weight = s.candidates.weights();
+    for (size_t i = 0; i < s.candidates.size(); ++i) {
+        const Candidate item = s.candidates.at(i);
+        if (item.logit > -INFINITY)
+            left.emplace_back(item.id, static_cast<float>(weight[i] / s.candidates.total()));
+    }
+    return left;
+}
+
+} // namespace quire
