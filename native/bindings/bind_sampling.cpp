@@ -16,8 +16,7 @@ namespace {
 using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 std::span<const float> row_of(const Row &logits) {
-    if (logits.ndim() != 1)
-        throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
+    if (logits.ndim() != 1) throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
     return {logits.data(), static_cast<size_t>(logits.size())};
 }
 
@@ -60,7 +59,8 @@ void bind_params(py::module_ &m) {
         .def_readwrite("top_n_sigma", &P::top_n_sigma)
         .def_readwrite("xtc_probability", &P::xtc_probability)
         .def_readwrite("xtc_threshold", &P::xtc_threshold)
-        .def_property("mirostat", [](const P &self) { return static_cast<int>(self.mirostat); }, &set_mirostat)
+        .def_property(
+            "mirostat", [](const P &self) { return static_cast<int>(self.mirostat); }, &set_mirostat)
         .def_readwrite("mirostat_tau", &P::mirostat_tau)
         .def_readwrite("mirostat_eta", &P::mirostat_eta)
         .def_readwrite("repetition_penalty", &P::repetition_penalty)
@@ -79,8 +79,9 @@ void bind_params(py::module_ &m) {
         .def_readwrite("logprobs", &P::logprobs)
         .def_readwrite("prompt_logprobs", &P::prompt_logprobs)
         .def_property("samplers", &stage_names, &set_stages)
-        .def("validate", [](const P &self, const VocabInfo *vocab) { vocab ? self.validate(*vocab) : self.validate(); },
-             py::arg("vocab") = nullptr);
+        .def(
+            "validate", [](const P &self, const VocabInfo *vocab) { vocab ? self.validate(*vocab) : self.validate(); },
+            py::arg("vocab") = nullptr);
 }
 
 void bind_sampler(py::module_ &m) {
@@ -96,29 +97,33 @@ void bind_sampler(py::module_ &m) {
                  return Sampler(std::make_shared<const SamplingParams>(*params), std::move(vocab), choice);
              }),
              py::arg("params"), py::arg("vocab"), py::arg("choice") = 0)
-        .def("sample",
-             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
-                 const std::span<const float> row = row_of(logits);
-                 py::gil_scoped_release release;
-                 return self.sample(row, tokens, n_prompt);
-             },
-             py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"))
-        .def("distribution",
-             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
-                 const std::span<const float> row = row_of(logits);
-                 const auto left = self.distribution(row, tokens, n_prompt);
-                 py::array_t<int32_t> ids(static_cast<py::ssize_t>(left.size()));
-                 py::array_t<float> probs(static_cast<py::ssize_t>(left.size()));
-                 for (size_t i = 0; i < left.size(); ++i) {
-                     ids.mutable_data()[i] = left[i].first;
-                     probs.mutable_data()[i] = left[i].second;
-                 }
-                 return py::make_tuple(ids, probs);
-             },
-             py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"));
+        .def(
+            "sample",
+            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+                const std::span<const float> row = row_of(logits);
+                py::gil_scoped_release release;
+                return self.sample(row, tokens, n_prompt);
+            },
+            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"))
+        .def(
+            "distribution",
+            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+                const std::span<const float> row = row_of(logits);
+                const auto left = self.distribution(row, tokens, n_prompt);
+                py::array_t<int32_t> ids(static_cast<py::ssize_t>(left.size()));
+                py::array_t<float> probs(static_cast<py::ssize_t>(left.size()));
+                for (size_t i = 0; i < left.size(); ++i) {
+                    ids.mutable_data()[i] = left[i].first;
+                    probs.mutable_data()[i] = left[i].second;
+                }
+                return py::make_tuple(ids, probs);
+            },
+            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"));
     m.def("log_sum_exp", [](const Row &logits) { return log_sum_exp(row_of(logits)); }, py::arg("logits"));
-    m.def("log_probs_of", [](const Row &logits, int32_t id, int32_t n_top) { return log_probs_of(row_of(logits), id, n_top); },
-          py::arg("logits"), py::arg("id"), py::arg("n_top") = 0);
+    m.def(
+        "log_probs_of",
+        [](const Row &logits, int32_t id, int32_t n_top) { return log_probs_of(row_of(logits), id, n_top); },
+        py::arg("logits"), py::arg("id"), py::arg("n_top") = 0);
 }
 
 } // namespace
@@ -143,15 +148,20 @@ void bind_sampling(py::module_ &m) {
                  return StopMatcher(std::move(stop), include_stop ? StopText::include : StopText::exclude);
              }),
              py::arg("stop"), py::kw_only(), py::arg("include_stop") = false)
-        .def("push", [](StopMatcher &self, const py::bytes &bytes) { return self.push(std::string_view(bytes)); }, py::arg("data"))
+        .def(
+            "push", [](StopMatcher &self, const py::bytes &bytes) { return self.push(std::string_view(bytes)); },
+            py::arg("data"))
         .def("finish", &StopMatcher::finish)
         .def_property_readonly("stopped", &StopMatcher::stopped)
         .def_property_readonly("matched", &StopMatcher::matched);
     m.def("philox4x32_10", &philox4x32_10, py::arg("counter"), py::arg("key"));
-    m.def("token_random", [](uint64_t seed, uint32_t choice, uint64_t position) {
-        const TokenRandom random = token_random(seed, choice, position);
-        return py::make_tuple(random.draw, random.xtc);
-    }, py::arg("seed"), py::arg("choice"), py::arg("position"));
+    m.def(
+        "token_random",
+        [](uint64_t seed, uint32_t choice, uint64_t position) {
+            const TokenRandom random = token_random(seed, choice, position);
+            return py::make_tuple(random.draw, random.xtc);
+        },
+        py::arg("seed"), py::arg("choice"), py::arg("position"));
     m.def("default_sampling_order", [] {
         SamplingParams params;
         return stage_names(params);

@@ -119,7 +119,8 @@ void Candidates::exclude(std::span<const int32_t> ids) {
         float *row = own_row();
         for (int32_t id : ids) row[id] = -INFINITY;
     } else {
-        std::erase_if(items_, [&](const Candidate &item) { return std::binary_search(ids.begin(), ids.end(), item.id); });
+        std::erase_if(items_,
+                      [&](const Candidate &item) { return std::binary_search(ids.begin(), ids.end(), item.id); });
     }
     find_max();
 }
@@ -225,9 +226,8 @@ double Candidates::entropy() {
     double sum = 0.0;
     if (dense_) {
         const float *row = row_.data();
-        sum = sum_in_blocks(size(), nullptr, [=](size_t i) {
-            return weight[i] > 0.0f ? weight[i] * ((row[i] - max) * factor) : 0.0f;
-        });
+        sum = sum_in_blocks(size(), nullptr,
+                            [=](size_t i) { return weight[i] > 0.0f ? weight[i] * ((row[i] - max) * factor) : 0.0f; });
     } else {
         const Candidate *items = items_.data();
         sum = sum_in_blocks(size(), nullptr, [=](size_t i) {

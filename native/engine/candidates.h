@@ -42,24 +42,24 @@ void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> 
 // Two forms: *dense*, the row of the whole vocabulary (borrowed until a stage changes a logit), in which -inf means
 // excluded; and *sparse*, a list, as soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling
 // 150k logits costs nothing and loses no digits.
-// Invariants: after start(), prepare() and every stage at least one token is left; the factor is positive; a sparse list
-// holds no -inf; max() times the factor is finite.
+// Invariants: after start(), prepare() and every stage at least one token is left; the factor is positive; a sparse
+// list holds no -inf; max() times the factor is finite.
 class Candidates {
   public:
     void start(std::span<const float> logits);
     void restrict_to(std::span<const int32_t> ids); // ascending; straight after start()
     void exclude(std::span<const int32_t> ids);     // ascending
-    void require_some() const; // RequestError when nothing is left
+    void require_some() const;                      // RequestError when nothing is left
 
     // f(logit, value) gives the new logit of every token in `changes`.
     template <class Value, class F> void change(const TokenMap<Value> &changes, F &&f);
     void divide_by(double temperature);
 
-    void keep_within(double distance); // logits (scaled) of at least max - distance
-    void keep_top(size_t k);           // sorted afterwards
-    void keep_first(size_t n);         // of a sparse list
+    void keep_within(double distance);              // logits (scaled) of at least max - distance
+    void keep_top(size_t k);                        // sorted afterwards
+    void keep_first(size_t n);                      // of a sparse list
     template <class Keep> void filter(Keep &&keep); // keep(candidate, weight); becomes sparse, keeps the order
-    void sort();                       // becomes sparse, likeliest first
+    void sort();                                    // becomes sparse, likeliest first
 
     bool is_dense() const { return dense_; }
     bool is_sorted() const { return !dense_ && sorted_; }
@@ -91,7 +91,7 @@ class Candidates {
 
     bool dense_ = true;
     bool sorted_ = false;
-    bool owned_ = false;        // row_ lies in own_
+    bool owned_ = false; // row_ lies in own_
     bool weights_valid_ = false;
     std::span<const float> row_;
     std::vector<float> own_;

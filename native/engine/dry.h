@@ -34,8 +34,8 @@ class DryPenalty {
     std::vector<uint8_t> breaking_; // [tokens read] whether the token is a breaking one
     std::string tail_;              // the last bytes of the text, enough for the longest breaker
     int32_t last_ = -1;
-    std::vector<int32_t> prefix_;   // scratch of the Z algorithm
-    TokenMap<int32_t> lengths_;     // longest repetition that each token would continue
+    std::vector<int32_t> prefix_; // scratch of the Z algorithm
+    TokenMap<int32_t> lengths_;   // longest repetition that each token would continue
 };
 
 } // namespace quire

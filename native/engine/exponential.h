@@ -22,7 +22,8 @@ inline float exp_nonpositive(float x) {
     sum = sum * r + 1.0f;
     sum = sum * r + 1.0f;
     const uint32_t bits = std::bit_cast<uint32_t>(sum) + (power << 23);
-    return x >= -87.0f ? std::bit_cast<float>(bits) : 0.0f;
+    const uint32_t mask = 0u - static_cast<uint32_t>(x >= -87.0f); // no branch: a loop over it stays a vector loop
+    return std::bit_cast<float>(bits & mask);
 }
 
 } // namespace quire

@@ -18,8 +18,8 @@ struct SampledToken {
 
 // log(sum(exp(logits))); RequestError for NaN, +inf, or nothing above -inf.
 double log_sum_exp(std::span<const float> logits);
-// The log-probabilities of `id` and of the likeliest tokens in one row.  For prompt_logprobs: row i of the prompt's logits
-// with token i + 1 (the first token has none).
+// The log-probabilities of `id` and of the likeliest tokens in one row.  For prompt_logprobs: row i of the prompt's
+// logits with token i + 1 (the first token has none).
 SampledToken log_probs_of(std::span<const float> logits, int32_t id, int32_t n_top);
 
 } // namespace quire

@@ -10,8 +10,8 @@
 namespace quire {
 
 // Keeps the running limit mu of one sequence, in bits.  Version 1 estimates the exponent of Zipf's law from the 100
-// likeliest tokens and from it how many to keep; version 2 keeps those whose surprise is at most mu.  The surprise of the
-// drawn token is that under the distribution before this truncation, as in the paper.
+// likeliest tokens and from it how many to keep; version 2 keeps those whose surprise is at most mu.  The surprise of
+// the drawn token is that under the distribution before this truncation, as in the paper.
 class MirostatControl {
   public:
     MirostatControl(const SamplingParams &params, int32_t n_vocab)

@@ -31,9 +31,9 @@ class TokenCounts {
     int32_t last_ = -1;          // token end_ - 1
 };
 
-// Repetition: positive logits divided by the penalty, negative ones multiplied (Keskar et al. 2019), for tokens of prompt
-// and generated text.  Presence: subtracted once; frequency: once per occurrence; both for generated text only (OpenAI's
-// definition, as in vLLM).
+// Repetition: positive logits divided by the penalty, negative ones multiplied (Keskar et al. 2019), for tokens of
+// prompt and generated text.  Presence: subtracted once; frequency: once per occurrence; both for generated text only
+// (OpenAI's definition, as in vLLM).
 void apply_penalties(Candidates &candidates, const TokenMap<TokenCount> &counts, const SamplingParams &params);
 
 } // namespace quire

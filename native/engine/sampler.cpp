@@ -54,7 +54,7 @@ struct Sampler::State {
     std::shared_ptr<const VocabInfo> vocab;
     uint32_t choice;
     uint64_t seed;
-    std::vector<SamplingStage> stages; // those that do something
+    std::vector<SamplingStage> stages;            // those that do something
     std::vector<int32_t> allowed, banned, ending; // ascending
     TokenMap<float> bias;
     TokenCounts counts;
@@ -86,7 +86,8 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
     case SamplingStage::temperature: return apply_temperature(candidates, *params);
     case SamplingStage::top_n_sigma: return keep_top_n_sigma(candidates, *params->top_n_sigma);
     case SamplingStage::top_k:
-        if (static_cast<size_t>(params->top_k) < candidates.size()) candidates.keep_top(static_cast<size_t>(params->top_k));
+        if (static_cast<size_t>(params->top_k) < candidates.size())
+            candidates.keep_top(static_cast<size_t>(params->top_k));
         return;
     case SamplingStage::top_p: return keep_top_p(candidates, params->top_p);
     case SamplingStage::min_p: return keep_min_p(candidates, params->min_p);
@@ -138,8 +139,7 @@ std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const flo
     const std::span<const float> weight = s.candidates.weights();
     for (size_t i = 0; i < s.candidates.size(); ++i) {
         const Candidate item = s.candidates.at(i);
-        if (item.logit > -INFINITY)
-            left.emplace_back(item.id, static_cast<float>(weight[i] / s.candidates.total()));
+        if (item.logit > -INFINITY) left.emplace_back(item.id, static_cast<float>(weight[i] / s.candidates.total()));
     }
     return left;
 }

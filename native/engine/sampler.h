@@ -13,8 +13,8 @@
 
 namespace quire {
 
-// One choice of one request.  The draw depends on the logits, the sequence's tokens, and (seed, choice, position): not on
-// the slot, the batch or earlier calls.  Mirostat alone keeps state (its running target), here, so that a preempted
+// One choice of one request.  The draw depends on the logits, the sequence's tokens, and (seed, choice, position): not
+// on the slot, the batch or earlier calls.  Mirostat alone keeps state (its running target), here, so that a preempted
 // sequence goes on where it was; call sample() once per token.  Scratch is reused: no allocation per token in the
 // steady state.  Not thread safe.
 class Sampler {
@@ -26,8 +26,8 @@ class Sampler {
     Sampler &operator=(Sampler &&) noexcept;
 
     // logits: [n_vocab], -inf for a token that must not be drawn.  tokens: prompt and generated, of which the first
-    // n_prompt are the prompt; they extend those of the last call.  RequestError where logits have NaN or +inf, or where
-    // no token is left to draw.
+    // n_prompt are the prompt; they extend those of the last call.  RequestError where logits have NaN or +inf, or
+    // where no token is left to draw.
     SampledToken sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt);
 
     // What sample() would draw from: the tokens that survive the chain, with their probabilities.

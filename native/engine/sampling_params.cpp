@@ -10,8 +10,9 @@
 namespace quire {
 namespace {
 
-constexpr std::array<const char *, 11> stage_names = {"penalties", "dry",   "temperature", "top_n_sigma", "top_k", "top_p",
-                                                      "min_p",     "typical_p", "tfs_z",   "xtc",         "mirostat"};
+constexpr std::array<const char *, 11> stage_names = {"penalties", "dry",   "temperature", "top_n_sigma",
+                                                      "top_k",     "top_p", "min_p",       "typical_p",
+                                                      "tfs_z",     "xtc",   "mirostat"};
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
 [[noreturn]] void refuse(const char *field, const std::string &reason) {
@@ -128,7 +129,9 @@ const std::vector<SamplingStage> &default_sampling_order() {
     return order;
 }
 
-std::string name(SamplingStage stage) { return stage_names[static_cast<size_t>(stage)]; }
+std::string name(SamplingStage stage) {
+    return stage_names[static_cast<size_t>(stage)];
+}
 
 SamplingStage sampling_stage(const std::string &name) {
     const auto found = std::find(stage_names.begin(), stage_names.end(), name);

@@ -1,4 +1,5 @@
-// What a request asks of sampling.  python/quire/sampling.py is the public form, with the same names, defaults and limits.
+// What a request asks of sampling.  python/quire/sampling.py is the public form, with the same names, defaults and
+// limits.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,17 @@ namespace quire {
 
 // The stages of the sampling chain, in the default order.
 enum class SamplingStage {
-    penalties, dry, temperature, top_n_sigma, top_k, top_p, min_p, typical_p, tfs_z, xtc, mirostat,
+    penalties,
+    dry,
+    temperature,
+    top_n_sigma,
+    top_k,
+    top_p,
+    min_p,
+    typical_p,
+    tfs_z,
+    xtc,
+    mirostat,
 };
 
 enum class Mirostat { off = 0, v1 = 1, v2 = 2 };

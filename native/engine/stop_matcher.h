@@ -14,8 +14,8 @@ namespace quire {
 enum class StopText { exclude, include }; // whether the stop string itself is shown
 
 // Holds back incomplete characters and text that may become a stop string.  Bytes that are no UTF-8 become U+FFFD, one
-// for each maximal ill-formed part (Unicode 3.9, Python's errors="replace").  The stop string whose end comes first wins,
-// and of those that end together the longest.  The text does not depend on how the bytes were cut.
+// for each maximal ill-formed part (Unicode 3.9, Python's errors="replace").  The stop string whose end comes first
+// wins, and of those that end together the longest.  The text does not depend on how the bytes were cut.
 class StopMatcher {
   public:
     explicit StopMatcher(std::vector<std::string> stop_strings, StopText mode = StopText::exclude);
@@ -41,8 +41,8 @@ class StopMatcher {
     std::vector<Pattern> patterns_;
     StopText mode_;
     Utf8Decoder decoder_;
-    std::string held_;      // text not shown yet
-    size_t n_scanned_ = 0;  // bytes of held_ that the patterns have seen
+    std::string held_;     // text not shown yet
+    size_t n_scanned_ = 0; // bytes of held_ that the patterns have seen
     std::optional<size_t> matched_;
 };
 

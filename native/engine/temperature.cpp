@@ -18,10 +18,12 @@ double dynamic_temperature(Candidates &candidates, const SamplingParams &params)
 } // namespace
 
 void apply_temperature(Candidates &candidates, const SamplingParams &params) {
-    const double temperature =
-        params.dynatemp_range > 0.0f ? dynamic_temperature(candidates, params) : static_cast<double>(params.temperature);
-    if (temperature > 0.0) candidates.divide_by(temperature);
-    else candidates.keep_top(1);
+    const double temperature = params.dynatemp_range > 0.0f ? dynamic_temperature(candidates, params)
+                                                            : static_cast<double>(params.temperature);
+    if (temperature > 0.0)
+        candidates.divide_by(temperature);
+    else
+        candidates.keep_top(1);
 }
 
 } // namespace quire

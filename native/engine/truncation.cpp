@@ -56,7 +56,9 @@ void keep_top_p(Candidates &candidates, double p) {
     candidates.filter([&](const Candidate &item, float) { return !likelier(least, item); });
 }
 
-void keep_min_p(Candidates &candidates, double fraction) { candidates.keep_within(-std::log(fraction)); }
+void keep_min_p(Candidates &candidates, double fraction) {
+    candidates.keep_within(-std::log(fraction));
+}
 
 void keep_typical(Candidates &candidates, double p) {
     const double entropy = candidates.entropy();
@@ -66,9 +68,8 @@ void keep_typical(Candidates &candidates, double p) {
     };
     const double goal = p * candidates.total();
     const Ranked last = last_kept(candidates.ranked(rank), goal);
-    candidates.filter([&](const Candidate &item, float weight) {
-        return !comes_first(last, {rank(item), item.id, weight});
-    });
+    candidates.filter(
+        [&](const Candidate &item, float weight) { return !comes_first(last, {rank(item), item.id, weight}); });
 }
 
 void keep_tail_free(Candidates &candidates, double z) {

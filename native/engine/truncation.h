@@ -16,8 +16,8 @@ void keep_min_p(Candidates &candidates, double fraction);
 void keep_typical(Candidates &candidates, double p);
 // Cuts the tail where z of the summed |second difference| of the sorted probabilities is passed: Phénix and Egan 2019.
 void keep_tail_free(Candidates &candidates, double z);
-// Drops all tokens of at least the threshold but the least likely of them ("exclude top choices", published by its author
-// as oobabooga/text-generation-webui pull request 6335, 2024).
+// Drops all tokens of at least the threshold but the least likely of them ("exclude top choices", published by its
+// author as oobabooga/text-generation-webui pull request 6335, 2024).
 void exclude_top_choices(Candidates &candidates, double threshold);
 
 } // namespace quire

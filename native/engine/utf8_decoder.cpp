@@ -7,8 +7,8 @@ constexpr const char *replacement = "\xEF\xBF\xBD"; // U+FFFD
 
 } // namespace
 
-// The first byte of a character; the limits of its second byte are those of Unicode's table 3-7, which leave out overlong
-// forms, surrogates and what lies above U+10FFFF.
+// The first byte of a character; the limits of its second byte are those of Unicode's table 3-7, which leave out
+// overlong forms, surrogates and what lies above U+10FFFF.
 void Utf8Decoder::start(uint8_t byte, std::string &text) {
     lowest_ = 0x80;
     highest_ = 0xBF;

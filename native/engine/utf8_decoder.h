@@ -18,9 +18,9 @@ class Utf8Decoder {
   private:
     void start(uint8_t byte, std::string &text);
 
-    std::string pending_;    // the bytes of an incomplete character
-    int n_missing_ = 0;      // how many are to come
-    uint8_t lowest_ = 0x80;  // limits of the next byte
+    std::string pending_;   // the bytes of an incomplete character
+    int n_missing_ = 0;     // how many are to come
+    uint8_t lowest_ = 0x80; // limits of the next byte
     uint8_t highest_ = 0xBF;
 };
 

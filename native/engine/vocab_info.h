@@ -21,7 +21,8 @@ struct VocabInfo {
     void validate() const {
         if (n_vocab < 1) throw RequestError("vocab", cat("n_vocab must be positive but is ", n_vocab));
         if (token_bytes.size() != static_cast<size_t>(n_vocab))
-            throw RequestError("vocab", cat("token_bytes must have ", n_vocab, " entries but has ", token_bytes.size()));
+            throw RequestError("vocab",
+                               cat("token_bytes must have ", n_vocab, " entries but has ", token_bytes.size()));
         for (int32_t id : eog_ids)
             if (!contains(id)) throw RequestError("vocab", cat("eog_ids must lie below ", n_vocab, " but has ", id));
     }

@@ -1,6 +1,10 @@
 """Sampling, scheduling, decoding."""
 
 from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
 
 from quire._native.kv import BlockPool
 
@@ -171,3 +175,127 @@ class Scheduler:
     def stats(self) -> SchedulerStats: ...
     def check(self) -> None:
         """Verify every invariant; InternalError names the one that broke."""
+
+# Sampling
+
+@final
+class VocabInfo:
+    """What sampling and text output need to know of a vocabulary.
+
+    ``eog_ids`` end a generation.  ``token_bytes [n_vocab]`` are the bytes each token shows, empty for control tokens.
+    RequestError where they do not fit together.
+    """
+
+    def __init__(self, n_vocab: int, eog_ids: Sequence[int], token_bytes: Sequence[bytes]) -> None: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def eog_ids(self) -> list[int]: ...
+
+@final
+class SamplingParams:
+    """The native form of ``quire.SamplingParams``, with the same names, defaults and limits; see there."""
+
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
+    n: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    tfs_z: float
+    top_n_sigma: float | None
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    penalty_last_n: int | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str]
+    logit_bias: Sequence[tuple[int, float]]
+    allowed_token_ids: Sequence[int] | None
+    bad_token_ids: Sequence[int]
+    seed: int | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    samplers: Sequence[str]
+    def __init__(self) -> None: ...
+    def validate(self, vocab: VocabInfo | None = None) -> None:
+        """RequestError naming the field that does not hold (with ``vocab``: also ids outside the vocabulary)."""
+
+@final
+class SampledToken:
+    """A token, its log-probability (0 where none was asked for), and the likeliest with theirs."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def top(self) -> list[tuple[int, float]]: ...
+
+@final
+class Sampler:
+    """Draws the tokens of one choice.  A draw depends on logits, tokens and (seed, choice, position) alone.
+
+    RequestError for parameters that do not fit the vocabulary.
+    """
+
+    def __init__(self, params: SamplingParams, vocab: VocabInfo, choice: int = 0) -> None: ...
+    def sample(self, logits: npt.NDArray[np.float32], tokens: Sequence[int], n_prompt: int) -> SampledToken:
+        """The next token after ``tokens``, of which the first ``n_prompt`` are the prompt.
+
+        ``logits [n_vocab]``; ``-inf`` excludes.  RequestError for NaN or ``+inf``, or when no token is left.
+        """
+    def distribution(
+        self, logits: npt.NDArray[np.float32], tokens: Sequence[int], n_prompt: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """What ``sample`` would draw from: ids and probabilities of the tokens that survive the chain."""
+
+def log_sum_exp(logits: npt.NDArray[np.float32]) -> float:
+    """``log(sum(exp(logits)))`` of one row."""
+
+def log_probs_of(logits: npt.NDArray[np.float32], id: int, n_top: int = 0) -> SampledToken:
+    """Log-softmax of one row at ``id`` and at the ``n_top`` likeliest."""
+
+@final
+class StopMatcher:
+    """Turns the bytes of tokens into text that is safe to show.
+
+    Holds back incomplete characters and what may become one of the ``stop`` strings.  Ill-formed UTF-8 becomes U+FFFD
+    as with ``errors="replace"``.  The stop string whose end comes first wins, of those that end together the longest.
+    """
+
+    def __init__(self, stop: Sequence[str], *, include_stop: bool = False) -> None: ...
+    def push(self, data: bytes) -> str:
+        """More bytes; the text that may be shown now.  Nothing after a stop."""
+    def finish(self) -> str:
+        """The end of the bytes: what was held back."""
+    @property
+    def stopped(self) -> bool: ...
+    @property
+    def matched(self) -> int | None:
+        """Index of the stop string that ended the text."""
+
+def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Philox4x32-10 (Salmon et al. 2011): four words of counter, two of key, four words out."""
+
+def token_random(seed: int, choice: int, position: int) -> tuple[float, float]:
+    """The numbers in [0, 1) for drawing one token, and for deciding about its top choices (XTC)."""
+
+def default_sampling_order() -> list[str]:
+    """Names of the stages of the sampling chain."""
