@@ -10,7 +10,7 @@ namespace {
 
 // "name-00001-of-00003.gguf" with another number.
 std::string part_path(const std::string &first, uint64_t number, uint64_t count) {
-    char tail[32], wanted[32];
+    char tail[64], wanted[64];
     std::snprintf(tail, sizeof tail, "-00001-of-%05llu.gguf", static_cast<unsigned long long>(count));
     std::snprintf(wanted, sizeof wanted, "-%05llu-of-%05llu.gguf", static_cast<unsigned long long>(number + 1), static_cast<unsigned long long>(count));
     size_t n = std::strlen(tail);

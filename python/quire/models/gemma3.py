@@ -51,7 +51,6 @@ class Gemma3:
         arch = m.text("general.architecture")
         self.config = c = Config.read(m, arch, n_vocab)
         self.window = m.integer(f"{arch}.attention.sliding_window", low=1)
-        self.period = m.integer(f"{arch}.attention.sliding_window_pattern", PERIOD, low=1, high=1024)
         self.cap = m.number(f"{arch}.final_logit_softcapping", 0.0)
         local_base = m.number(f"{arch}.rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
@@ -65,7 +64,7 @@ class Gemma3:
         self.head = w.linear("output", c.dim, n_vocab) if w.has("output.weight") else self.embedding.as_head()
 
     def is_global(self, layer: int) -> bool:
-        return (layer + 1) % self.period == 0
+        return (layer + 1) % PERIOD == 0
 
     def cache(self) -> list[CacheSpec]:
         c = self.config

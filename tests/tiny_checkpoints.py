@@ -1,0 +1,138 @@
+"""Random tiny checkpoints of every architecture, the same on every machine: weights come from NumPy by name.
+
+Shared by the tests and by tests/references/make_references.py, which has transformers compute their answers.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
+
+_COMMON = {
+    "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 256, "eos_token_id": 257,
+    "hidden_act": "silu", "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def _rope(kind: str = "default", theta: float = 10000.0, **more: float) -> dict[str, object]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+# name: (class, what differs from the common configuration)
+CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("LlamaForCausalLM", {"model_type": "llama", "tie_word_embeddings": False, **_rope()}),
+    "llama-linear": ("LlamaForCausalLM", {"model_type": "llama", "tie_word_embeddings": True, **_rope("linear", factor=4.0)}),
+    "llama-yarn": (
+        "LlamaForCausalLM",
+        {"model_type": "llama", "tie_word_embeddings": False, **_rope("yarn", factor=4.0, original_max_position_embeddings=64)},
+    ),
+    "llama-llama3": (
+        "LlamaForCausalLM",
+        {
+            "model_type": "llama",
+            "tie_word_embeddings": False,
+            **_rope("llama3", 5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+        },
+    ),
+    "mistral": (
+        "MistralForCausalLM",
+        {"model_type": "mistral", "head_dim": 24, "sliding_window": 11, "tie_word_embeddings": False, **_rope()},
+    ),
+    "qwen2": ("Qwen2ForCausalLM", {"model_type": "qwen2", "tie_word_embeddings": True, "use_sliding_window": False, **_rope(theta=1e6)}),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True, "use_sliding_window": False, **_rope(theta=1e6)},
+    ),
+    "qwen3moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+            "use_sliding_window": False, **_rope(theta=1e6),
+        },
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {
+            "model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 32,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+            "layer_types": ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+}  # fmt: skip
+
+
+def config_of(name: str) -> dict[str, object]:
+    """config.json of the checkpoint."""
+    kind, differences = CONFIGS[name]
+    return {**_COMMON, **differences, "architectures": [kind]}
+
+
+def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """The values of a tensor: a function of its name."""
+    rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
+    values = rng.standard_normal(shape)
+    if "norm" in tensor:
+        return (0.1 * values + (0.0 if checkpoint == "gemma3" else 1.0)).astype(np.float32)
+    if tensor.endswith("bias"):
+        return (0.2 * values).astype(np.float32)
+    scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5
+    return (scale * values).astype(np.float32)
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte (Radford et al. 2019)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+def tokenizer_json() -> dict[str, object]:
+    """A byte-level BPE without merges: every byte is a token."""
+    vocab = {character: i for i, character in enumerate(byte_characters())}
+    special = [{"id": 256 + i, "content": text, "special": True} for i, text in enumerate(("<s>", "</s>", "<pad>"))]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return {
+        "version": "1.0", "added_tokens": special, "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None,
+        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }  # fmt: skip
+
+
+def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
+    """F32 tensors as a safetensors file."""
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))
+
+
+def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]], n_shards: int = 1) -> None:
+    """A checkpoint folder as transformers would save it; ``shapes`` by tensor name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_of(name)))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False}))
+    tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+    if n_shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return
+    where = {}
+    for i in range(n_shards):
+        shard = f"model-{i + 1:05}-of-{n_shards:05}.safetensors"
+        names = list(tensors)[i::n_shards]
+        write_safetensors(folder / shard, {tensor: tensors[tensor] for tensor in names})
+        where |= dict.fromkeys(names, shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
