@@ -1,27 +1,231 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
 
 #include "bindings/bindings.h"
 #include "core/error.h"
 #include "kernels/isa.h"
+#include "kernels/paged_attention.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Floats = py::array_t<float, py::array::c_style>;
+
+Isa isa_named(const std::string &text) {
+    if (auto found = isa_from_name(text)) return *found;
+    throw UnsupportedError("isa", cat("an instruction set must be portable, avx2 or avx512 but is '", text, "'"));
+}
+
+// One step as Python gives it.
+struct Batch {
+    Ids row_begin, n_kv, table_begin, tables, slots;
+    std::vector<int32_t> table_size;
+
+    Batch(Ids row_begin_, Ids n_kv_, const std::vector<Ids> &each, Ids slots_)
+        : row_begin(std::move(row_begin_)), n_kv(std::move(n_kv_)), slots(std::move(slots_)) {
+        for (const Ids &table : each) {
+            table_begin.push_back(static_cast<int32_t>(tables.size()));
+            table_size.push_back(static_cast<int32_t>(table.size()));
+            tables.insert(tables.end(), table.begin(), table.end());
+        }
+        check();
+    }
+
+    int n_rows() const { return row_begin.back(); }
+    int n_sequences() const { return static_cast<int>(n_kv.size()); }
+    AttentionBatch view() const {
+        return {n_rows(),           n_sequences(), row_begin.data(), n_kv.data(),
+                table_begin.data(), tables.data(), slots.data()};
+    }
+    // Block ids and slots lie in a pool of n_blocks.
+    void check_pool(int64_t n_blocks) const {
+        for (int32_t block : tables) {
+            if (block < 0 || block >= n_blocks)
+                throw ShapeError("kernels", cat("a block must lie in [0, ", n_blocks, ") but is ", block));
+        }
+        for (int32_t slot : slots) {
+            if (slot < 0 || slot >= n_blocks * kv_block_tokens)
+                throw ShapeError("kernels",
+                                 cat("a slot must lie in [0, ", n_blocks * kv_block_tokens, ") but is ", slot));
+        }
+    }
+
+  private:
+    void check() const {
+        const size_t n = n_kv.size();
+        if (row_begin.size() != n + 1 || table_begin.size() != n || row_begin.front() != 0) {
+            throw ShapeError("kernels",
+                             cat("row_begin must start at 0 and have an entry more than n_kv and tables but they have ",
+                                 row_begin.size(), ", ", n, " and ", table_begin.size(), " entries"));
+        }
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t rows = row_begin[i + 1] - row_begin[i];
+            if (rows < 0 || n_kv[i] < rows)
+                throw ShapeError("kernels", cat("a sequence must have 0 to n_kv rows but has ", rows, " of ", n_kv[i]));
+            if (int64_t{table_size[i]} * kv_block_tokens < n_kv[i])
+                throw ShapeError("kernels",
+                                 cat("a table must hold n_kv tokens but has ", table_size[i], " blocks for ", n_kv[i]));
+        }
+        if (static_cast<int>(slots.size()) != n_rows())
+            throw ShapeError("kernels",
+                             cat("there must be a slot for each of ", n_rows(), " rows but there are ", slots.size()));
+    }
+};
+
+KvType pool_type(const py::array &pool) {
+    if (py::isinstance<py::array_t<float>>(pool)) return KvType::f32;
+    if (pool.dtype().kind() == 'f' && pool.itemsize() == 2) return KvType::f16;
+    if (py::isinstance<py::array_t<uint16_t>>(pool)) return KvType::bf16;
+    throw ShapeError("kernels", cat("a pool must be float32, float16 or uint16 (bf16 bits) but is ",
+                                    py::str(pool.dtype()).cast<std::string>()));
+}
+
+int dim(const py::array &array, int i) {
+    if (array.shape(i) < 1 || array.shape(i) > std::numeric_limits<int>::max() / kv_block_tokens)
+        throw ShapeError("kernels", cat("a dimension must be at least 1 and below 2^26 but is ", array.shape(i)));
+    return static_cast<int>(array.shape(i));
+}
+
+void check_array(const char *what, const py::array &array, int n_dims) {
+    if (array.ndim() != n_dims || (array.flags() & py::array::c_style) == 0)
+        throw ShapeError("kernels",
+                         cat(what, " must be C-contiguous with ", n_dims, " dimensions but has ", array.ndim()));
+}
+
+void check_same(const char *what, int64_t wanted, int64_t found) {
+    if (wanted != found) throw ShapeError("kernels", cat(what, " must be ", wanted, " but is ", found));
+}
+
+// The shape that the two pools have; n_head is theirs too.
+AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool) {
+    check_array("k_pool", k_pool, 4);
+    check_array("v_pool", v_pool, 4);
+    const KvType type = pool_type(k_pool);
+    if (pool_type(v_pool) != type) throw ShapeError("kernels", "k_pool and v_pool must have one dtype but have two");
+    check_same("the number of blocks of v_pool", dim(k_pool, 0), dim(v_pool, 0));
+    check_same("the number of heads of v_pool", dim(k_pool, 1), dim(v_pool, 1));
+    check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 2));
+    check_same("the tokens of a block of v_pool", kv_block_tokens, dim(v_pool, 2));
+    return {dim(k_pool, 1), dim(k_pool, 1), dim(k_pool, 3), dim(v_pool, 3), type, 1.0F};
+}
+
+// work(worker) on n threads, this one included; the GIL must not be held.
+template <class Work> void on_workers(int n, Work work) {
+    std::vector<std::thread> others;
+    for (int i = 1; i < n; ++i) others.emplace_back(work, i);
+    work(0);
+    for (std::thread &thread : others) thread.join();
+}
+
+void check_workers(int n_workers) {
+    if (n_workers < 1 || n_workers > 256)
+        throw ShapeError("kernels", cat("n_workers must be 1 to 256 but is ", n_workers));
+}
+
+void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers) {
+    const AttentionShape shape = shape_of_pools(k_pool, v_pool);
+    check_workers(n_workers);
+    const Floats *rows[] = {&k, &v};
+    for (const Floats *each : rows) {
+        check_array("k and v", *each, 3);
+        check_same("the rows of k and v", batch.n_rows(), each->shape(0));
+        check_same("the heads of k and v", shape.n_kv_head, each->shape(1));
+    }
+    check_same("the head_dim of k", shape.head_dim, k.shape(2));
+    check_same("the head_dim of v", shape.v_head_dim, v.shape(2));
+    batch.check_pool(k_pool.shape(0));
+    const AttentionBatch view = batch.view();
+    void *k_data = k_pool.mutable_data(), *v_data = v_pool.mutable_data();
+    const float *k_rows = k.data(), *v_rows = v.data();
+    py::gil_scoped_release release;
+    on_workers(n_workers,
+               [&](int worker) { kv_write(shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers); });
+}
+
+struct Options {
+    float scale;
+    std::optional<float> soft_cap;
+    std::optional<int> window;
+    std::optional<Floats> sinks;
+    int n_workers;
+};
+
+AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py::array &v_pool,
+                             const Options &options) {
+    AttentionShape shape = shape_of_pools(k_pool, v_pool);
+    check_array("q", q, 3);
+    check_same("the head_dim of q", shape.head_dim, q.shape(2));
+    shape.n_head = dim(q, 1);
+    if (shape.n_head % shape.n_kv_head != 0) {
+        throw ShapeError("kernels",
+                         cat("the heads of q must be a multiple of ", shape.n_kv_head, " but are ", shape.n_head));
+    }
+    shape.scale = options.scale;
+    shape.soft_cap = options.soft_cap.value_or(0.0F);
+    shape.window = options.window.value_or(0);
+    if (options.soft_cap && !(shape.soft_cap > 0.0F))
+        throw ShapeError("kernels", cat("soft_cap must be positive but is ", shape.soft_cap));
+    if (options.window && shape.window < 1)
+        throw ShapeError("kernels", cat("window must be at least 1 but is ", shape.window));
+    if (options.sinks) {
+        check_array("sinks", *options.sinks, 1);
+        check_same("the length of sinks", shape.n_head, options.sinks->shape(0));
+    }
+    check_workers(options.n_workers);
+    return shape;
+}
+
+Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch,
+              const Options &options) {
+    const AttentionShape shape = checked_shape(q, k_pool, v_pool, options);
+    if (q.shape(0) < batch.n_rows())
+        throw ShapeError("kernels", cat("q must have at least ", batch.n_rows(), " rows but has ", q.shape(0)));
+    batch.check_pool(k_pool.shape(0));
+    Floats out({q.shape(0), q.shape(1), py::ssize_t{shape.v_head_dim}});
+    // What is not written shows.
+    std::fill_n(out.mutable_data(), out.size(), std::numeric_limits<float>::quiet_NaN());
+    const AttentionBatch view = batch.view();
+    const AttentionData data{q.data(),           k_pool.data(),
+                             v_pool.data(),      options.sinks ? options.sinks->data() : nullptr,
+                             out.mutable_data(), dim(q, 0)};
+    py::gil_scoped_release release;
+    std::atomic<int> next{0};
+    on_workers(options.n_workers, [&](int) { paged_attention(shape, view, data, next); });
+    return out;
+}
+
+} // namespace
 
 void bind_kernels(py::module_ &m) {
-    m.def("isa", [] { return isa_name(isa()); });
+    m.def("isa", [] { return name(isa()); });
+    m.def("set_isa", [](const std::string &wanted) { set_isa(isa_named(wanted)); }, py::arg("name"));
     m.def("supported_isas", [] {
         std::vector<std::string> names;
-        for (Isa one : supported_isas()) names.push_back(isa_name(one));
+        for (Isa each : supported_isas()) names.push_back(name(each));
         return names;
     });
-    m.def("force_isa",
-          [](const std::string &name) {
-              for (Isa one : supported_isas()) {
-                  if (isa_name(one) == name) return static_cast<void>(force_isa(one));
-              }
-              throw UnsupportedError("kernels", cat("the instruction set must be one this machine has but is '", name, "'"));
-          },
-          py::arg("name"));
+    py::class_<Batch>(m, "AttentionBatch")
+        .def(py::init<Ids, Ids, const std::vector<Ids> &, Ids>(), py::kw_only(), py::arg("row_begin"), py::arg("n_kv"),
+             py::arg("tables"), py::arg("slots"))
+        .def_property_readonly("n_rows", &Batch::n_rows)
+        .def_property_readonly("n_sequences", &Batch::n_sequences);
+    m.def("kv_write", &write, py::arg("k"), py::arg("v"), py::arg("k_pool").noconvert(), py::arg("v_pool").noconvert(),
+          py::arg("batch"), py::arg("n_workers") = 1);
+    m.def(
+        "paged_attention",
+        [](const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch, float scale,
+           std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks, int n_workers) {
+            return attend(q, k_pool, v_pool, batch, {scale, soft_cap, window, std::move(sinks), n_workers});
+        },
+        py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
+        py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

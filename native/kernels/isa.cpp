@@ -1,52 +1,73 @@
 #include "kernels/isa.h"
 
+#include <algorithm>
 #include <atomic>
+
+#include "core/error.h"
+#include "kernels/attention_kernels.h"
 
 namespace quire {
 namespace {
 
-Isa best() {
+std::vector<Isa> find_supported() {
+    std::vector<Isa> found{Isa::portable};
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                  __builtin_cpu_supports("avx512dq");
-    if (avx2 && avx512) return Isa::avx512;
-    if (avx2) return Isa::avx2;
+    // The compiler's check includes whether the system saves the wider registers.
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (avx2) found.push_back(Isa::avx2);
+    if (avx2 && avx512) found.push_back(Isa::avx512);
 #endif
-    return Isa::portable;
+    return found;
 }
 
 std::atomic<Isa> &current() {
-    static std::atomic<Isa> value{best()};
+    static std::atomic<Isa> value{supported_isas().back()};
     return value;
 }
 
 } // namespace
 
-Isa isa() { return current().load(std::memory_order_relaxed); }
-
-std::vector<Isa> supported_isas() {
-    std::vector<Isa> isas;
-    for (Isa one : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (one <= best()) isas.push_back(one);
-    }
-    return isas;
-}
-
-bool force_isa(Isa wanted) {
-    if (wanted > best()) return false;
-    current().store(wanted, std::memory_order_relaxed);
-    return true;
-}
-
-std::string isa_name(Isa isa) {
+std::string name(Isa isa) {
     switch (isa) {
-    case Isa::portable: return "portable";
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
+    default: return "portable";
     }
-    return "";
+}
+
+std::optional<Isa> isa_from_name(const std::string &wanted) {
+    for (Isa each : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (name(each) == wanted) return each;
+    }
+    return std::nullopt;
+}
+
+const std::vector<Isa> &supported_isas() {
+    static const std::vector<Isa> found = find_supported();
+    return found;
+}
+
+Isa isa() {
+    return current().load(std::memory_order_relaxed);
+}
+
+void set_isa(Isa isa) {
+    const auto &known = supported_isas();
+    if (std::find(known.begin(), known.end(), isa) == known.end()) {
+        throw UnsupportedError("isa", cat("this machine must run ", name(isa), " but does not"));
+    }
+    current().store(isa, std::memory_order_relaxed);
+}
+
+const AttentionKernels &attention_kernels(Isa isa) {
+#if defined(__x86_64__)
+    if (isa == Isa::avx512) return avx512::attention_kernels;
+    if (isa == Isa::avx2) return avx2::attention_kernels;
+#endif
+    (void)isa;
+    return portable::attention_kernels;
 }
 
 } // namespace quire

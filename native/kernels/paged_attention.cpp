@@ -4,88 +4,126 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/isa.h"
+#include "kernels/attention_kernels.h"
 
 namespace quire {
 namespace {
 
-const AttentionKernels &kernels() {
-#if defined(__x86_64__)
-    switch (isa()) {
-    case Isa::avx512: return avx512_attention;
-    case Isa::avx2: return avx2_attention;
-    case Isa::portable: break;
+// 64-byte aligned memory of this thread, kept for its next call.
+float *thread_scratch(size_t n_floats) {
+    static thread_local std::vector<float> memory;
+    constexpr size_t alignment_floats = 64 / sizeof(float);
+    if (memory.size() < n_floats + alignment_floats) memory.resize(n_floats + alignment_floats);
+    const auto address = reinterpret_cast<uintptr_t>(memory.data());
+    return memory.data() + ((64 - address % 64) % 64) / sizeof(float);
+}
+
+size_t padded(int n) {
+    return (static_cast<size_t>(n) + 15) / 16 * 16;
+}
+
+// Queries and accumulators, then scores and three numbers for each query: see attention_tile.h.
+size_t tile_scratch_floats(const AttentionShape &shape) {
+    return max_tile_queries * (padded(shape.head_dim) + padded(shape.v_head_dim) + kv_block_tokens + 16);
+}
+
+// How a step is cut into work items.  Any cut gives the same bits; this one bounds a tile to max_tile_queries.
+class Items {
+  public:
+    Items(const AttentionShape &shape, const AttentionBatch &batch)
+        : shape_(shape), batch_(batch), group_(shape.n_head / shape.n_kv_head),
+          tile_heads_(std::min(group_, max_tile_queries)), tile_rows_(max_tile_queries / tile_heads_),
+          n_parts_((group_ + tile_heads_ - 1) / tile_heads_) {}
+
+    // Moves to item `index`, which must not be below the last one asked for; false when there are fewer.
+    bool seek(int index) {
+        while (sequence_ < batch_.n_sequences && index >= first_item_ + n_items()) {
+            first_item_ += n_items();
+            ++sequence_;
+        }
+        index_ = index - first_item_;
+        return sequence_ < batch_.n_sequences;
     }
-#endif
-    return portable_attention;
-}
+    bool is_first_after_last(int index) const { return index == first_item_; }
 
-int n_tiles(const AttentionBatch &batch, int sequence) {
-    int rows = batch.row_begin[sequence + 1] - batch.row_begin[sequence];
-    return (rows + attention_tile_rows - 1) / attention_tile_rows;
-}
+    AttentionTile tile(const AttentionData &data, float *scratch) const {
+        const int heads = shape_.n_kv_head * n_parts_;
+        const int part = index_ % heads % n_parts_;
+        const int kv_head = index_ % heads / n_parts_;
+        // The last rows have the most to do: they go first.
+        const int first = (n_tiles() - 1 - index_ / heads) * tile_rows_;
+        const int64_t row = batch_.row_begin[sequence_] + first;
+        const int64_t head = kv_head * group_ + part * tile_heads_;
+        AttentionTile tile{};
+        tile.shape = &shape_;
+        tile.table = batch_.tables + batch_.table_begin[sequence_];
+        tile.q = data.q + (row * shape_.n_head + head) * shape_.head_dim;
+        tile.out = data.out + (row * shape_.n_head + head) * shape_.v_head_dim;
+        tile.sinks = data.sinks == nullptr ? nullptr : data.sinks + head;
+        tile.k_pool = data.k_pool;
+        tile.v_pool = data.v_pool;
+        tile.kv_head = kv_head;
+        tile.n_heads = std::min(tile_heads_, group_ - part * tile_heads_);
+        tile.n_rows = std::min(tile_rows_, n_rows() - first);
+        tile.position = batch_.n_kv[sequence_] - n_rows() + first;
+        tile.scratch = scratch;
+        return tile;
+    }
 
-int n_pieces(const AttentionShape &shape, const AttentionBatch &batch) {
-    int sum = 0;
-    for (int s = 0; s < batch.n_sequences; ++s) sum += n_tiles(batch, s);
-    return sum * shape.n_kv_head;
-}
+  private:
+    int n_rows() const { return batch_.row_begin[sequence_ + 1] - batch_.row_begin[sequence_]; }
+    int n_tiles() const { return (n_rows() + tile_rows_ - 1) / tile_rows_; }
+    int n_items() const { return n_tiles() * shape_.n_kv_head * n_parts_; }
 
-AttentionPiece piece(const AttentionShape &shape, const AttentionBatch &batch, int number) {
-    int sequence = 0;
-    for (int here; number >= (here = n_tiles(batch, sequence) * shape.n_kv_head); ++sequence) number -= here;
-    int begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
-    // The last tiles of a chunk have most to do, so they come first.
-    int tile = n_tiles(batch, sequence) - 1 - number / shape.n_kv_head;
-    int first = begin + tile * attention_tile_rows;
-    AttentionPiece result{};
-    result.table = batch.tables + batch.table_begin[sequence];
-    result.kv_head = number % shape.n_kv_head;
-    result.first_row = first;
-    result.n_rows = std::min(attention_tile_rows, end - first);
-    result.first_position = batch.n_kv[sequence] - (end - first);
-    return result;
-}
+    const AttentionShape &shape_;
+    const AttentionBatch &batch_;
+    int group_, tile_heads_, tile_rows_, n_parts_;
+    int sequence_ = 0, first_item_ = 0, index_ = 0;
+};
 
-int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+void write_head(KvType type, const float *from, void *pool, int64_t at, int n) {
+    const AttentionKernels &kernels = attention_kernels(isa());
+    switch (type) {
+    case KvType::f32: std::memcpy(static_cast<float *>(pool) + at, from, static_cast<size_t>(n) * sizeof(float)); break;
+    case KvType::f16: kernels.to_f16(from, static_cast<uint16_t *>(pool) + at, n); break;
+    case KvType::bf16: kernels.to_bf16(from, static_cast<uint16_t *>(pool) + at, n); break;
+    }
+}
 
 } // namespace
 
-// For the rows and heads of a piece: queries, sums of values, maxima, sums, scores; and one block's K or V in f32.
-int64_t attention_scratch_floats(const AttentionShape &shape) {
-    int64_t queries = int64_t{attention_tile_rows} * (shape.n_head / shape.n_kv_head);
-    int64_t per_query = padded(shape.head_dim) + padded(shape.v_head_dim) + 2 + attention_block_tokens;
-    return padded(queries * per_query) + attention_block_tokens * std::max(padded(shape.head_dim), padded(shape.v_head_dim)) + 64;
-}
-
-void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool, void *v_pool,
-              int worker, int n_workers) {
-    const AttentionKernels &use = kernels();
-    for (int64_t row = worker; row < batch.n_rows; row += n_workers) {
-        int64_t block = batch.slots[row] / attention_block_tokens, offset = batch.slots[row] % attention_block_tokens;
+void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
+              void *v_pool, int worker, int n_workers) {
+    const int64_t begin = int64_t{batch.n_rows} * worker / n_workers;
+    const int64_t end = int64_t{batch.n_rows} * (worker + 1) / n_workers;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t block = batch.slots[row] / kv_block_tokens;
+        const int64_t offset = batch.slots[row] % kv_block_tokens;
         for (int64_t head = 0; head < shape.n_kv_head; ++head) {
-            int64_t target = (block * shape.n_kv_head + head) * attention_block_tokens + offset, source = row * shape.n_kv_head + head;
-            use.store_row(shape.type, k + source * shape.head_dim, k_pool, target * shape.head_dim, shape.head_dim);
-            use.store_row(shape.type, v + source * shape.v_head_dim, v_pool, target * shape.v_head_dim, shape.v_head_dim);
+            const int64_t from = row * shape.n_kv_head + head;
+            const int64_t to = (block * shape.n_kv_head + head) * kv_block_tokens + offset;
+            write_head(shape.type, k + from * shape.head_dim, k_pool, to * shape.head_dim, shape.head_dim);
+            write_head(shape.type, v + from * shape.v_head_dim, v_pool, to * shape.v_head_dim, shape.v_head_dim);
         }
     }
 }
 
-void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data, std::atomic<int> &next) {
-    thread_local std::vector<float> scratch;
-    const AttentionKernels &use = kernels();
-    int n = n_pieces(shape, batch);
-    for (int number; (number = next.fetch_add(1, std::memory_order_relaxed)) <= n;) {
-        if (number == n) { // the last piece: rows that only pad the step
-            int64_t row_floats = int64_t{shape.n_head} * shape.v_head_dim;
-            std::memset(data.out + batch.n_rows * row_floats, 0, static_cast<size_t>((data.n_out_rows - batch.n_rows) * row_floats) * sizeof(float));
-            continue;
-        }
-        auto floats = static_cast<size_t>(attention_scratch_floats(shape));
-        if (scratch.size() < floats) scratch.resize(floats);
-        AttentionPiece work = piece(shape, batch, number);
-        work.scratch = scratch.data();
-        use.attend(shape, data, work);
+void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
+                     std::atomic<int> &next) {
+    const AttentionKernels &kernels = attention_kernels(isa());
+    float *scratch = thread_scratch(tile_scratch_floats(shape));
+    Items items(shape, batch);
+    int index = next.fetch_add(1, std::memory_order_relaxed);
+    while (items.seek(index)) {
+        kernels.attend(items.tile(data, scratch));
+        index = next.fetch_add(1, std::memory_order_relaxed);
+    }
+    // One more item: the padding.
+    if (items.is_first_after_last(index) && data.n_out_rows > batch.n_rows) {
+        const size_t row_floats = static_cast<size_t>(shape.n_head) * static_cast<size_t>(shape.v_head_dim);
+        const auto n_padding = static_cast<size_t>(data.n_out_rows - batch.n_rows);
+        std::memset(data.out + static_cast<size_t>(batch.n_rows) * row_floats, 0,
+                    n_padding * row_floats * sizeof(float));
     }
 }
 

@@ -1,42 +1,37 @@
-#include <immintrin.h>
+#include "kernels/avx512/lanes.h"
 
-#include "kernels/attention_kernel.h"
+#include "kernels/attention_tile.h"
 
 namespace quire {
 namespace {
 
-struct Sixteen {
-    static constexpr int width = 16;
-    using reg = __m512;
-    static reg zero() { return _mm512_setzero_ps(); }
-    static reg set1(float v) { return _mm512_set1_ps(v); }
-    static reg load(const float *p) { return _mm512_loadu_ps(p); }
-    static void store(float *p, reg r) { _mm512_storeu_ps(p, r); }
-    static reg load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
-    static reg load_bf16(const uint16_t *p) {
-        __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+__m256i to_f16_lanes(__m512 x) {
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+// The BF16 extension's own instruction would flush subnormal numbers.
+__m256i to_bf16_lanes(__m512 x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+}
+
+template <__m256i (*convert)(__m512)> void convert_row(const float *from, uint16_t *to, int n) {
+    int i = 0;
+    for (; i + Lanes::width <= n; i += Lanes::width) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i), convert(_mm512_loadu_ps(from + i)));
     }
-    static uint16_t to_f16(float x) { return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
-    static uint16_t to_bf16(float x) { return Bf16<Sixteen>::from(x); }
-    static float one(KvType type, const void *p, int64_t i) {
-        if (type == KvType::f32) return static_cast<const float *>(p)[i];
-        uint16_t half = static_cast<const uint16_t *>(p)[i];
-        return type == KvType::f16 ? _cvtsh_ss(half) : Bf16<Sixteen>::to(half);
-    }
-    static reg add(reg a, reg b) { return _mm512_add_ps(a, b); }
-    static reg sub(reg a, reg b) { return _mm512_sub_ps(a, b); }
-    static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
-    static reg fma(reg a, reg b, reg c) { return _mm512_fmadd_ps(a, b, c); }
-    static reg max(reg a, reg b) { return _mm512_max_ps(a, b); }
-    static reg round(reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-    static reg pow2(reg n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0F), n); }
-    static float sum(reg a) { return _mm512_reduce_add_ps(a); }
-    static float largest(reg a) { return _mm512_reduce_max_ps(a); }
-};
+    if (i == n) return;
+    const __mmask16 rest = Lanes::first_lanes(n - i);
+    _mm256_mask_storeu_epi16(to + i, rest, convert(_mm512_maskz_loadu_ps(rest, from + i)));
+}
 
 } // namespace
 
-const AttentionKernels avx512_attention{&AttentionKernel<Sixteen>::attend, &AttentionKernel<Sixteen>::store_row};
+const AttentionKernels avx512::attention_kernels = {attend_tile<Lanes>, convert_row<to_f16_lanes>,
+                                                    convert_row<to_bf16_lanes>};
 
 } // namespace quire

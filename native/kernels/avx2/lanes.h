@@ -1,0 +1,75 @@
+// Eight lanes: AVX2 with FMA and F16C.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace quire {
+namespace {
+
+struct Lanes {
+    using Vec = __m256;
+    struct F16 {
+        uint16_t bits;
+    };
+    struct Bf16 {
+        uint16_t bits;
+    };
+    static constexpr int width = 8;
+
+    static Vec widen(__m128i x, F16) { return _mm256_cvtph_ps(x); }
+    static Vec widen(__m128i x, Bf16) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+
+    static Vec set(float x) { return _mm256_set1_ps(x); }
+    static Vec load(const float *p) { return _mm256_loadu_ps(p); }
+    template <class T> static Vec load(const T *p) {
+        return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)), T{});
+    }
+    static Vec load_part(const float *p, int n) {
+        const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+    }
+    template <class T> static Vec load_part(const T *p, int n) {
+        // There is no masked load of 16 bits, and what lies behind is not ours to read.
+        uint16_t values[width] = {};
+        for (int i = 0; i < n; ++i) values[i] = p[i].bits;
+        return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(values)), T{});
+    }
+    static void store(float *p, Vec x) { _mm256_storeu_ps(p, x); }
+    static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+    static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+    static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+    static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+    static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+    static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+    static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+    static Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    static Vec power_of_two(Vec n) {
+        const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+    }
+    static Vec zero_where_below(Vec x, float limit, Vec value) {
+        return _mm256_andnot_ps(_mm256_cmp_ps(x, set(limit), _CMP_LT_OQ), value);
+    }
+    static float first(Vec x) { return _mm256_cvtss_f32(x); }
+    static float total(Vec x) {
+        __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+    }
+    static float largest(Vec x) {
+        __m128 found = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        found = _mm_max_ps(found, _mm_movehl_ps(found, found));
+        return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
+    }
+    // Lane i of the result is the sum of the lanes of x[i].
+    static Vec lane_sums(const Vec (&x)[width]) {
+        const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+        const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+        return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+    }
+};
+
+} // namespace
+} // namespace quire

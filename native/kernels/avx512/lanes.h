@@ -1,0 +1,85 @@
+// Sixteen lanes: AVX-512 F, BW, VL and DQ.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace quire {
+namespace {
+
+struct Lanes {
+    using Vec = __m512;
+    struct F16 {
+        uint16_t bits;
+    };
+    struct Bf16 {
+        uint16_t bits;
+    };
+    static constexpr int width = 16;
+
+    static __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
+    static Vec widen(__m256i x, F16) { return _mm512_cvtph_ps(x); }
+    static Vec widen(__m256i x, Bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+
+    static Vec set(float x) { return _mm512_set1_ps(x); }
+    static Vec load(const float *p) { return _mm512_loadu_ps(p); }
+    template <class T> static Vec load(const T *p) {
+        return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), T{});
+    }
+    static Vec load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+    template <class T> static Vec load_part(const T *p, int n) {
+        return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p), T{});
+    }
+    static void store(float *p, Vec x) { _mm512_storeu_ps(p, x); }
+    static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+    static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+    static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+    static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+    static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+    static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+    static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+    static Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    static Vec power_of_two(Vec n) {
+        const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
+    }
+    static Vec zero_where_below(Vec x, float limit, Vec value) {
+        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(limit), _CMP_NLT_UQ), value);
+    }
+    static float first(Vec x) { return _mm512_cvtss_f32(x); }
+    static float total(Vec x) {
+        const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+        __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+        sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+    }
+    static float largest(Vec x) {
+        const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+        __m128 found = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+        found = _mm_max_ps(found, _mm_movehl_ps(found, found));
+        return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
+    }
+    // Lane i of the result is the sum of the lanes of x[i].
+    static Vec lane_sums(const Vec (&x)[width]) {
+        const Vec a = quarter_sums(x[0], x[1], x[2], x[3]), b = quarter_sums(x[4], x[5], x[6], x[7]);
+        const Vec c = quarter_sums(x[8], x[9], x[10], x[11]), d = quarter_sums(x[12], x[13], x[14], x[15]);
+        const Vec ab = join_halves(a, b), cd = join_halves(c, d);
+        return join_halves(ab, cd);
+    }
+
+  private:
+    // In each 128 bits: the sums of those 128 bits of a, b, c, d.
+    static Vec quarter_sums(Vec a, Vec b, Vec c, Vec d) {
+        const __m512d ab = _mm512_castps_pd(add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        const __m512d cd = _mm512_castps_pd(add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+        return add(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+    }
+    // Sums of neighbouring 128 bits, those of x before those of y.
+    static Vec join_halves(Vec x, Vec y) {
+        return add(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    }
+};
+
+} // namespace
+} // namespace quire

@@ -1,0 +1,77 @@
+"""The CPU kernels on NumPy arrays: for tests and benchmarks.  The engine calls the same code on its own memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+def isa() -> str:
+    """The instruction set that kernels use: ``portable``, ``avx2`` or ``avx512``."""
+
+def set_isa(name: str) -> None:
+    """Use another one, in the whole process.
+
+    Raises UnsupportedError if there is no such set or this machine does not run it.
+    """
+
+def supported_isas() -> list[str]:
+    """Those that this machine runs, the best last; it is in use unless ``set_isa`` chose another."""
+
+class AttentionBatch:
+    """The rows of one step: new tokens of some sequences, in order.
+
+    - ``row_begin`` [n_sequences + 1]: the first row of each sequence, then the number of rows.
+    - ``n_kv`` [n_sequences]: tokens in the cache when this step's are written.
+    - ``tables``: the block ids of each sequence, at least ``n_kv / 32`` of them.
+    - ``slots`` [n_rows]: where each row's K and V go, ``block * 32 + offset``.
+
+    Raises ShapeError where they do not agree.
+    """
+
+    def __init__(
+        self,
+        *,
+        row_begin: Sequence[int],
+        n_kv: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        slots: Sequence[int],
+    ) -> None: ...
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def n_sequences(self) -> int: ...
+
+def kv_write(
+    k: npt.NDArray[np.float32],
+    v: npt.NDArray[np.float32],
+    k_pool: npt.NDArray[Any],
+    v_pool: npt.NDArray[Any],
+    batch: AttentionBatch,
+    n_workers: int = 1,
+) -> None:
+    """Write ``k`` [n_rows, n_kv_head, head_dim] and ``v`` [n_rows, n_kv_head, v_head_dim] to their slots.
+
+    Pools are C-contiguous [n_blocks, n_kv_head, 32, head_dim] of float32, float16, or uint16 with the bits of bf16.
+    Values are rounded to nearest, ties to even.  Raises ShapeError, and ValueError for a read-only pool.
+    """
+
+def paged_attention(
+    q: npt.NDArray[np.float32],
+    k_pool: npt.NDArray[Any],
+    v_pool: npt.NDArray[Any],
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    soft_cap: float | None = None,
+    window: int | None = None,
+    sinks: npt.NDArray[np.float32] | None = None,
+    n_workers: int = 1,
+) -> npt.NDArray[np.float32]:
+    """Causal attention of ``q`` [rows, n_head, head_dim] to the pools: [rows, n_head, v_head_dim].
+
+    Rows after ``batch.n_rows`` are padding, and zero in the result.  ``window`` w: a row sees the last w positions, its
+    own included.  ``soft_cap`` c: scores become ``c * tanh(score / c)``.  ``sinks`` [n_head]: one more score per head
+    in the softmax, with no value (as in gpt-oss).  A row's bits do not depend on the other rows, on how a prompt is cut
+    into steps, nor on ``n_workers``.  Raises ShapeError.
+    """

@@ -1,0 +1,392 @@
+"""Paged attention on the CPU.  Oracle: attention in float64 with NumPy, over the values as the cache stores them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire._native import kernels
+from quire.errors import ShapeError, UnsupportedError
+
+BLOCK = 32
+TYPES = ["f32", "f16", "bf16"]
+Array = npt.NDArray[np.float32]
+
+
+@pytest.fixture(params=kernels.supported_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = kernels.isa()
+    kernels.set_isa(request.param)
+    yield request.param
+    kernels.set_isa(before)
+
+
+@dataclass
+class Shape:
+    n_head: int = 4
+    n_kv_head: int = 2
+    head_dim: int = 64
+    v_head_dim: int = 64
+    soft_cap: float | None = None
+    window: int | None = None
+    sinks: bool = False
+    kv_type: str = "f16"
+    magnitude: float = 1.0
+
+    @property
+    def scale(self) -> float:
+        return float(self.head_dim**-0.5)
+
+
+def bf16_bits(x: Array) -> npt.NDArray[np.uint16]:
+    """Round to nearest, ties to even."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def stored(x: Array, kv_type: str) -> npt.NDArray[np.float64]:
+    """What a cache of the type gives back for x."""
+    if kv_type == "f16":
+        return x.astype(np.float16).astype(np.float64)
+    if kv_type == "bf16":
+        return (bf16_bits(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return x.astype(np.float64)
+
+
+def empty_pool(shape: tuple[int, ...], kv_type: str, rng: np.random.Generator) -> npt.NDArray[np.generic]:
+    """Memory as it may be found: infinities and not-a-numbers where nothing was written."""
+    trash = rng.choice(np.array([np.nan, np.inf, -np.inf, 3e4], np.float32), shape)
+    if kv_type == "bf16":
+        return bf16_bits(trash)
+    return trash.astype(np.float16 if kv_type == "f16" else np.float32)
+
+
+@dataclass
+class Sequence:
+    """All of one sequence: queries, keys and values of every position, and its blocks."""
+
+    q: Array
+    k: Array
+    v: Array
+    table: list[int]
+    n_cached: int = 0
+
+
+@dataclass
+class Cache:
+    """A pool with sequences in it, and runs of steps over them."""
+
+    shape: Shape
+    seed: int = 0
+    n_blocks: int = 64
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        s, self.rng = self.shape, np.random.default_rng(self.seed)
+        sizes = (self.n_blocks, s.n_kv_head, BLOCK)
+        self.k_pool = empty_pool((*sizes, s.head_dim), s.kv_type, self.rng)
+        self.v_pool = empty_pool((*sizes, s.v_head_dim), s.kv_type, self.rng)
+        self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
+        self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
+
+    def add(self, n_tokens: int, seed: int) -> Sequence:
+        s, rng = self.shape, np.random.default_rng(seed)
+
+        def rows(n_head: int, dim: int) -> Array:
+            return (rng.normal(size=(n_tokens, n_head, dim)) * s.magnitude).astype(np.float32)
+
+        blocks = [self.free.pop() for _ in range(-(-n_tokens // BLOCK))]
+        sequence = Sequence(
+            rows(s.n_head, s.head_dim), rows(s.n_kv_head, s.head_dim), rows(s.n_kv_head, s.v_head_dim), blocks
+        )
+        self.sequences.append(sequence)
+        return sequence
+
+    def step(self, work: list[tuple[Sequence, int]], n_workers: int = 1, n_padding: int = 0) -> list[Array]:
+        """Write and attend to the next tokens of each sequence; the outputs, one array per sequence."""
+        row_begin, n_kv, slots = [0], [], []
+        for sequence, n in work:
+            row_begin.append(row_begin[-1] + n)
+            n_kv.append(sequence.n_cached + n)
+            positions = range(sequence.n_cached, sequence.n_cached + n)
+            slots += [sequence.table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
+        tables = [sequence.table for sequence, _ in work]
+        batch = kernels.AttentionBatch(row_begin=row_begin, n_kv=n_kv, tables=tables, slots=slots)
+
+        def gather(name: str) -> Array:
+            parts = [getattr(each, name)[each.n_cached : each.n_cached + n] for each, n in work]
+            return np.concatenate(parts)
+
+        kernels.kv_write(gather("k"), gather("v"), self.k_pool, self.v_pool, batch, n_workers)
+        q = gather("q")
+        q = np.concatenate([q, np.full((n_padding, *q.shape[1:]), np.nan, np.float32)])
+        s = self.shape
+        out = kernels.paged_attention(
+            q, self.k_pool, self.v_pool, batch,
+            scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, n_workers=n_workers,
+        )  # fmt: skip
+        assert not out[row_begin[-1] :].any()
+        for sequence, n in work:
+            sequence.n_cached += n
+        return [out[begin:end] for begin, end in itertools.pairwise(row_begin)]
+
+    def oracle(self, sequence: Sequence) -> npt.NDArray[np.float64]:
+        """Every row of the sequence in float64."""
+        s, n = self.shape, len(sequence.q)
+        k, v = stored(sequence.k, s.kv_type), stored(sequence.v, s.kv_type)
+        positions = np.arange(n)
+        hidden = positions[None, :] > positions[:, None]
+        if s.window is not None:
+            hidden |= positions[None, :] <= positions[:, None] - s.window
+        out = np.zeros((n, s.n_head, s.v_head_dim))
+        for head in range(s.n_head):
+            kv_head = head // (s.n_head // s.n_kv_head)
+            scores = sequence.q[:, head].astype(np.float64) @ k[:, kv_head].T * s.scale
+            if s.soft_cap is not None:
+                scores = s.soft_cap * np.tanh(scores / s.soft_cap)
+            scores[hidden] = -np.inf
+            if self.sinks is not None:
+                scores = np.concatenate([scores, np.full((n, 1), np.float64(self.sinks[head]))], axis=1)
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            weights /= weights.sum(axis=1, keepdims=True)
+            out[:, head] = weights[:, :n] @ v[:, kv_head]
+        return out
+
+
+def assert_close(found: Array, wanted: npt.NDArray[np.float64], tolerance: float = 2e-6) -> None:
+    error = np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)
+    assert error < tolerance, f"error {error:.2e} of the largest value"
+
+
+def test_soft_cap_of_any_score(isa: str) -> None:
+    """The cap itself is as exact as the scores: single keys whose scores go from 1e-6 to 1e6."""
+    cache = Cache(Shape(kv_type="f32", head_dim=1, v_head_dim=1, n_head=1, n_kv_head=1, soft_cap=30.0, sinks=True))
+    sequence = cache.add(32, seed=7)
+    sequence.q[:] = 1
+    sequence.k[:, 0, 0] = np.geomspace(1e-6, 1e6, 32) * np.array([1, -1]).repeat(16)
+    (out,) = cache.step([(sequence, 32)])
+    assert_close(out, cache.oracle(sequence))
+
+
+def check(shape: Shape, n_tokens: int = 70, n_blocks: int = 64) -> None:
+    cache = Cache(shape, n_blocks=n_blocks)
+    sequence = cache.add(n_tokens, seed=1)
+    (whole,) = cache.step([(sequence, n_tokens)])
+    # Scores of magnitude m have errors of m * 2^-24, which exp makes relative errors of the weights.
+    assert_close(whole, cache.oracle(sequence), 2e-6 * max(1.0, shape.magnitude**2))
+
+
+HEAD_DIMS = [(1, 1), (3, 3), (20, 20), (64, 64), (80, 80), (96, 96), (112, 112), (128, 128), (192, 128), (256, 256)]
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize(("head_dim", "v_head_dim"), [*HEAD_DIMS, (576, 512), (33, 71), (2, 17)])
+def test_every_head_size(isa: str, kv_type: str, head_dim: int, v_head_dim: int) -> None:
+    check(Shape(head_dim=head_dim, v_head_dim=v_head_dim, kv_type=kv_type))
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 33, 71])
+def test_every_group_size(isa: str, group: int) -> None:
+    check(Shape(n_head=2 * group, n_kv_head=2, head_dim=20, v_head_dim=12))
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("window", [1, 2, 31, 32, 33, 50, 64, 1000])
+def test_windows(isa: str, kv_type: str, window: int) -> None:
+    check(Shape(head_dim=16, v_head_dim=16, window=window, kv_type=kv_type), n_tokens=130)
+
+
+@pytest.mark.parametrize("soft_cap", [0.5, 5.0, 50.0])
+def test_soft_cap(isa: str, soft_cap: float) -> None:
+    check(Shape(head_dim=20, v_head_dim=20, soft_cap=soft_cap, kv_type="f32"))
+
+
+@pytest.mark.parametrize("window", [None, 5, 40])
+def test_sinks(isa: str, window: int | None) -> None:
+    check(Shape(sinks=True, window=window))
+
+
+def test_everything_at_once(isa: str) -> None:
+    check(Shape(n_head=9, n_kv_head=3, head_dim=40, v_head_dim=24, soft_cap=3.0, window=37, sinks=True), n_tokens=200)
+
+
+MAGNITUDES = [(t, m) for t in TYPES for m in (1e-20, 1e-3, 10.0) if (t, m) != ("f16", 1e-20)]
+
+
+@pytest.mark.parametrize(("kv_type", "magnitude"), MAGNITUDES)
+def test_magnitudes(isa: str, kv_type: str, magnitude: float) -> None:
+    check(Shape(magnitude=magnitude, kv_type=kv_type))
+
+
+def test_long_context(isa: str) -> None:
+    shape = Shape(n_head=2, n_kv_head=1, head_dim=32, v_head_dim=32, kv_type="bf16")
+    cache = Cache(shape, n_blocks=130)
+    sequence = cache.add(4000, seed=3)
+    outs = [cache.step([(sequence, n)], n_workers=2)[0] for n in (1500, 1500, 999, 1)]
+    assert_close(np.concatenate(outs), cache.oracle(sequence))
+
+
+def test_large_scores_leave_one_token(isa: str) -> None:
+    """Scores of thousands: all weight on the largest, and no overflow."""
+    cache = Cache(Shape(kv_type="f32", head_dim=8, v_head_dim=8))
+    sequence = cache.add(65, seed=4)
+    sequence.q[:] = 1000
+    sequence.k[:] = np.arange(65, dtype=np.float32)[:, None, None] % 40
+    (out,) = cache.step([(sequence, 65)])
+    best = [max(range(p + 1), key=lambda t: t % 40) for p in range(39)]
+    np.testing.assert_array_equal(out[:39, 0], sequence.v[best, 0])
+    assert np.isfinite(out).all()
+
+
+def test_a_nan_stays_with_those_who_see_it(isa: str) -> None:
+    cache = Cache(Shape(kv_type="f32", head_dim=12, v_head_dim=12))
+    sequence = cache.add(80, seed=5)
+    sequence.k[40, 0] = np.nan
+    sequence.v[50, 1] = np.inf
+    (out,) = cache.step([(sequence, 80)])
+    assert np.isfinite(out[:40]).all()
+    assert np.isnan(out[40:, :2]).all()
+    assert np.isfinite(out[40:50, 2:]).all()
+    assert not np.isfinite(out[50:, 2:]).any()
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_bits_do_not_depend_on_company_chunks_or_workers(isa: str, kv_type: str) -> None:
+    shape = Shape(n_head=6, n_kv_head=2, head_dim=36, v_head_dim=20, window=70, sinks=True, kv_type=kv_type)
+
+    def alone(n_tokens: int, seed: int) -> Array:
+        cache = Cache(shape)
+        return cache.step([(cache.add(n_tokens, seed), n_tokens)])[0]
+
+    lengths = [150, 33, 97, 5]
+    wanted = [alone(n, seed=i) for i, n in enumerate(lengths)]
+    for trial in range(6):
+        cache = Cache(shape, seed=trial + 10)
+        rng = np.random.default_rng(trial)
+        sequences = [cache.add(n, seed=i) for i, n in enumerate(lengths)]
+        found: list[list[Array]] = [[] for _ in lengths]
+        while True:
+            left = [i for i, each in enumerate(sequences) if each.n_cached < len(each.q)]
+            if not left:
+                break
+            chosen = rng.permutation(left)[: rng.integers(1, len(left) + 1)]
+            most = [len(sequences[i].q) - sequences[i].n_cached for i in chosen]
+            counts = [int(rng.choice([1, rng.integers(1, n + 1)])) for n in most]
+            work = [(sequences[i], n) for i, n in zip(chosen, counts, strict=True)]
+            outs = cache.step(work, n_workers=int(rng.integers(1, 4)), n_padding=int(rng.integers(0, 3)))
+            for i, out in zip(chosen, outs, strict=True):
+                found[i].append(out)
+        for parts, want in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(np.concatenate(parts).view(np.uint32), want.view(np.uint32))
+
+
+def test_random_shapes(isa: str) -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(25):
+        n_kv_head = int(rng.integers(1, 4))
+        shape = Shape(
+            n_head=n_kv_head * int(rng.integers(1, 9)),
+            n_kv_head=n_kv_head,
+            head_dim=int(rng.integers(1, 200)),
+            v_head_dim=int(rng.integers(1, 200)),
+            soft_cap=float(rng.uniform(1, 20)) if rng.random() < 0.3 else None,
+            window=int(rng.integers(1, 100)) if rng.random() < 0.5 else None,
+            sinks=bool(rng.random() < 0.3),
+            kv_type=str(rng.choice(TYPES)),
+        )
+        check(shape, n_tokens=int(rng.integers(1, 120)))
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 100])
+def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
+    """Oracle: NumPy's float16 and the definition of bfloat16."""
+    rng = np.random.default_rng(6)
+    bits = rng.integers(0, 2**32, size=(64, 2, n), dtype=np.uint64).astype(np.uint32)
+    halves = np.arange(64 * 2 * n, dtype=np.uint32).reshape(64, 2, n) << 12  # ties and neighbours
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = rng.normal(size=bits.shape).astype(np.float32) * np.exp2(
+            rng.integers(-30, 18, bits.shape), dtype=np.float32
+        )
+        for k in (bits.view(np.float32), (bits & 0xBFFFFFFF).view(np.float32), halves.view(np.float32), small):
+            wanted = {"f16": k.astype(np.float16), "bf16": bf16_bits(k), "f32": k}
+            for kv_type, want in wanted.items():
+                pools = [np.zeros((3, 2, BLOCK, n), want.dtype) for _ in range(2)]
+                slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
+                batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
+                kernels.kv_write(k, -k, pools[0], pools[1], batch, 2)
+                for pool, expected in zip(pools, (want, wanted_negated(k, kv_type)), strict=True):
+                    rows = pool.transpose(0, 2, 1, 3).reshape(96, 2, n)[slots]
+                    nan = np.isnan(k)
+                    integers = np.uint32 if kv_type == "f32" else np.uint16
+                    np.testing.assert_array_equal(rows.view(integers)[~nan], expected.view(integers)[~nan])
+                    assert np.isnan(stored_values(rows, kv_type)[nan]).all()
+
+
+def wanted_negated(k: Array, kv_type: str) -> npt.NDArray[np.generic]:
+    return bf16_bits(-k) if kv_type == "bf16" else (-k).astype(np.float16 if kv_type == "f16" else np.float32)
+
+
+def stored_values(rows: npt.NDArray[np.generic], kv_type: str) -> Array:
+    if kv_type == "bf16":
+        return (rows.astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(np.float32)
+
+
+def test_no_sequences_and_empty_sequences(isa: str) -> None:
+    pool = np.zeros((2, 1, BLOCK, 4), np.float32)
+    nothing = kernels.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
+    out = kernels.paged_attention(np.ones((3, 2, 4), np.float32), pool, pool, nothing, scale=1.0)
+    assert out.shape == (3, 2, 4)
+    assert not out.any()
+    batch = kernels.AttentionBatch(row_begin=[0, 0, 1, 1], n_kv=[5, 1, 0], tables=[[1], [1], []], slots=[32])
+    pool[1, 0, 0] = 2.0
+    out = kernels.paged_attention(np.ones((1, 2, 4), np.float32), pool, pool, batch, scale=1.0)
+    np.testing.assert_array_equal(out, np.full((1, 2, 4), 2.0, np.float32))
+
+
+def test_instruction_sets() -> None:
+    before = kernels.isa()
+    assert before == kernels.supported_isas()[-1]
+    assert kernels.supported_isas()[0] == "portable"
+    with pytest.raises(UnsupportedError, match="must be portable, avx2 or avx512 but is 'sse9'"):
+        kernels.set_isa("sse9")
+    assert kernels.isa() == before
+
+
+def test_wrong_arguments_are_refused() -> None:
+    def batch(**changes: object) -> kernels.AttentionBatch:
+        good: dict[str, object] = {"row_begin": [0, 2], "n_kv": [2], "tables": [[1]], "slots": [32, 33]}
+        return kernels.AttentionBatch(**{**good, **changes})  # type: ignore[arg-type]
+
+    wrong: list[dict[str, object]] = [{"row_begin": bad} for bad in ([], [0], [1, 2], [0, 3])]
+    wrong += [{"n_kv": [1]}, {"n_kv": [33]}, {"slots": [32]}, {"tables": []}]
+    for changes in wrong:
+        with pytest.raises(ShapeError):
+            batch(**changes)
+    q, pool = np.zeros((2, 4, 8), np.float32), np.zeros((2, 2, BLOCK, 8), np.float16)
+    kernels.paged_attention(q, pool, pool, batch(), scale=1.0)
+    v_pools = (pool[:1], pool[:, :1], pool.astype(np.float32), pool[:, :, :16], pool.astype(np.int16))
+    for v_pool in (*v_pools, np.asfortranarray(pool)):
+        with pytest.raises(ShapeError):
+            kernels.paged_attention(q, pool, v_pool, batch(), scale=1.0)
+    for bad in (q[:1], q[:, :3], q[:, :, :4], q[0]):
+        with pytest.raises(ShapeError):
+            kernels.paged_attention(bad, pool, pool, batch(), scale=1.0)
+    for options in ({"window": 0}, {"soft_cap": 0.0}, {"sinks": np.zeros(3, np.float32)}, {"n_workers": 0}):
+        with pytest.raises(ShapeError):
+            kernels.paged_attention(q, pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
+    for changes in ({"tables": [[2]]}, {"tables": [[-1]]}, {"slots": [32, 64]}, {"slots": [-1, 32]}):
+        with pytest.raises(ShapeError):
+            kernels.paged_attention(q, pool, pool, batch(**changes), scale=1.0)
+    read_only = pool.copy()
+    read_only.flags.writeable = False
+    k = np.zeros((2, 2, 8), np.float32)
+    with pytest.raises(ValueError, match="not writeable"):
+        kernels.kv_write(k, k, read_only, pool, batch())
+    with pytest.raises(ShapeError):
+        kernels.kv_write(k, k[:1], pool, pool, batch())
