@@ -1,0 +1,153 @@
+"""Check the layers of native code by its #include lines, and the length of files.
+
+    python ci/check_includes.py [ROOT]
+
+Layers, lowest first: core; gguf quant kv; kernels graph; engine; bindings.  ggml's headers belong to core, gguf, quant,
+graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a
+clock (``PURE``) reach no device, no thread and no clock through any header.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ALLOWED = {
+    "core": {"core"},
+    "gguf": {"core", "gguf"},
+    "quant": {"core", "quant"},
+    "kv": {"core", "kv"},
+    "kernels": {"kernels"},
+    "graph": {"core", "gguf", "quant", "kv", "kernels", "graph"},
+    "engine": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine"},
+    "bindings": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine", "bindings"},
+    "tokenizer": {"tokenizer"},
+}
+GGML_LAYERS = ("core", "gguf", "quant", "graph")
+GGML_FILES = {"kv/kv_store.cpp"}
+PURE = {
+    "kv": {"block_pool", "block_table", "free_list", "prefix_hash", "blake2b", "kv_spec"},
+    "engine": {"scheduler", "scheduler_policy", "sequence", "batch", "sampler", "stop_matcher", "sampling_params"},
+}
+# Headers of the standard library that a pure part has no use for: time, threads, files, other sources of chance.
+IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "random", "thread"}
+# Interfaces without a device behind them.
+PURE_INTERFACES = {"core/error.h", "core/dtype.h", "graph/executor.h"}
+LONG, TOO_LONG = 300, 500
+FORBIDDEN_STEMS = {"utils", "util", "common", "misc", "manager", "helper", "helpers"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+GGML_HEADER = re.compile(r"^(ggml|gguf)([-_.]|$)")
+PYTHON_HEADER = re.compile(r"^(pybind11/|Python\.h$|numpy/)")
+
+
+def includes_of(path: Path) -> list[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, found.start(2)) + 1, found.group(2)) for found in INCLUDE.finditer(text)]
+
+
+class Tree:
+    """The headers and sources below native/, by their path from there."""
+
+    def __init__(self, native: Path) -> None:
+        self.files = {
+            path.relative_to(native).as_posix(): includes_of(path)
+            for path in sorted(native.rglob("*"))
+            if path.suffix in {".h", ".hpp", ".cpp"}
+        }
+
+    def resolve(self, source: str, header: str) -> str | None:
+        """The file of ours that a line includes, None when it is somebody else's."""
+        beside = (Path(source).parent / header).as_posix()
+        return header if header in self.files else beside if beside in self.files else None
+
+    def reached(self, source: str) -> dict[str, str]:
+        """Every header that a file includes, itself or through ours, and the file whose line it is."""
+        found: dict[str, str] = {}
+        left = [source]
+        while left:
+            current = left.pop()
+            for _, header in self.files[current]:
+                ours = self.resolve(current, header)
+                name = ours or header
+                if name not in found:
+                    found[name] = current
+                    if ours:
+                        left.append(ours)
+        return found
+
+
+def layer_of(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
+def check_lines(tree: Tree) -> list[str]:
+    """Each line by itself: which layer may name which."""
+    errors = []
+    for path, lines in tree.files.items():
+        layer = layer_of(path)
+        if layer not in ALLOWED:
+            errors.append(f"native/{path}: the folder must be one of {', '.join(ALLOWED)} but is {layer}")
+            continue
+        for number, header in lines:
+            place = f"native/{path}:{number}"
+            ours = tree.resolve(path, header)
+            if ours and layer_of(ours) not in ALLOWED[layer]:
+                errors.append(f"{place}: {layer} must not know {layer_of(ours)} but includes {header}")
+            if not ours and GGML_HEADER.match(header) and layer not in GGML_LAYERS and path not in GGML_FILES:
+                errors.append(f"{place}: ggml belongs to {', '.join(GGML_LAYERS)} but {layer} includes {header}")
+            if not ours and PYTHON_HEADER.match(header) and layer != "bindings":
+                errors.append(f"{place}: Python belongs to bindings but {layer} includes {header}")
+    return errors
+
+
+def check_pure(tree: Tree) -> list[str]:
+    """Through all headers: what a pure part may reach."""
+    errors = []
+    for path in tree.files:
+        if Path(path).stem not in PURE.get(layer_of(path), set()):
+            continue
+        for header, source in tree.reached(path).items():
+            ours = header in tree.files
+            if ours and layer_of(header) not in {"kv", "engine"} and header not in PURE_INTERFACES:
+                errors.append(f"native/{path}: must be pure but reaches {header} through {source}")
+            if not ours and (header in IMPURE or GGML_HEADER.match(header)):
+                errors.append(f"native/{path}: must be pure but reaches <{header}> through {source}")
+    return errors
+
+
+def check_lengths(root: Path) -> tuple[list[str], list[str]]:
+    """Files too long to be read in one go (errors) and those that come near (warnings)."""
+    errors, warnings = [], []
+    sources = [path for folder in ("native", "python") for path in sorted((root / folder).rglob("*"))]
+    for path in sources:
+        if path.suffix not in {".py", ".pyi", ".pyx", ".cpp", ".h", ".hpp"} or not path.is_file():
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        place = path.relative_to(root).as_posix()
+        if path.stem in FORBIDDEN_STEMS:
+            errors.append(f"{place}: a file must be named for what is in it")
+        generated = bool(lines) and "do not edit" in lines[0]
+        if len(lines) > TOO_LONG and not generated:
+            errors.append(f"{place}: must have at most {TOO_LONG} lines but has {len(lines)}")
+        elif len(lines) > LONG and not generated:
+            warnings.append(f"{place}: {len(lines)} lines")
+    return errors, warnings
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    tree = Tree(root / "native")
+    errors, warnings = check_lengths(root)
+    errors = check_lines(tree) + check_pure(tree) + errors
+    for warning in warnings:
+        print(f"warning: {warning}")
+    for error in errors:
+        print(error)
+    print(f"{len(tree.files)} native files, {len(errors)} errors, {len(warnings)} long")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
