@@ -64,7 +64,11 @@ size_t row_bytes(DType dtype, int64_t n) {
         throw ShapeError("dtype", cat("a row of ", name(dtype), " must be a multiple of ", block_size(dtype),
                                       " elements but has ", n));
     }
-    return static_cast<size_t>(n / block_size(dtype)) * block_bytes(dtype);
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(static_cast<size_t>(n / block_size(dtype)), block_bytes(dtype), &bytes)) {
+        throw ShapeError("dtype", cat("a row must be below 2^64 bytes but has ", n, " elements of ", name(dtype)));
+    }
+    return bytes;
 }
 
 } // namespace quire
