@@ -84,6 +84,14 @@ class Tokenizer:
         """The source of the default chat template."""
         return self.vocabulary.chat_templates.get("default")
 
+    @property
+    def special_texts(self) -> dict[str, str]:
+        """The texts of the special tokens by the names that chat templates use (``bos_token``, ``eos_token``, ...)."""
+        texts, ids = self.vocabulary.texts, self.vocabulary.special_ids
+        return {
+            f"{name}_token": texts[ids[name]] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in ids
+        }
+
     @cached_property
     def eog_ids(self) -> frozenset[int]:
         """The ids that end an answer: the file's own and those of well-known names."""

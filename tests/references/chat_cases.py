@@ -1,0 +1,72 @@
+"""Conversations that every template is tried with; the references and the tests share them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+DAY = datetime(2025, 3, 14, 15, 9, 26)
+SPECIAL_TEXTS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+USER = {"role": "user", "content": "How warm is it in Paris, in °C & is 3 < 4? \"quoted\" 'single'\n"}
+SYSTEM = {"role": "system", "content": "  You are a terse assistant.\nAnswer in one line. "}
+TURNS = [USER, {"role": "assistant", "content": "It is 20 °C."}, {"role": "user", "content": "And in 東京 🗼?"}]
+CALL = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "weather", "arguments": {"city": "Paris", "days": 2, "unit": "°C", "exact": True, "at": None}},
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Tells the weather. Use <city> & unit.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": 'Name of the city, e.g. "Zürich"'},
+                    "days": {"type": "integer", "description": "How many days"},
+                    "unit": {"type": "string", "enum": ["°C", "°F"], "description": "Unit"},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "clock",
+            "description": "Tells the time.",
+            "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}, "required": []},
+        },
+    },
+]
+CALLED = [
+    USER,
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": '{"t": 20, "unit": "°C"}'},
+]
+REASONED = [
+    USER,
+    {"role": "assistant", "content": "It is 20 °C.", "reasoning_content": "They ask for Paris.\nLet me see."},
+    {"role": "user", "content": "Thanks."},
+]
+INLINE_REASONING = [
+    USER,
+    {"role": "assistant", "content": "<think>\nThey ask for Paris.\n</think>\n\nIt is 20 °C."},
+    {"role": "user", "content": "Thanks. What does </think> mean?"},
+]
+
+CASES: dict[str, dict[str, object]] = {
+    "user": {"messages": [USER]},
+    "system": {"messages": [SYSTEM, *TURNS]},
+    "no prompt": {"messages": [USER, TURNS[1]], "add_generation_prompt": False},
+    "tools": {"messages": [SYSTEM, USER], "tools": TOOLS},
+    "tool result": {"messages": [SYSTEM, *CALLED], "tools": TOOLS},
+    "tool answered": {"messages": [*CALLED, *TURNS[1:]], "tools": TOOLS},
+    "tool text": {"messages": [SYSTEM, *CALLED]},
+    "reasoning": {"messages": REASONED},
+    "inline reasoning": {"messages": INLINE_REASONING},
+    "no thinking": {"messages": TURNS, "enable_thinking": False},
+    "thinking": {"messages": [SYSTEM, *TURNS], "enable_thinking": True},
+}

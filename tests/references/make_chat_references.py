@@ -1,0 +1,58 @@
+"""Write chat.json: what transformers' renderer makes of every template in a folder, as digests.
+
+    python tests/references/make_chat_references.py ../shared/templates
+
+Needs transformers.  Tests compare Quire's renderings with it (tests/test_chat_template_references.py, which has the
+same CASES and the same frozen day).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import jinja2.filters
+from transformers.utils import chat_template_utils
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from chat_cases import CASES, DAY, SPECIAL_TEXTS
+
+
+class Frozen(datetime):
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:
+        return DAY
+
+
+def rendered(source: str, case: dict[str, object]) -> str | None:
+    values = {"tools": None, "add_generation_prompt": True, **SPECIAL_TEXTS, **case}
+    messages = values.pop("messages")
+    try:
+        result = chat_template_utils.render_jinja_template([messages], chat_template=source, **values)
+    except Exception:  # the template refuses the case
+        return None
+    texts = result[0] if isinstance(result, tuple) else result
+    return texts[0] if isinstance(texts, list) else texts
+
+
+def main(folder: Path) -> None:
+    chat_template_utils.datetime = Frozen
+    jinja2.filters.FILTERS["from_json"] = json.loads  # two published templates use it
+    found: dict[str, dict[str, list[object] | None]] = {}
+    for path in sorted(folder.glob("*.jinja")):
+        source = path.read_text(encoding="utf-8")
+        entry = found[path.name] = {}
+        for name, case in CASES.items():
+            text = rendered(source, case)
+            entry[name] = None if text is None else [len(text), hashlib.sha256(text.encode()).hexdigest()[:32]]
+    target = Path(__file__).with_name("chat.json")
+    target.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    results = [value for entry in found.values() for value in entry.values()]
+    print(f"{len(found)} templates, {len(results)} renderings, {results.count(None)} refused")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
