@@ -55,7 +55,7 @@ def test_equal_to_transformers(
         if reference is None:
             continue
         text = render(template, case)
-        assert [len(text), hashlib.sha256(text.encode()).hexdigest()[:32]] == reference, f"{case_name}:\n{text}"
+        assert [len(text), hashlib.sha256(text.encode()).hexdigest()[:16]] == reference, f"{case_name}:\n{text}"
         compared += 1
     assert compared >= 3
 

@@ -47,9 +47,10 @@ def main(folder: Path) -> None:
         entry = found[path.name] = {}
         for name, case in CASES.items():
             text = rendered(source, case)
-            entry[name] = None if text is None else [len(text), hashlib.sha256(text.encode()).hexdigest()[:32]]
+            entry[name] = None if text is None else [len(text), hashlib.sha256(text.encode()).hexdigest()[:16]]
     target = Path(__file__).with_name("chat.json")
-    target.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(found.items())]
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     results = [value for entry in found.values() for value in entry.values()]
     print(f"{len(found)} templates, {len(results)} renderings, {results.count(None)} refused")
 
