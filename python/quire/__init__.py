@@ -1,1 +1,95 @@
-"""Quire: LLM inference from pages of KV cache."""
+"""Quire: LLM inference from pages of KV cache.
+
+Names are imported when first used, so that ``import quire`` costs little.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .errors import (
+    CapacityError,
+    InternalError,
+    LoadError,
+    QuireError,
+    RequestError,
+    ShapeError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from ._native.core import Device, DType, Tensor, devices
+    from ._native.engine import Decoder
+    from ._native.kv import BlockPool, BlockTable
+    from ._native.quant import dequantize, quantize
+    from .convert import convert
+    from .engine import LLM, AsyncLLM, Delta, GenerationResult
+    from .gguf import GGUFReader, GGUFWriter
+    from .sampling import SamplingParams
+    from .tokenizer import Tokenizer
+
+    __version__: str
+
+_WHERE = {
+    "AsyncLLM": "engine",
+    "BlockPool": "_native.kv",
+    "BlockTable": "_native.kv",
+    "DType": "_native.core",
+    "Decoder": "_native.engine",
+    "Delta": "engine",
+    "Device": "_native.core",
+    "GGUFReader": "gguf",
+    "GGUFWriter": "gguf",
+    "GenerationResult": "engine",
+    "LLM": "engine",
+    "SamplingParams": "sampling",
+    "Tensor": "_native.core",
+    "Tokenizer": "tokenizer",
+    "__version__": "_native",
+    "convert": "convert",
+    "dequantize": "_native.quant",
+    "devices": "_native.core",
+    "quantize": "_native.quant",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BlockPool",
+    "BlockTable",
+    "CapacityError",
+    "DType",
+    "Decoder",
+    "Delta",
+    "Device",
+    "GGUFReader",
+    "GGUFWriter",
+    "GenerationResult",
+    "InternalError",
+    "LoadError",
+    "QuireError",
+    "RequestError",
+    "SamplingParams",
+    "ShapeError",
+    "Tensor",
+    "Tokenizer",
+    "UnsupportedError",
+    "__version__",
+    "convert",
+    "dequantize",
+    "devices",
+    "quantize",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"quire.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
