@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire._native.engine import DynamicWeights, Plan, Scheduler, SchedulerConfig
 from quire._native.kv import BlockPool
+from quire._native.scheduler import DynamicWeights, Plan, Scheduler, SchedulerConfig
 from quire.errors import CapacityError, InternalError, RequestError
 
 BLOCK = 4

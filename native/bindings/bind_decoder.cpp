@@ -1,7 +1,192 @@
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.h"
+#include "core/error.h"
+#include "engine/decoder.h"
+#include "engine/fake_executor.h"
 
 namespace quire::bindings {
+namespace py = pybind11;
+namespace {
 
-void bind_decoder(pybind11::module_ &) {}
+using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+// A request and its parameters as they were when it was made.
+Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
+                     std::string key, bool external_logits, bool prompt_logits) {
+    return {std::move(token_ids),
+            params ? std::make_shared<const SamplingParams>(*params) : nullptr,
+            prompt_logits ? Task::prompt_logits : Task::generate,
+            external_logits ? LogitsProcessor::outside : LogitsProcessor::none,
+            std::move(salt),
+            priority,
+            std::move(key)};
+}
+
+const char *kind_name(const Event &event) {
+    static const char *const names[] = {"delta", "logits", "prompt_logits", "finish", "error"};
+    return names[static_cast<int>(event.kind)];
+}
+
+std::optional<std::string> finish_reason(const Event &event) {
+    static const char *const names[] = {"stop", "length", "cancelled"};
+    if (event.kind != EventKind::finish) return std::nullopt;
+    return names[static_cast<int>(event.finish_reason)];
+}
+
+std::optional<std::string> error_kind(const Event &event) {
+    static const char *const names[n_error_kinds] = {"LoadError",     "ShapeError",   "UnsupportedError",
+                                                     "CapacityError", "RequestError", "InternalError"};
+    if (event.kind != EventKind::error) return std::nullopt;
+    return names[static_cast<int>(event.error_kind)];
+}
+
+// The event owns the rows; the array keeps the event alive.
+py::object logits_of(const py::object &self) {
+    const auto &event = self.cast<const Event &>();
+    const auto n = static_cast<py::ssize_t>(event.logits.size());
+    if (event.kind == EventKind::logits) return py::array_t<float>({n}, event.logits.data(), self);
+    if (event.kind != EventKind::prompt_logits) return py::none();
+    const auto n_rows = static_cast<py::ssize_t>(event.n_logit_rows);
+    return py::array_t<float>({n_rows, n / n_rows}, event.logits.data(), self);
+}
+
+void bind_event(py::module_ &m) {
+    py::class_<Request>(m, "Request")
+        .def(py::init(&make_request), py::arg("token_ids"), py::arg("params") = nullptr, py::kw_only(),
+             py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
+             py::arg("external_logits") = false, py::arg("prompt_logits") = false);
+    py::class_<Timings>(m, "Timings")
+        .def_readonly("queue_s", &Timings::queue_s)
+        .def_readonly("prefill_s", &Timings::prefill_s)
+        .def_readonly("decode_s", &Timings::decode_s)
+        .def("__repr__", [](const Timings &t) {
+            return cat("Timings(queue_s=", t.queue_s, ", prefill_s=", t.prefill_s, ", decode_s=", t.decode_s, ")");
+        });
+    py::class_<Event>(m, "Event")
+        .def_property_readonly("request_id", [](const Event &self) { return static_cast<uint64_t>(self.request); })
+        .def_readonly("choice", &Event::choice)
+        .def_property_readonly("kind", &kind_name)
+        .def_readonly("text", &Event::text)
+        .def_readonly("token_ids", &Event::token_ids)
+        .def_readonly("logprobs", &Event::logprobs)
+        .def_readonly("prompt_logprobs", &Event::prompt_logprobs)
+        .def_property_readonly("logits", &logits_of)
+        .def_readonly("first_position", &Event::first_position)
+        .def_property_readonly("finish_reason", &finish_reason)
+        .def_readonly("stop_reason", &Event::stop_reason)
+        .def_readonly("n_prompt_tokens", &Event::n_prompt_tokens)
+        .def_readonly("n_cached_tokens", &Event::n_cached_tokens)
+        .def_readonly("n_generated_tokens", &Event::n_generated_tokens)
+        .def_readonly("timings", &Event::timings)
+        .def_property_readonly("error_kind", &error_kind)
+        .def_readonly("error", &Event::error)
+        .def("__repr__", [](const Event &self) {
+            return cat("<Event ", kind_name(self), " of request ", static_cast<uint64_t>(self.request), ", choice ",
+                       self.choice, ">");
+        });
+}
+
+void bind_config(py::module_ &m) {
+    const DecoderConfig defaults;
+    py::class_<DecoderConfig>(m, "DecoderConfig")
+        .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
+                         std::optional<int> max_step_tokens, std::optional<int> max_running,
+                         std::optional<int> kept_back_blocks, int max_preemptions) {
+                 return DecoderConfig{n_ctx,       scheduling_policy(policy), weights,        max_step_tokens,
+                                      max_running, kept_back_blocks,          max_preemptions};
+             }),
+             py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
+             py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
+             py::arg("max_running") = py::none(), py::arg("kept_back_blocks") = py::none(),
+             py::arg("max_preemptions") = defaults.max_preemptions)
+        .def_readonly("n_ctx", &DecoderConfig::n_ctx)
+        .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
+        .def_readonly("weights", &DecoderConfig::weights)
+        .def_readonly("max_step_tokens", &DecoderConfig::max_step_tokens)
+        .def_readonly("max_running", &DecoderConfig::max_running)
+        .def_readonly("kept_back_blocks", &DecoderConfig::kept_back_blocks)
+        .def_readonly("max_preemptions", &DecoderConfig::max_preemptions);
+}
+
+void bind_stats(py::module_ &m) {
+    const auto of_scheduler = [](int64_t SchedulerStats::*figure) {
+        return [figure](const DecoderStats &self) { return self.scheduler.*figure; };
+    };
+    py::class_<DecoderStats>(m, "DecoderStats")
+        .def_property_readonly("n_waiting", of_scheduler(&SchedulerStats::n_waiting))
+        .def_property_readonly("n_running", of_scheduler(&SchedulerStats::n_running))
+        .def_property_readonly("n_following", of_scheduler(&SchedulerStats::n_following))
+        .def_property_readonly("n_preemptions", of_scheduler(&SchedulerStats::n_preemptions))
+        .def_property_readonly("n_prefix_hit_tokens", of_scheduler(&SchedulerStats::n_prefix_hit_tokens))
+        .def_property_readonly("n_recovered_tokens", of_scheduler(&SchedulerStats::n_recovered_tokens))
+        .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
+        .def_readonly("n_steps", &DecoderStats::n_steps)
+        .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
+        .def_readonly("n_requests", &DecoderStats::n_requests)
+        .def_readonly("n_generated_tokens", &DecoderStats::n_generated_tokens)
+        .def_readonly("n_usable_blocks", &DecoderStats::n_usable_blocks)
+        .def_readonly("n_free_blocks", &DecoderStats::n_free_blocks)
+        .def_readonly("n_published_blocks", &DecoderStats::n_published_blocks)
+        .def_readonly("n_evictions", &DecoderStats::n_evictions)
+        .def_readonly("n_failed_checks", &DecoderStats::n_failed_checks)
+        .def_readonly("failed_check", &DecoderStats::failed_check);
+}
+
+void bind_fake_executor(py::module_ &m) {
+    const FakeExecutorOptions d;
+    py::class_<FakeExecutor, Executor, std::shared_ptr<FakeExecutor>>(m, "FakeExecutor")
+        .def(py::init([](int n_vocab, int n_blocks, int block_tokens, int max_rows, int max_logit_rows,
+                         int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
+                         std::optional<int32_t> nan_after) {
+                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows,
+                                                                           max_logit_rows, max_sequences, max_kv_tokens,
+                                                                           step_s, fail_on, nan_after});
+             }),
+             py::kw_only(), py::arg("n_vocab") = d.n_vocab, py::arg("n_blocks") = d.n_blocks,
+             py::arg("block_tokens") = d.block_tokens, py::arg("max_rows") = d.max_rows,
+             py::arg("max_logit_rows") = d.max_logit_rows, py::arg("max_sequences") = d.max_sequences,
+             py::arg("max_kv_tokens") = d.max_kv_tokens, py::arg("step_s") = d.step_s, py::arg("fail_on") = py::none(),
+             py::arg("nan_after") = py::none());
+}
+
+} // namespace
+
+void bind_decoder(py::module_ &m) {
+    using Free = py::call_guard<py::gil_scoped_release>;
+    bind_event(m);
+    bind_config(m);
+    bind_stats(m);
+    bind_fake_executor(m);
+    py::class_<Decoder>(m, "Decoder")
+        .def(py::init(
+                 [](std::shared_ptr<Executor> executor, std::shared_ptr<VocabInfo> vocab, const DecoderConfig &config) {
+                     return std::make_unique<Decoder>(std::move(executor), std::move(vocab), config);
+                 }),
+             py::arg("executor").none(false), py::arg("vocab").none(false), py::arg("config"))
+        .def(
+            "submit", [](Decoder &self, const Request &request) { return static_cast<uint64_t>(self.submit(request)); },
+            py::arg("request"), Free())
+        .def(
+            "cancel", [](Decoder &self, uint64_t id) { self.cancel(RequestId{id}); }, py::arg("request_id"), Free())
+        .def(
+            "provide_logits",
+            [](Decoder &self, uint64_t id, int choice, const Row &logits) {
+                if (logits.ndim() != 1)
+                    throw ShapeError("decoder", cat("logits must have 1 dimension but have ", logits.ndim()));
+                std::vector<float> row(logits.data(), logits.data() + logits.size());
+                py::gil_scoped_release release;
+                self.provide_logits(RequestId{id}, choice, std::move(row));
+            },
+            py::arg("request_id"), py::arg("choice"), py::arg("logits"))
+        .def("wait", &Decoder::wait, py::arg("timeout_s"), Free())
+        .def_property_readonly("event_fd", &Decoder::event_fd)
+        .def_property_readonly("n_steps", &Decoder::n_steps)
+        .def_property_readonly("n_ctx", &Decoder::n_ctx)
+        .def_property_readonly("closed", &Decoder::closed)
+        .def("stats", &Decoder::stats)
+        .def("close", &Decoder::close, Free());
+}
 
 } // namespace quire::bindings

@@ -25,13 +25,9 @@ PrefixHash to_hash(const py::bytes &bytes) {
     return hash;
 }
 
-BlockId to_block(int32_t id) {
-    return BlockId{id};
-}
+BlockId to_block(int32_t id) { return BlockId{id}; }
 
-py::object to_object(std::optional<BlockId> block) {
-    return block ? py::object(py::int_(index(*block))) : py::none();
-}
+py::object to_object(std::optional<BlockId> block) { return block ? py::object(py::int_(index(*block))) : py::none(); }
 
 // A table with the context of its hashes, which the engine keeps with the sequence.
 struct OwnedTable {

@@ -8,9 +8,7 @@ namespace quire::bindings {
 namespace py = pybind11;
 namespace {
 
-uint64_t number(SequenceId id) {
-    return static_cast<uint64_t>(id);
-}
+uint64_t number(SequenceId id) { return static_cast<uint64_t>(id); }
 
 std::vector<uint64_t> numbers(const std::vector<SequenceId> &ids) {
     std::vector<uint64_t> result;

@@ -27,8 +27,9 @@ PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
     bind_kernels(kernels);
     auto graph = submodule("graph", "Tracing and running models.");
     bind_graph(graph);
-    auto engine = submodule("engine", "Sampling, scheduling, decoding.");
+    auto scheduler = submodule("scheduler", "Scheduling on a clock from outside.");
+    bind_scheduler(scheduler);
+    auto engine = submodule("engine", "Sampling and decoding.");
     bind_sampling(engine);
-    bind_scheduler(engine);
     bind_decoder(engine);
 }

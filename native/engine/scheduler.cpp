@@ -48,20 +48,24 @@ Sequence &Scheduler::find(SequenceId id) {
     return *found->second;
 }
 
+void Scheduler::require_fit(int64_t n_prompt, int64_t max_tokens) const {
+    const int64_t n_computed = std::max(n_prompt, max_tokens - 1);
+    if (pool_->blocks_for_tokens(n_computed) > pool_->n_usable())
+        throw CapacityError("scheduler", cat("a sequence must fit into the cache of ", pool_->n_usable(), " blocks of ",
+                                             pool_->block_tokens(), " tokens but may reach ", max_tokens,
+                                             " tokens; ask for fewer or give the cache more blocks"));
+    if (config_.max_step_kv_tokens && n_computed > *config_.max_step_kv_tokens)
+        throw CapacityError("scheduler", cat("a sequence must fit into a step of ", *config_.max_step_kv_tokens,
+                                             " cached tokens but may reach ", max_tokens, " tokens"));
+}
+
 std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, double now_s) {
     require_positive(n_choices, "n_choices");
     if (!std::isfinite(now_s)) throw RequestError("scheduler", cat("the clock must be finite but shows ", now_s));
     if (spec.tokens.empty()) throw RequestError("scheduler", "a prompt must have at least one token but has none");
     const auto n_prompt = static_cast<int64_t>(spec.tokens.size());
     spec.max_tokens = std::max(spec.max_tokens, n_prompt);
-    const int64_t n_computed = std::max(n_prompt, spec.max_tokens - 1);
-    if (pool_->blocks_for_tokens(n_computed) > pool_->n_usable())
-        throw CapacityError("scheduler", cat("a sequence must fit into the cache of ", pool_->n_usable(), " blocks of ",
-                                             pool_->block_tokens(), " tokens but may reach ", spec.max_tokens,
-                                             " tokens; ask for fewer or give the cache more blocks"));
-    if (config_.max_step_kv_tokens && n_computed > *config_.max_step_kv_tokens)
-        throw CapacityError("scheduler", cat("a sequence must fit into a step of ", *config_.max_step_kv_tokens,
-                                             " cached tokens but may reach ", spec.max_tokens, " tokens"));
+    require_fit(n_prompt, spec.max_tokens);
     std::vector<SequenceId> ids;
     Sequence *leader = nullptr;
     for (int choice = 0; choice < n_choices; ++choice) {

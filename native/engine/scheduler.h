@@ -31,15 +31,15 @@ struct SchedulerConfig {
     int max_step_tokens = 512;
     int max_step_logit_rows = 512;
     std::optional<int64_t> max_step_kv_tokens; // sum of the cached tokens that a step attends to
-    int max_running = 64;                      // sequences
-    std::optional<int> kept_back_blocks;       // free blocks that admission leaves; none: one per running sequence
-    int max_preemptions = 4;                   // of one sequence
+    int max_running = 64; // sequences
+    std::optional<int> kept_back_blocks; // free blocks that admission leaves; none: one per running sequence
+    int max_preemptions = 4; // of one sequence
 };
 
 struct PlanItem {
     SequenceId id;
     Sequence *sequence; // valid until the plan is committed
-    int64_t first;      // position of the first token
+    int64_t first; // position of the first token
     int32_t n_tokens;
     int32_t n_logit_rows; // of the last tokens of the item
 };
@@ -55,9 +55,9 @@ struct Plan {
 
 struct SchedulerStats {
     int64_t n_waiting = 0, n_running = 0, n_following = 0;
-    int64_t n_preemptions = 0;       // since the beginning
+    int64_t n_preemptions = 0; // since the beginning
     int64_t n_prefix_hit_tokens = 0; // tokens of new sequences that were in the cache
-    int64_t n_recovered_tokens = 0;  // tokens of preempted sequences that still were in the cache
+    int64_t n_recovered_tokens = 0; // tokens of preempted sequences that still were in the cache
     int64_t n_computed_tokens = 0;
 };
 
@@ -71,6 +71,8 @@ class Scheduler {
     // One sequence per choice.  The first computes the prompt; the others follow, and share its blocks from then on.
     // CapacityError for what can never fit, RequestError for an empty prompt.
     std::vector<SequenceId> submit(SequenceSpec spec, int n_choices, double now_s);
+    // CapacityError when such a sequence can never fit.  May be called from any thread.
+    void require_fit(int64_t n_prompt, int64_t max_tokens) const;
     // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The copies of a
     // plan must be made even when it is not committed.
     Plan plan(double now_s);
@@ -78,8 +80,8 @@ class Scheduler {
     // Every sequence that now lacks work waits for append() or remove().
     void commit(const Plan &plan);
     void require_current(const Plan &plan) const; // InternalError when the plan's pointers may be stale
-    void append(SequenceId id, int32_t token);    // the sampled token of a sequence without work
-    void remove(SequenceId id);                   // finished, cancelled or failed: its blocks are free; plans are stale
+    void append(SequenceId id, int32_t token); // the sampled token of a sequence without work
+    void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     bool contains(SequenceId id) const { return sequences_.contains(id); }

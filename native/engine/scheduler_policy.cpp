@@ -26,9 +26,7 @@ SchedulingPolicy scheduling_policy(const std::string &wanted) {
     throw RequestError("scheduler", cat("policy must be one of ", names, " but is '", wanted, "'"));
 }
 
-std::string name(SchedulingPolicy policy) {
-    return policy_names[static_cast<size_t>(policy)].second;
-}
+std::string name(SchedulingPolicy policy) { return policy_names[static_cast<size_t>(policy)].second; }
 
 void PolicyRanks::advance_to(double now_s) {
     const double elapsed_s = now_s - now_s_;

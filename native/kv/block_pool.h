@@ -21,9 +21,7 @@
 namespace quire {
 
 enum class BlockId : int32_t { null = 0 };
-constexpr int32_t index(BlockId block) {
-    return static_cast<int32_t>(block);
-}
+constexpr int32_t index(BlockId block) { return static_cast<int32_t>(block); }
 
 struct BlockCopy { // contents to be copied before the next step writes
     BlockId from, to;

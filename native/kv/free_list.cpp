@@ -4,9 +4,7 @@
 
 namespace quire {
 
-FreeList::FreeList(int32_t n_ids) : links_(static_cast<size_t>(n_ids) + 1) {
-    links_.back() = {head(), head()};
-}
+FreeList::FreeList(int32_t n_ids) : links_(static_cast<size_t>(n_ids) + 1) { links_.back() = {head(), head()}; }
 
 void FreeList::insert_after(int32_t before, int32_t id) {
     if (contains(id)) throw InternalError("free_list", cat("an id must be listed once but ", id, " is on the list"));

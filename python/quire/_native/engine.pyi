@@ -1,180 +1,12 @@
-"""Sampling, scheduling, decoding."""
+"""Sampling and decoding."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
-
-from quire._native.kv import BlockPool
-
-# Scheduling
-
-class DynamicWeights:
-    """What the dynamic policy weighs, each in seconds of waiting that it is worth.
-
-    ``priority_s``: one level of priority; ``token_s``: one pending token, against; ``share_s``: having had all of the
-    computation of late, against; ``half_life_s``: what "of late" means.
-    """
-
-    def __init__(
-        self, *, priority_s: float = 10.0, token_s: float = 0.001, share_s: float = 10.0, half_life_s: float = 30.0
-    ) -> None: ...
-    @property
-    def priority_s(self) -> float: ...
-    @property
-    def token_s(self) -> float: ...
-    @property
-    def share_s(self) -> float: ...
-    @property
-    def half_life_s(self) -> float: ...
-
-class SchedulerConfig:
-    """Who comes first, and how much fits into a step.
-
-    ``policy``: ``fifo`` (arrival), ``shortest-first`` (length of prompt), ``priority`` (priority, then arrival) or
-    ``dynamic`` (age, length, priority, and the request key's share of late).  ``max_step_*`` are the budgets of a step,
-    ``max_running`` that of sequences which hold blocks.  ``kept_back_blocks`` stay free when a sequence is admitted
-    (None: one per running sequence).  After ``max_preemptions`` a sequence is not preempted again.
-    """
-
-    def __init__(
-        self,
-        *,
-        policy: str = "fifo",
-        weights: DynamicWeights = ...,
-        max_step_tokens: int = 512,
-        max_step_logit_rows: int = 512,
-        max_step_kv_tokens: int | None = None,
-        max_running: int = 64,
-        kept_back_blocks: int | None = None,
-        max_preemptions: int = 4,
-    ) -> None: ...
-    @property
-    def policy(self) -> str: ...
-    @property
-    def weights(self) -> DynamicWeights: ...
-    @property
-    def max_step_tokens(self) -> int: ...
-    @property
-    def max_step_logit_rows(self) -> int: ...
-    @property
-    def max_step_kv_tokens(self) -> int | None: ...
-    @property
-    def max_running(self) -> int: ...
-    @property
-    def kept_back_blocks(self) -> int | None: ...
-    @property
-    def max_preemptions(self) -> int: ...
-
-class PlanItem:
-    """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``."""
-
-    @property
-    def sequence_id(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def n_tokens(self) -> int: ...
-    @property
-    def n_logit_rows(self) -> int: ...
-
-class Plan:
-    """What a step runs.  ``copies`` are pairs of blocks (from, to) to be copied before, in this order."""
-
-    @property
-    def items(self) -> list[PlanItem]: ...
-    @property
-    def copies(self) -> list[tuple[int, int]]: ...
-    @property
-    def admitted(self) -> list[int]: ...
-    @property
-    def preempted(self) -> list[int]: ...
-    @property
-    def n_tokens(self) -> int: ...
-    @property
-    def n_logit_rows(self) -> int: ...
-
-class SequenceState:
-    """What a sequence was when it was asked for.  ``queue``: ``waiting``, ``running`` or ``following``."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def n_prompt(self) -> int: ...
-    @property
-    def n_computed(self) -> int: ...
-    @property
-    def n_cached(self) -> int: ...
-    @property
-    def n_preemptions(self) -> int: ...
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def blocks(self) -> list[int]: ...
-
-class SchedulerStats:
-    """Sequences in each queue now, and totals since the beginning."""
-
-    @property
-    def n_waiting(self) -> int: ...
-    @property
-    def n_running(self) -> int: ...
-    @property
-    def n_following(self) -> int: ...
-    @property
-    def n_preemptions(self) -> int: ...
-    @property
-    def n_prefix_hit_tokens(self) -> int:
-        """Tokens of new sequences that were in the cache."""
-    @property
-    def n_recovered_tokens(self) -> int:
-        """Tokens of preempted sequences that still were in the cache when they came back."""
-    @property
-    def n_computed_tokens(self) -> int: ...
-
-class Scheduler:
-    """Decides which tokens of which sequences run in a step.  The clock and the tokens come from outside.
-
-    ``Decoder`` has its own; this one is for simulation.  Not thread-safe.
-    """
-
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None: ...
-    def submit(
-        self,
-        token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        now_s: float,
-        n_choices: int = 1,
-        priority: int = 0,
-        key: str = "",
-        salt: bytes = b"",
-        every_logit_row: bool = False,
-    ) -> list[int]:
-        """One sequence per choice; the first computes the prompt for all.  ``max_tokens``: prompt and generated.
-
-        CapacityError for what can never fit, RequestError for an empty prompt.
-        """
-    def plan(self, now_s: float) -> Plan: ...
-    def commit(self, plan: Plan) -> None:
-        """The step ran.  InternalError when anything happened since the plan."""
-    def append(self, sequence_id: int, token: int) -> None:
-        """The sampled token of a sequence that has no work without it."""
-    def remove(self, sequence_id: int) -> None:
-        """Finished, cancelled or failed: the sequence's blocks are free."""
-    def sequence(self, sequence_id: int) -> SequenceState: ...
-    def __contains__(self, sequence_id: int) -> bool: ...
-    def batch(self, plan: Plan) -> dict[str, list[int]]:
-        """The plan as the flat arrays that an executor reads."""
-    @property
-    def stats(self) -> SchedulerStats: ...
-    def check(self) -> None:
-        """Verify every invariant; InternalError names the one that broke."""
+from quire._native.graph import Executor
+from quire._native.scheduler import DynamicWeights
 
 # Sampling
 
@@ -299,3 +131,218 @@ def token_random(seed: int, choice: int, position: int) -> tuple[float, float]:
 
 def default_sampling_order() -> list[str]:
     """Names of the stages of the sampling chain."""
+
+# Decoding
+
+@final
+class Request:
+    """What a decoder is asked for: the ids of a prompt, and how to go on (a copy of ``params``).
+
+    ``salt``: only requests of one salt share cached blocks.  ``key``: requests of one key share their part of the
+    machine under the dynamic policy.  ``external_logits``: every row of logits comes out as an event and waits for
+    ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
+    """
+
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+        external_logits: bool = False,
+        prompt_logits: bool = False,
+    ) -> None: ...
+
+@final
+class Timings:
+    """Seconds in the queue, from there to the first token, and from there to the end."""
+
+    @property
+    def queue_s(self) -> float: ...
+    @property
+    def prefill_s(self) -> float: ...
+    @property
+    def decode_s(self) -> float: ...
+
+@final
+class Event:
+    """What happened to a choice of a request.
+
+    ``delta``: ``token_ids`` drawn, ``text`` that may be shown, ``logprobs`` one per token where asked for; the first of
+    choice 0 carries ``prompt_logprobs`` (of the prompt's tokens from the second on).  ``logits``: a row ``[n_vocab]``
+    that waits for ``provide_logits``.  ``prompt_logits``: rows ``[n, n_vocab]`` from ``first_position`` on.
+    ``finish``: the last one of a choice.  ``error``: the last one of a request, all its choices included.
+    """
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def choice(self) -> int: ...
+    @property
+    def kind(self) -> Literal["delta", "logits", "prompt_logits", "finish", "error"]: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def token_ids(self) -> list[int]: ...
+    @property
+    def logprobs(self) -> list[SampledToken]: ...
+    @property
+    def prompt_logprobs(self) -> list[SampledToken]: ...
+    @property
+    def logits(self) -> npt.NDArray[np.float32] | None: ...
+    @property
+    def first_position(self) -> int:
+        """Position of the token whose row ``logits`` begins with."""
+    @property
+    def finish_reason(self) -> Literal["stop", "length", "cancelled"] | None: ...
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The token (end of generation or stop token) or the stop string that ended the choice."""
+    @property
+    def n_prompt_tokens(self) -> int: ...
+    @property
+    def n_cached_tokens(self) -> int:
+        """Tokens of the prompt that were found in the cache."""
+    @property
+    def n_generated_tokens(self) -> int: ...
+    @property
+    def timings(self) -> Timings: ...
+    @property
+    def error_kind(self) -> str | None:
+        """Name of the class in ``quire.errors``."""
+    @property
+    def error(self) -> str: ...
+
+@final
+class DecoderConfig:
+    """``n_ctx``: tokens of a prompt and its answer at most.  The rest as in ``SchedulerConfig``.
+
+    ``max_step_tokens`` and ``max_running`` None: the executor's limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_ctx: int,
+        policy: str = "fifo",
+        weights: DynamicWeights = ...,
+        max_step_tokens: int | None = None,
+        max_running: int | None = None,
+        kept_back_blocks: int | None = None,
+        max_preemptions: int = 4,
+    ) -> None: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def weights(self) -> DynamicWeights: ...
+    @property
+    def max_step_tokens(self) -> int | None: ...
+    @property
+    def max_running(self) -> int | None: ...
+    @property
+    def kept_back_blocks(self) -> int | None: ...
+    @property
+    def max_preemptions(self) -> int: ...
+
+@final
+class DecoderStats:
+    """Figures as of the last step: those of ``SchedulerStats``, the pool's, and the decoder's own totals."""
+
+    @property
+    def n_waiting(self) -> int: ...
+    @property
+    def n_running(self) -> int: ...
+    @property
+    def n_following(self) -> int: ...
+    @property
+    def n_preemptions(self) -> int: ...
+    @property
+    def n_prefix_hit_tokens(self) -> int: ...
+    @property
+    def n_recovered_tokens(self) -> int: ...
+    @property
+    def n_computed_tokens(self) -> int: ...
+    @property
+    def n_steps(self) -> int: ...
+    @property
+    def n_failed_steps(self) -> int: ...
+    @property
+    def n_requests(self) -> int:
+        """Active now."""
+    @property
+    def n_generated_tokens(self) -> int: ...
+    @property
+    def n_usable_blocks(self) -> int: ...
+    @property
+    def n_free_blocks(self) -> int: ...
+    @property
+    def n_published_blocks(self) -> int: ...
+    @property
+    def n_evictions(self) -> int: ...
+    @property
+    def n_failed_checks(self) -> int:
+        """How often the pool's invariants did not hold when the decoder went idle; ``failed_check`` says which."""
+    @property
+    def failed_check(self) -> str: ...
+
+@final
+class Decoder:
+    """A native thread that owns an executor: it plans, runs, samples, and never takes the GIL.
+
+    Thread-safe; events go to one consumer, in order: a choice's deltas, then its ``finish``.  ShapeError when the
+    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.
+    """
+
+    def __init__(self, executor: Executor | FakeExecutor, vocab: VocabInfo, config: DecoderConfig) -> None: ...
+    def submit(self, request: Request) -> int:
+        """The request's id.  RequestError or CapacityError for what can never run, and after ``close``."""
+    def cancel(self, request_id: int) -> None:
+        """Each choice that has not ended finishes as ``cancelled``; an unknown request has ended already."""
+    def provide_logits(self, request_id: int, choice: int, logits: npt.NDArray[np.float32]) -> None:
+        """The answer ``[n_vocab]`` to an event of kind ``logits``.
+
+        ShapeError for another size.  An answer that nobody waits for is an error of its request.
+        """
+    def wait(self, timeout_s: float) -> list[Event]:
+        """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one."""
+    @property
+    def event_fd(self) -> int:
+        """Readable while events wait, and after ``close``; for event loops.  Never read it: ``wait(0)`` does."""
+    @property
+    def n_steps(self) -> int:
+        """Steps run so far, at any time."""
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def stats(self) -> DecoderStats: ...
+    def close(self) -> None:
+        """Cancel every request, join the thread, give all blocks back.  The last events still can be waited for."""
+
+@final
+class FakeExecutor:
+    """A model without weights, for tests: its logits are a hash of the tokens that the block tables lead to.
+
+    h = 0; for each token of the context h = mix(h * 31 + token + 1); logit v is the upper 24 bits of mix(h + v) over
+    2^21, with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError;
+    ``nan_after``: the logits of a sequence that has it are NaN; ``step_s``: how long a step takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_vocab: int = 64,
+        n_blocks: int = 65,
+        block_tokens: int = 32,
+        max_rows: int = 256,
+        max_logit_rows: int = 64,
+        max_sequences: int = 64,
+        max_kv_tokens: int = 0,
+        step_s: float = 0.0,
+        fail_on: int | None = None,
+        nan_after: int | None = None,
+    ) -> None: ...

@@ -1,0 +1,119 @@
+#include "engine/active_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx) {
+    if (r.token_ids.empty()) throw RequestError("request", "a prompt must have at least one token but has none");
+    for (size_t i = 0; i < r.token_ids.size(); ++i)
+        if (!vocab.contains(r.token_ids[i]))
+            throw RequestError("request", cat("token ids must be 0 to ", vocab.n_vocab - 1, " but number ", i, " is ",
+                                              r.token_ids[i]));
+    const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
+    if (r.task == Task::prompt_logits ? n_prompt > n_ctx : n_prompt >= n_ctx)
+        throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
+                                          " tokens but the prompt has ", n_prompt));
+}
+
+void check_task(const Request &r) {
+    if ((r.task == Task::generate) == (r.params == nullptr))
+        throw RequestError("request", "params must be given unless prompt_logits is, which generates nothing");
+    if (r.task == Task::prompt_logits && r.processor == LogitsProcessor::outside)
+        throw RequestError("request", "external_logits must not come with prompt_logits, which samples nothing");
+}
+
+} // namespace
+
+ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx)
+    : request(std::move(given)), vocab(std::move(vocab_info)), n_prompt(static_cast<int64_t>(request.token_ids.size())),
+      max_tokens(n_prompt) {
+    check_task(request);
+    check_prompt(request, *vocab, n_ctx);
+    if (request.task == Task::prompt_logits) {
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, StopMatcher({})});
+        return;
+    }
+    const SamplingParams &p = *request.params;
+    p.validate(*vocab);
+    max_tokens = p.max_tokens ? std::min(n_ctx, n_prompt + *p.max_tokens) : n_ctx;
+    const StopText mode = p.include_stop_str_in_output ? StopText::include : StopText::exclude;
+    for (int i = 0; i < p.n; ++i)
+        choices.push_back({{}, ChoiceState::generating, Sampler(request.params, vocab, i), StopMatcher(p.stop, mode)});
+}
+
+SequenceSpec ActiveRequest::take_spec() {
+    return {std::move(request.token_ids),
+            max_tokens,
+            {{}, {}, request.salt},
+            request.priority,
+            request.key,
+            wants_prompt_rows() ? LogitRows::every : LogitRows::last};
+}
+
+bool ActiveRequest::ended() const {
+    return std::ranges::all_of(choices, [](const Choice &c) { return c.state == ChoiceState::ended; });
+}
+
+Event ActiveRequest::event(EventKind kind, int choice) const {
+    Event event;
+    event.request = id;
+    event.choice = choice;
+    event.kind = kind;
+    return event;
+}
+
+Event ActiveRequest::sample(int index, std::span<const float> logits, std::span<const int32_t> tokens, double now_s) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    SampledToken token = choice.sampler->sample(logits, tokens, n_prompt);
+    choice.state = ChoiceState::generating;
+    if (choice.n_generated++ == 0) choice.first_token_s = now_s;
+    Event delta = event(EventKind::delta, index);
+    delta.token_ids = {token.id};
+    if (request.params->logprobs) delta.logprobs.push_back(std::move(token));
+    if (index == 0) delta.prompt_logprobs = std::exchange(prompt_logprobs, {});
+    return delta;
+}
+
+bool ActiveRequest::is_stop_token(int32_t token) const {
+    const SamplingParams &p = *request.params;
+    return (vocab->is_eog(token) && !p.ignore_eos) || std::ranges::count(p.stop_token_ids, token) > 0;
+}
+
+std::optional<Ending> ActiveRequest::ending(int index, Event &delta) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    const SamplingParams &p = *request.params;
+    const int32_t token = delta.token_ids.back();
+    const bool stops = is_stop_token(token);
+    if (!stops || p.include_stop_str_in_output)
+        delta.text = choice.stop_matcher.push(vocab->token_bytes[static_cast<size_t>(token)]);
+    std::optional<Ending> ending;
+    if (const auto matched = choice.stop_matcher.matched())
+        ending = Ending{FinishReason::stop, p.stop[*matched]};
+    else if (stops)
+        ending = Ending{FinishReason::stop, token};
+    else if (n_prompt + choice.n_generated >= max_tokens)
+        ending = Ending{FinishReason::length, {}};
+    if (ending) delta.text += choice.stop_matcher.finish();
+    return ending;
+}
+
+Event ActiveRequest::finish_event(int index, const Ending &ending, double now_s) const {
+    const Choice &choice = choices[static_cast<size_t>(index)];
+    Event finish = event(EventKind::finish, index);
+    finish.finish_reason = ending.reason;
+    finish.stop_reason = ending.stop_reason;
+    finish.n_prompt_tokens = n_prompt;
+    finish.n_cached_tokens = n_cached;
+    finish.n_generated_tokens = choice.n_generated;
+    const double admitted = admitted_s.value_or(now_s);
+    const double first_token = choice.n_generated > 0 ? choice.first_token_s : now_s;
+    finish.timings = {admitted - submitted_s, first_token - admitted, now_s - first_token};
+    return finish;
+}
+
+} // namespace quire

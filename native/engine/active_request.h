@@ -1,0 +1,68 @@
+// A request inside the decoder: its choices, and what is known of its prompt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+#include "engine/stop_matcher.h"
+
+namespace quire {
+
+enum class ChoiceState { generating, awaiting_logits, ended };
+
+struct Choice {
+    SequenceId sequence{};
+    ChoiceState state = ChoiceState::generating;
+    std::optional<Sampler> sampler; // none for prompt_logits
+    StopMatcher stop_matcher;
+    int64_t n_generated = 0;
+    double first_token_s = 0;
+};
+
+// How a choice ended with its last token.
+struct Ending {
+    FinishReason reason;
+    std::variant<std::monostate, int32_t, std::string> stop_reason;
+};
+
+// Times are seconds on the decoder's clock.
+class ActiveRequest {
+  public:
+    // RequestError naming what of the request does not hold.  n_ctx: tokens of prompt and answer at most.
+    ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx);
+    // What the scheduler needs; the request's own copy of the prompt goes with it.
+    SequenceSpec take_spec();
+    int n_choices() const { return static_cast<int>(choices.size()); }
+    bool ended() const;
+    bool wants_prompt_rows() const { return request.task == Task::prompt_logits || request.params->prompt_logprobs; }
+
+    // Draws the next token of a choice into a delta.  RequestError where the logits allow none.
+    Event sample(int choice, std::span<const float> logits, std::span<const int32_t> tokens, double now_s);
+    // Whether the token of the delta was the last one; its text is then complete.
+    std::optional<Ending> ending(int choice, Event &delta);
+    Event event(EventKind kind, int choice) const;
+    Event finish_event(int choice, const Ending &ending, double now_s) const;
+
+    RequestId id{};
+    Request request;
+    std::shared_ptr<const VocabInfo> vocab;
+    std::vector<Choice> choices;
+    std::vector<SampledToken> prompt_logprobs; // until they are handed out
+    int64_t n_prompt;
+    int64_t max_tokens; // prompt and generated
+    int64_t n_cached = 0;
+    double submitted_s = 0;
+    std::optional<double> admitted_s;
+    bool prompt_done = false;
+
+  private:
+    bool is_stop_token(int32_t id) const;
+};
+
+} // namespace quire

@@ -1,0 +1,122 @@
+#include "engine/decoder.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+
+void Inbox::push(Command command) {
+    {
+        std::lock_guard lock(mutex_);
+        if (closed_) throw RequestError("decoder", "requests must come before close() but it is closed");
+        commands_.push_back(std::move(command));
+    }
+    arrived_.notify_one();
+}
+
+void Inbox::close() {
+    {
+        std::lock_guard lock(mutex_);
+        closed_ = true;
+    }
+    arrived_.notify_one();
+}
+
+bool Inbox::closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
+}
+
+std::optional<std::vector<Command>> Inbox::take(Mode mode) {
+    std::unique_lock lock(mutex_);
+    if (mode == Mode::wait) arrived_.wait(lock, [this] { return !commands_.empty() || closed_; });
+    if (closed_ && commands_.empty()) return std::nullopt;
+    return std::exchange(commands_, {});
+}
+
+Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab,
+                 const DecoderConfig &config)
+    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), loop_(executor_, config) {
+    vocab_->validate();
+    if (vocab_->n_vocab != executor_->n_vocab())
+        throw ShapeError("decoder",
+                         cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
+    stats_ = loop_.stats();
+    thread_ = std::thread([this] { run(); });
+}
+
+RequestId Decoder::submit(Request request) {
+    auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
+    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens);
+    const RequestId id{++n_submitted_};
+    active->id = id;
+    active->submitted_s = DecoderLoop::now_s();
+    inbox_.push(std::move(active));
+    return id;
+}
+
+void Decoder::cancel(RequestId request) {
+    try {
+        inbox_.push(CancelCommand{request});
+    } catch (const RequestError &) { // close() cancels everything
+    }
+}
+
+void Decoder::provide_logits(RequestId request, int choice, std::vector<float> logits) {
+    if (logits.size() != static_cast<size_t>(vocab_->n_vocab))
+        throw ShapeError("decoder", cat("logits must have ", vocab_->n_vocab, " values but have ", logits.size()));
+    inbox_.push(LogitsCommand{request, choice, std::move(logits)});
+}
+
+DecoderStats Decoder::stats() const {
+    std::lock_guard lock(stats_mutex_);
+    DecoderStats stats = stats_;
+    stats.n_steps = n_steps();
+    return stats;
+}
+
+void Decoder::close() {
+    inbox_.close();
+    std::call_once(joined_, [this] { thread_.join(); });
+}
+
+void Decoder::apply(Command &command) {
+    if (auto *request = std::get_if<std::unique_ptr<ActiveRequest>>(&command))
+        loop_.start(std::move(*request));
+    else if (const auto *cancel = std::get_if<CancelCommand>(&command))
+        loop_.cancel(cancel->request);
+    else if (const auto *provided = std::get_if<LogitsCommand>(&command))
+        loop_.provide_logits(provided->request, provided->choice, provided->logits);
+}
+
+void Decoder::publish() {
+    DecoderStats stats = loop_.stats();
+    n_steps_.store(stats.n_steps, std::memory_order_relaxed);
+    {
+        std::lock_guard lock(stats_mutex_);
+        std::swap(stats_, stats);
+    }
+    outbox_.push(loop_.take_events());
+}
+
+void Decoder::run() {
+    Inbox::Mode mode = Inbox::Mode::wait;
+    while (auto commands = inbox_.take(mode)) {
+        try {
+            for (Command &command : *commands) apply(command);
+            mode = !inbox_.closed() && loop_.step() ? Inbox::Mode::poll : Inbox::Mode::wait;
+        } catch (const std::exception &error) { // of the loop itself: no request is to blame, and none can go on
+            loop_.fail_all(ErrorKind::internal, error.what());
+            mode = Inbox::Mode::wait;
+        }
+        if (mode == Inbox::Mode::wait) loop_.check();
+        publish();
+    }
+    loop_.cancel_all();
+    loop_.check();
+    publish();
+    outbox_.close();
+}
+
+} // namespace quire

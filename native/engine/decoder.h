@@ -1,0 +1,87 @@
+// The native thread that owns a model.  Everything else talks to it through an inbox and an outbox; it knows nothing of
+// Python.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "engine/decoder_loop.h"
+#include "engine/event_queue.h"
+
+namespace quire {
+
+// What the thread is told.
+struct CancelCommand {
+    RequestId request;
+};
+struct LogitsCommand {
+    RequestId request;
+    int choice;
+    std::vector<float> logits;
+};
+using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, LogitsCommand>;
+
+// The way in.  Many producers, one consumer.
+class Inbox {
+  public:
+    void push(Command command); // RequestError after close()
+    void close();
+    // Commands so far, or none once closed.  `wait`: sleeps until there are some.
+    enum class Mode { poll, wait };
+    std::optional<std::vector<Command>> take(Mode mode);
+    bool closed();
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable arrived_;
+    std::vector<Command> commands_;
+    bool closed_ = false;
+};
+
+// Thread-safe.  Events go to one consumer.
+class Decoder {
+  public:
+    // Starts the thread.  ShapeError when the vocabulary is not the executor's.
+    Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab, const DecoderConfig &config);
+    ~Decoder() { close(); }
+    Decoder(const Decoder &) = delete;
+    Decoder &operator=(const Decoder &) = delete;
+
+    // RequestError or CapacityError for what can never run, and after close().
+    RequestId submit(Request request);
+    void cancel(RequestId request); // unknown requests have ended already
+    void provide_logits(RequestId request, int choice, std::vector<float> logits);
+    std::vector<Event> wait(double timeout_s) { return outbox_.wait(timeout_s); }
+    int event_fd() const { return outbox_.fd(); }
+    int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
+    DecoderStats stats() const;
+    int64_t n_ctx() const { return n_ctx_; }
+    // Cancels every request and joins the thread; the last events still can be waited for.
+    void close();
+    bool closed() { return inbox_.closed(); }
+
+  private:
+    void run();
+    void apply(Command &command);
+    void publish(); // figures first, so that who sees an event sees its effect on them
+    const std::shared_ptr<Executor> executor_;
+    const std::shared_ptr<const VocabInfo> vocab_;
+    const int64_t n_ctx_;
+    DecoderLoop loop_; // the thread's
+    Inbox inbox_;
+    EventQueue outbox_;
+    mutable std::mutex stats_mutex_;
+    DecoderStats stats_;
+    std::atomic<int64_t> n_steps_{0};
+    std::atomic<uint64_t> n_submitted_{0};
+    std::once_flag joined_;
+    std::thread thread_; // last: it uses all of the above
+};
+
+} // namespace quire

@@ -1,0 +1,252 @@
+#include "engine/decoder_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/batch.h"
+
+namespace quire {
+namespace {
+
+int within(std::optional<int> wanted, int limit, const char *what) {
+    if (wanted && *wanted > limit)
+        throw CapacityError("decoder", cat(what, " must be at most the executor's ", limit, " but is ", *wanted));
+    return wanted.value_or(limit);
+}
+
+#ifdef QUIRE_DEBUG
+constexpr bool checks_every_step = true;
+#else
+constexpr bool checks_every_step = false;
+#endif
+
+} // namespace
+
+SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &executor) {
+    if (config.n_ctx < 2)
+        throw RequestError("decoder", cat("n_ctx must have room for a prompt and an answer but is ", config.n_ctx));
+    SchedulerConfig result;
+    result.policy = config.policy;
+    result.weights = config.weights;
+    result.max_step_tokens = within(config.max_step_tokens, executor.max_rows(), "max_step_tokens");
+    result.max_step_logit_rows = executor.max_logit_rows();
+    if (executor.max_kv_tokens() > 0) result.max_step_kv_tokens = executor.max_kv_tokens();
+    const int rows = std::min(result.max_step_tokens, result.max_step_logit_rows);
+    result.max_running = within(config.max_running, std::min(executor.max_sequences(), rows), "max_running");
+    result.kept_back_blocks = config.kept_back_blocks;
+    result.max_preemptions = config.max_preemptions;
+    return result;
+}
+
+DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig &config)
+    : executor_(std::move(executor)),
+      scheduler_(scheduler_config(config, *executor_),
+                 std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
+      n_vocab_(static_cast<size_t>(executor_->n_vocab())) {}
+
+double DecoderLoop::now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void DecoderLoop::start(std::unique_ptr<ActiveRequest> owned) {
+    ActiveRequest &request = *owned;
+    requests_.emplace(request.id, std::move(owned));
+    guarded(request, [&] {
+        const auto ids = scheduler_.submit(request.take_spec(), request.n_choices(), request.submitted_s);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            request.choices[i].sequence = ids[i];
+            owners_.emplace(ids[i], Owner{&request, static_cast<int>(i)});
+        }
+    });
+}
+
+void DecoderLoop::guarded(ActiveRequest &request, const std::function<void()> &work) {
+    try {
+        work();
+    } catch (const Error &error) {
+        fail(request, error.kind(), error.what());
+    } catch (const std::exception &error) {
+        fail(request, ErrorKind::internal, error.what());
+    }
+    if (request.ended()) requests_.erase(request.id);
+}
+
+void DecoderLoop::release(Choice &choice) {
+    if (owners_.erase(choice.sequence) > 0) scheduler_.remove(choice.sequence);
+    choice.state = ChoiceState::ended;
+}
+
+void DecoderLoop::fail(ActiveRequest &request, ErrorKind kind, const std::string &message) {
+    for (Choice &choice : request.choices) release(choice);
+    Event event = request.event(EventKind::error, 0);
+    event.error_kind = kind;
+    event.error = message;
+    events_.push_back(std::move(event));
+}
+
+void DecoderLoop::fail_all(ErrorKind kind, const std::string &message) {
+    for (auto &[id, request] : requests_) fail(*request, kind, message);
+    requests_.clear();
+}
+
+void DecoderLoop::cancel(ActiveRequest &request) {
+    for (int i = 0; i < request.n_choices(); ++i)
+        if (request.choices[static_cast<size_t>(i)].state != ChoiceState::ended)
+            end(request, i, {FinishReason::cancelled, {}});
+}
+
+void DecoderLoop::cancel(RequestId id) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;
+    cancel(*found->second);
+    requests_.erase(found);
+}
+
+void DecoderLoop::cancel_all() {
+    for (auto &[id, request] : requests_) cancel(*request);
+    requests_.clear();
+}
+
+void DecoderLoop::provide_logits(RequestId id, int index, std::span<const float> logits) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return; // cancelled meanwhile
+    ActiveRequest &request = *found->second;
+    guarded(request, [&] {
+        if (index < 0 || index >= request.n_choices() ||
+            request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
+            throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
+        draw(request, index, logits);
+    });
+}
+
+bool DecoderLoop::step() {
+    const Plan plan = scheduler_.plan(now_s());
+    if (plan.items.empty()) return !plan.preempted.empty();
+    for (SequenceId id : plan.admitted)
+        if (ActiveRequest &request = *owners_.at(id).request; !request.admitted_s) {
+            request.admitted_s = now_s();
+            request.n_cached = scheduler_.sequence(id).n_cached;
+        }
+    const float *logits = run(plan);
+    if (!logits) return true;
+    scheduler_.commit(plan);
+    for (const PlanItem &item : plan.items) {
+        const auto owner = owners_.find(item.id); // gone when another choice failed its request
+        if (item.n_logit_rows > 0 && owner != owners_.end()) {
+            const Owner at = owner->second;
+            guarded(*at.request, [&] { take_rows(at, item, logits); });
+        }
+        logits += static_cast<size_t>(item.n_logit_rows) * n_vocab_;
+    }
+    ++totals_.n_steps;
+    if (checks_every_step) check();
+    return true;
+}
+
+const float *DecoderLoop::run(const Plan &plan) {
+    static const float no_rows = 0;
+    ErrorKind kind = ErrorKind::internal;
+    std::string message;
+    try {
+        for (const BlockCopy &copy : plan.copies) executor_->copy_block(index(copy.from), index(copy.to));
+        fill_batch(batch_, plan, scheduler_.pool().block_tokens());
+        const float *logits = executor_->run(batch_);
+        return plan.n_logit_rows > 0 ? logits : &no_rows;
+    } catch (const Error &error) {
+        kind = error.kind();
+        message = error.what();
+    } catch (const std::exception &error) {
+        message = error.what();
+    }
+    ++totals_.n_failed_steps;
+    for (const PlanItem &item : plan.items) // what their slots hold is unknown
+        if (const auto owner = owners_.find(item.id); owner != owners_.end()) {
+            const RequestId id = owner->second.request->id;
+            fail(*owner->second.request, kind, message);
+            requests_.erase(id);
+        }
+    return nullptr;
+}
+
+void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const float *logits) {
+    ActiveRequest &request = *owner.request;
+    const std::span last_row(logits + static_cast<size_t>(item.n_logit_rows - 1) * n_vocab_, n_vocab_);
+    if (request.prompt_done) return next_token(request, owner.choice, last_row);
+    if (request.wants_prompt_rows()) take_prompt_rows(request, item, logits);
+    if (item.first + item.n_tokens < request.n_prompt) return;
+    request.prompt_done = true;
+    for (int choice = 0; choice < request.n_choices(); ++choice) // one row serves every choice
+        if (request.request.task == Task::prompt_logits)
+            end(request, choice, {FinishReason::length, {}});
+        else
+            next_token(request, choice, last_row);
+}
+
+void DecoderLoop::take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits) {
+    const int64_t first = item.first + item.n_tokens - item.n_logit_rows;
+    if (request.request.task == Task::prompt_logits) {
+        Event event = request.event(EventKind::prompt_logits, 0);
+        event.first_position = first;
+        event.n_logit_rows = item.n_logit_rows;
+        event.logits.assign(logits, logits + static_cast<size_t>(item.n_logit_rows) * n_vocab_);
+        events_.push_back(std::move(event));
+        return;
+    }
+    const auto &tokens = scheduler_.sequence(item.id).tokens;
+    const int64_t end = std::min(first + item.n_logit_rows, request.n_prompt - 1);
+    for (int64_t position = first; position < end; ++position, logits += n_vocab_)
+        request.prompt_logprobs.push_back(log_probs_of({logits, n_vocab_}, tokens[static_cast<size_t>(position) + 1],
+                                                       *request.request.params->prompt_logprobs));
+}
+
+void DecoderLoop::next_token(ActiveRequest &request, int index, std::span<const float> logits) {
+    if (request.request.processor == LogitsProcessor::none) return draw(request, index, logits);
+    Choice &choice = request.choices[static_cast<size_t>(index)];
+    choice.state = ChoiceState::awaiting_logits;
+    Event event = request.event(EventKind::logits, index);
+    event.first_position = scheduler_.sequence(choice.sequence).n_tokens() - 1;
+    event.n_logit_rows = 1;
+    event.logits.assign(logits.begin(), logits.end());
+    events_.push_back(std::move(event));
+}
+
+void DecoderLoop::draw(ActiveRequest &request, int index, std::span<const float> logits) {
+    const SequenceId sequence = request.choices[static_cast<size_t>(index)].sequence;
+    Event delta = request.sample(index, logits, scheduler_.sequence(sequence).tokens, now_s());
+    ++totals_.n_generated_tokens;
+    const int32_t token = delta.token_ids.back();
+    const auto ending = request.ending(index, delta);
+    events_.push_back(std::move(delta));
+    if (ending)
+        end(request, index, *ending);
+    else
+        scheduler_.append(sequence, token);
+}
+
+void DecoderLoop::end(ActiveRequest &request, int index, const Ending &ending) {
+    release(request.choices[static_cast<size_t>(index)]);
+    events_.push_back(request.finish_event(index, ending, now_s()));
+}
+
+void DecoderLoop::check() {
+    try {
+        scheduler_.check();
+    } catch (const Error &error) {
+        ++totals_.n_failed_checks;
+        totals_.failed_check = error.what();
+    }
+}
+
+DecoderStats DecoderLoop::stats() const {
+    DecoderStats stats = totals_;
+    stats.scheduler = scheduler_.stats();
+    stats.n_requests = static_cast<int64_t>(requests_.size());
+    stats.n_usable_blocks = scheduler_.pool().n_usable();
+    stats.n_free_blocks = scheduler_.pool().n_free();
+    stats.n_published_blocks = scheduler_.pool().n_published();
+    stats.n_evictions = scheduler_.pool().n_evictions();
+    return stats;
+}
+
+} // namespace quire

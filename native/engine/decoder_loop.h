@@ -1,0 +1,95 @@
+// The decoder without its thread: plans, runs, samples, commits.  One thread at a time.
+//
+// Invariant: a sequence of the scheduler belongs to exactly one choice of one active request, and the other way round
+// for every choice that has not ended.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/active_request.h"
+#include "engine/scheduler.h"
+#include "graph/executor.h"
+
+namespace quire {
+
+struct DecoderConfig {
+    int64_t n_ctx = 0; // tokens of a prompt and its answer at most
+    SchedulingPolicy policy = SchedulingPolicy::fifo;
+    DynamicWeights weights;
+    std::optional<int> max_step_tokens; // none: what the executor can
+    std::optional<int> max_running;     // none: what the executor can
+    std::optional<int> kept_back_blocks;
+    int max_preemptions = SchedulerConfig{}.max_preemptions;
+};
+
+// The budgets of `config` within the executor's; CapacityError naming what exceeds them.
+SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &executor);
+
+struct DecoderStats {
+    SchedulerStats scheduler;
+    int64_t n_steps = 0;
+    int64_t n_failed_steps = 0;
+    int64_t n_requests = 0; // active now
+    int64_t n_generated_tokens = 0;
+    int64_t n_usable_blocks = 0, n_free_blocks = 0, n_published_blocks = 0;
+    int64_t n_evictions = 0;
+    int64_t n_failed_checks = 0; // of the invariants, when idle
+    std::string failed_check;    // what the last one said
+};
+
+class DecoderLoop {
+  public:
+    DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig &config);
+
+    // For any thread: whether a request can fit at all.
+    const Scheduler &scheduler() const { return scheduler_; }
+    static double now_s();
+
+    void start(std::unique_ptr<ActiveRequest> request);
+    void cancel(RequestId id); // an unknown one has ended already
+    void cancel_all();
+    void provide_logits(RequestId id, int choice, std::span<const float> logits);
+    // One step; false when nothing can run before something is said from outside.
+    bool step();
+    void fail_all(ErrorKind kind, const std::string &message);
+    void check(); // the invariants; a failure is counted and does not end anything
+    std::vector<Event> take_events() { return std::exchange(events_, {}); }
+    DecoderStats stats() const;
+
+  private:
+    struct Owner {
+        ActiveRequest *request;
+        int choice;
+    };
+    const float *run(const Plan &plan); // null: the step failed, and so did its requests
+    void take_rows(const Owner &owner, const PlanItem &item, const float *logits);
+    void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);
+    void next_token(ActiveRequest &request, int choice, std::span<const float> logits);
+    void draw(ActiveRequest &request, int choice, std::span<const float> logits);
+    void end(ActiveRequest &request, int choice, const Ending &ending);
+    void release(Choice &choice);
+    void cancel(ActiveRequest &request);
+    void fail(ActiveRequest &request, ErrorKind kind, const std::string &message);
+    // Calls `work` for a request; what it throws ends that request alone.  Forgets the request when it has ended.
+    void guarded(ActiveRequest &request, const std::function<void()> &work);
+
+    std::shared_ptr<Executor> executor_;
+    Scheduler scheduler_;
+    size_t n_vocab_;
+    StepBatch batch_;
+    std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+    std::unordered_map<SequenceId, Owner> owners_;
+    std::vector<Event> events_;
+    DecoderStats totals_;
+};
+
+} // namespace quire

@@ -1,0 +1,72 @@
+// What goes into the decoder and what comes out of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/log_probs.h"
+#include "engine/sampling_params.h"
+
+namespace quire {
+
+enum class RequestId : uint64_t {};
+
+enum class Task {
+    generate,
+    prompt_logits, // no sampling: every row of the prompt's logits is an answer
+};
+// Who looks at a row of logits before a token is drawn from it.
+enum class LogitsProcessor { none, outside };
+
+struct Request {
+    std::vector<int32_t> token_ids;               // the prompt
+    std::shared_ptr<const SamplingParams> params; // none for prompt_logits
+    Task task = Task::generate;
+    LogitsProcessor processor = LogitsProcessor::none;
+    std::string salt; // only requests of one salt share cached blocks
+    int priority = 0; // higher first, under the policies that look at it
+    std::string key;  // requests of one key share their part of the machine
+};
+
+enum class EventKind {
+    delta,         // tokens of a choice and the text that is safe to show
+    logits,        // a row that waits for provide_logits()
+    prompt_logits, // rows of the prompt
+    finish,        // the last event of a choice
+    error,         // the last event of a request, all choices included
+};
+enum class FinishReason { stop, length, cancelled };
+
+struct Timings {
+    double queue_s = 0;   // until first admitted
+    double prefill_s = 0; // from there to the first token
+    double decode_s = 0;  // from there to the last one
+};
+
+struct Event {
+    RequestId request{};
+    int choice = 0;
+    EventKind kind = EventKind::delta;
+    std::string text;                          // delta
+    std::vector<int32_t> token_ids;            // delta
+    std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
+    std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
+    std::vector<float> logits;                 // logits [n_vocab], prompt_logits [rows, n_vocab]
+    int64_t first_position = 0;                // of those rows
+    int64_t n_logit_rows = 0;
+    FinishReason finish_reason = FinishReason::stop;
+    std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice
+    int64_t n_prompt_tokens = 0;                                    // finish
+    int64_t n_cached_tokens = 0;                                    // finish: of the prompt, found in the cache
+    int64_t n_generated_tokens = 0;                                 // finish
+    Timings timings;                                                // finish
+    ErrorKind error_kind = ErrorKind::internal;                     // error
+    std::string error;
+};
+
+} // namespace quire

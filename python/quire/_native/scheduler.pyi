@@ -1,0 +1,171 @@
+"""Scheduling on a clock from outside."""
+
+from collections.abc import Sequence
+
+from quire._native.kv import BlockPool
+
+class DynamicWeights:
+    """What the dynamic policy weighs, each in seconds of waiting that it is worth.
+
+    ``priority_s``: one level of priority; ``token_s``: one pending token, against; ``share_s``: having had all of the
+    computation of late, against; ``half_life_s``: what "of late" means.
+    """
+
+    def __init__(
+        self, *, priority_s: float = 10.0, token_s: float = 0.001, share_s: float = 10.0, half_life_s: float = 30.0
+    ) -> None: ...
+    @property
+    def priority_s(self) -> float: ...
+    @property
+    def token_s(self) -> float: ...
+    @property
+    def share_s(self) -> float: ...
+    @property
+    def half_life_s(self) -> float: ...
+
+class SchedulerConfig:
+    """Who comes first, and how much fits into a step.
+
+    ``policy``: ``fifo`` (arrival), ``shortest-first`` (length of prompt), ``priority`` (priority, then arrival) or
+    ``dynamic`` (age, length, priority, and the request key's share of late).  ``max_step_*`` are the budgets of a step,
+    ``max_running`` that of sequences which hold blocks.  ``kept_back_blocks`` stay free when a sequence is admitted
+    (None: one per running sequence).  After ``max_preemptions`` a sequence is not preempted again.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str = "fifo",
+        weights: DynamicWeights = ...,
+        max_step_tokens: int = 512,
+        max_step_logit_rows: int = 512,
+        max_step_kv_tokens: int | None = None,
+        max_running: int = 64,
+        kept_back_blocks: int | None = None,
+        max_preemptions: int = 4,
+    ) -> None: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def weights(self) -> DynamicWeights: ...
+    @property
+    def max_step_tokens(self) -> int: ...
+    @property
+    def max_step_logit_rows(self) -> int: ...
+    @property
+    def max_step_kv_tokens(self) -> int | None: ...
+    @property
+    def max_running(self) -> int: ...
+    @property
+    def kept_back_blocks(self) -> int | None: ...
+    @property
+    def max_preemptions(self) -> int: ...
+
+class PlanItem:
+    """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``."""
+
+    @property
+    def sequence_id(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def n_tokens(self) -> int: ...
+    @property
+    def n_logit_rows(self) -> int: ...
+
+class Plan:
+    """What a step runs.  ``copies`` are pairs of blocks (from, to) to be copied before, in this order."""
+
+    @property
+    def items(self) -> list[PlanItem]: ...
+    @property
+    def copies(self) -> list[tuple[int, int]]: ...
+    @property
+    def admitted(self) -> list[int]: ...
+    @property
+    def preempted(self) -> list[int]: ...
+    @property
+    def n_tokens(self) -> int: ...
+    @property
+    def n_logit_rows(self) -> int: ...
+
+class SequenceState:
+    """What a sequence was when it was asked for.  ``queue``: ``waiting``, ``running`` or ``following``."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def n_prompt(self) -> int: ...
+    @property
+    def n_computed(self) -> int: ...
+    @property
+    def n_cached(self) -> int: ...
+    @property
+    def n_preemptions(self) -> int: ...
+    @property
+    def has_work(self) -> bool: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def blocks(self) -> list[int]: ...
+
+class SchedulerStats:
+    """Sequences in each queue now, and totals since the beginning."""
+
+    @property
+    def n_waiting(self) -> int: ...
+    @property
+    def n_running(self) -> int: ...
+    @property
+    def n_following(self) -> int: ...
+    @property
+    def n_preemptions(self) -> int: ...
+    @property
+    def n_prefix_hit_tokens(self) -> int:
+        """Tokens of new sequences that were in the cache."""
+    @property
+    def n_recovered_tokens(self) -> int:
+        """Tokens of preempted sequences that still were in the cache when they came back."""
+    @property
+    def n_computed_tokens(self) -> int: ...
+
+class Scheduler:
+    """Decides which tokens of which sequences run in a step.  The clock and the tokens come from outside.
+
+    ``Decoder`` has its own; this one is for simulation.  Not thread-safe.
+    """
+
+    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None: ...
+    def submit(
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        now_s: float,
+        n_choices: int = 1,
+        priority: int = 0,
+        key: str = "",
+        salt: bytes = b"",
+        every_logit_row: bool = False,
+    ) -> list[int]:
+        """One sequence per choice; the first computes the prompt for all.  ``max_tokens``: prompt and generated.
+
+        CapacityError for what can never fit, RequestError for an empty prompt.
+        """
+    def plan(self, now_s: float) -> Plan: ...
+    def commit(self, plan: Plan) -> None:
+        """The step ran.  InternalError when anything happened since the plan."""
+    def append(self, sequence_id: int, token: int) -> None:
+        """The sampled token of a sequence that has no work without it."""
+    def remove(self, sequence_id: int) -> None:
+        """Finished, cancelled or failed: the sequence's blocks are free."""
+    def sequence(self, sequence_id: int) -> SequenceState: ...
+    def __contains__(self, sequence_id: int) -> bool: ...
+    def batch(self, plan: Plan) -> dict[str, list[int]]:
+        """The plan as the flat arrays that an executor reads."""
+    @property
+    def stats(self) -> SchedulerStats: ...
+    def check(self) -> None:
+        """Verify every invariant; InternalError names the one that broke."""

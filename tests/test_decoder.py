@@ -1,0 +1,703 @@
+"""The decoder's thread over a made-up model.
+
+Oracles: the made-up model's logits are a documented hash of a sequence's tokens (native/engine/fake_executor.h),
+written out again here, so that greedy answers, log-probabilities and rows of logits are known without a cache;
+sampled answers are compared with those of the same request alone in a decoder with room to spare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import random
+import select
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from quire._native.engine import (
+    Decoder,
+    DecoderConfig,
+    Event,
+    FakeExecutor,
+    Request,
+    SampledToken,
+    SamplingParams,
+    VocabInfo,
+)
+from quire.errors import CapacityError, RequestError, ShapeError
+
+N_VOCAB = 64
+EOG = 63
+ACCENT = (60, 61)  # the two bytes of one character
+TEXT = [chr(ord("a") + i % 26).encode() for i in range(N_VOCAB)]
+TEXT[ACCENT[0]], TEXT[ACCENT[1]], TEXT[EOG] = b"\xc3", b"\xa9", b""
+U64 = (1 << 64) - 1
+
+
+def mix(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & U64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & U64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & U64
+    return x ^ (x >> 31)
+
+
+def logits_after(tokens: Sequence[int]) -> np.ndarray:
+    h = 0
+    for token in tokens:
+        h = mix((h * 31 + token + 1) & U64)
+    return np.array([(mix((h + v) & U64) >> 40) / 2**21 for v in range(N_VOCAB)], dtype=np.float32)
+
+
+def greedy_without_eog(tokens: Sequence[int], n: int) -> list[int]:
+    """``ignore_eos`` bans the end of generation."""
+    tokens = list(tokens)
+    n_prompt = len(tokens)
+    for _ in range(n):
+        row = logits_after(tokens)
+        row[EOG] = -np.inf
+        tokens.append(int(np.argmax(row)))
+    return tokens[n_prompt:]
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    shifted = row.astype(np.float64) - row.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    return b"".join(TEXT[token] for token in tokens).decode(errors="replace")
+
+
+def prompt(n: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed * 1000 + n)
+    return [rng.randrange(N_VOCAB - 4) for _ in range(n)]
+
+
+def params(**values: object) -> SamplingParams:
+    result = SamplingParams()
+    settings = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True, **values}
+    for name, value in settings.items():
+        setattr(result, name, value)
+    return result
+
+
+@dataclass
+class Answer:
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[SampledToken] = field(default_factory=list)
+    prompt_logprobs: list[SampledToken] = field(default_factory=list)
+    finish: Event | None = None
+    error: Event | None = None
+
+
+class Client:
+    """A decoder and the answers it has given."""
+
+    def __init__(self, *, n_ctx: int = 256, config: dict[str, object] | None = None, **executor: object) -> None:
+        options = {"n_vocab": N_VOCAB, "block_tokens": 4, "n_blocks": 129, **executor}
+        self.decoder = Decoder(
+            FakeExecutor(**options),  # type: ignore[arg-type]
+            VocabInfo(N_VOCAB, [EOG], TEXT),
+            DecoderConfig(n_ctx=n_ctx, **(config or {})),  # type: ignore[arg-type]
+        )
+        self.answers: dict[tuple[int, int], Answer] = {}
+        self.events: list[Event] = []
+        self.open: dict[int, int] = {}  # request -> choices that have not ended
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.decoder.close()
+
+    def submit(self, tokens: Sequence[int], sampling: SamplingParams | None = None, **options: object) -> int:
+        sampling = sampling or params()
+        id_ = self.decoder.submit(Request(tokens, sampling, **options))  # type: ignore[arg-type]
+        self.open[id_] = sampling.n
+        for choice in range(sampling.n):
+            self.answers[id_, choice] = Answer()
+        return id_
+
+    def poll(self, timeout_s: float = 10.0) -> list[Event]:
+        events = self.decoder.wait(timeout_s)
+        for event in events:
+            self.take(event)
+        self.events += events
+        return events
+
+    def take(self, event: Event) -> None:
+        answer = self.answers[event.request_id, event.choice]
+        assert answer.finish is None, "finish must be the last event of a choice"
+        assert answer.error is None, "error must be the last event of a request"
+        if event.kind == "delta":
+            answer.token_ids += event.token_ids
+            answer.text += event.text
+            answer.logprobs += event.logprobs
+            answer.prompt_logprobs += event.prompt_logprobs
+        elif event.kind == "finish":
+            answer.finish = event
+            self.open[event.request_id] -= 1
+        elif event.kind == "error":
+            answer.error = event
+            self.open[event.request_id] = 0
+
+    def run(self, timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while any(self.open.values()):
+            assert time.monotonic() < deadline, "the decoder stands still"
+            self.poll(1.0)
+
+    def answer(self, id_: int, choice: int = 0) -> Answer:
+        return self.answers[id_, choice]
+
+    def expect_all_free(self) -> None:
+        stats = self.decoder.stats()
+        assert (stats.n_free_blocks, stats.n_requests) == (stats.n_usable_blocks, 0)
+        assert (stats.n_running, stats.n_waiting, stats.n_following) == (0, 0, 0)
+        assert (stats.n_failed_checks, stats.failed_check) == (0, "")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client() as client:
+        yield client
+        if not any(client.open.values()):
+            client.expect_all_free()
+
+
+def test_greedy_answers_are_the_models(client: Client) -> None:
+    prompts = [prompt(n, seed=n) for n in (1, 4, 5, 40)]
+    ids = [client.submit(tokens, params(max_tokens=12)) for tokens in prompts]
+    client.run()
+    for id_, tokens in zip(ids, prompts, strict=True):
+        answer = client.answer(id_)
+        expected = greedy_without_eog(tokens, 12)
+        assert answer.token_ids == expected
+        assert answer.text == text_of(expected)
+        assert answer.finish is not None
+        assert (answer.finish.finish_reason, answer.finish.stop_reason) == ("length", None)
+        assert answer.finish.n_prompt_tokens == len(tokens)
+        assert answer.finish.n_generated_tokens == 12
+        timings = answer.finish.timings
+        assert min(timings.queue_s, timings.prefill_s, timings.decode_s) >= 0
+        assert timings.prefill_s + timings.decode_s < 30
+
+
+def mixed_requests() -> list[tuple[list[int], SamplingParams]]:
+    rng = random.Random(7)
+    shared = [prompt(24, seed=100), prompt(17, seed=101)]
+    requests = []
+    for i in range(32):
+        head = shared[i % 3] if i % 3 < 2 else []
+        tokens = head + prompt(rng.randrange(1, 40), seed=i)
+        values: dict[str, object] = {"max_tokens": rng.randrange(4, 48)}
+        if i % 2:
+            values |= {"temperature": 0.9, "top_p": 0.95, "seed": i, "repetition_penalty": 1.1}
+        if i % 5 == 0:
+            values |= {"n": 3, "temperature": 1.0, "seed": 1000 + i}
+        if i % 4 == 0:
+            values |= {"logprobs": 2}
+        if i % 7 == 0:
+            values |= {"prompt_logprobs": 1}
+        requests.append((tokens, params(**values)))
+    return requests
+
+
+def comparable(answer: Answer) -> tuple[object, ...]:
+    def rows(tokens: list[SampledToken]) -> list[object]:
+        return [(token.id, token.logprob, token.top) for token in tokens]
+
+    finish = answer.finish
+    assert finish is not None, answer.error and answer.error.error
+    return (
+        answer.token_ids,
+        answer.text,
+        rows(answer.logprobs),
+        rows(answer.prompt_logprobs),
+        finish.finish_reason,
+        finish.n_generated_tokens,
+    )
+
+
+@pytest.mark.parametrize("policy", ["fifo", "shortest-first", "priority", "dynamic"])
+def test_a_pool_that_is_too_small_gives_the_answers_of_each_request_alone(policy: str) -> None:
+    requests = mixed_requests()
+    alone = []
+    for tokens, sampling in requests:
+        with Client(n_blocks=257) as client:
+            id_ = client.submit(tokens, sampling)
+            client.run()
+            alone.append([comparable(client.answer(id_, choice)) for choice in range(sampling.n)])
+            client.expect_all_free()
+            assert client.decoder.stats().n_preemptions == 0
+    with Client(n_blocks=41, max_rows=64, max_logit_rows=24, max_sequences=16, config={"policy": policy}) as client:
+        ids = [client.submit(tokens, sampling, priority=i % 3) for i, (tokens, sampling) in enumerate(requests)]
+        client.run()
+        for (_, sampling), id_, expected in zip(requests, ids, alone, strict=True):
+            assert [comparable(client.answer(id_, choice)) for choice in range(sampling.n)] == expected
+        stats = client.decoder.stats()
+        assert stats.n_preemptions > 0
+        assert stats.n_prefix_hit_tokens > 0
+        assert stats.n_recovered_tokens > 0
+        assert sum(a.finish.n_cached_tokens for a in client.answers.values() if a.finish) > 0
+        client.expect_all_free()
+
+
+def test_the_thread_never_takes_the_gil() -> None:
+    with Client(step_s=0.001, n_ctx=5000, n_blocks=1300) as client:
+        client.submit(prompt(4), params(max_tokens=None))
+        client.poll()
+        sleep = ctypes.PyDLL(None).usleep  # PyDLL keeps the GIL during the call
+        before = client.decoder.n_steps
+        started = time.monotonic()
+        sleep(1_000_000)
+        after = client.decoder.n_steps
+        assert time.monotonic() - started >= 1.0
+        assert after - before >= 100
+
+
+def test_idle_costs_nothing(client: Client) -> None:
+    client.submit(prompt(5))
+    client.run()
+    steps, cpu_s = client.decoder.n_steps, time.process_time()
+    time.sleep(0.3)
+    assert client.decoder.n_steps == steps
+    assert time.process_time() - cpu_s < 0.1
+
+
+# Refusals
+
+
+def test_refused_at_submission(client: Client) -> None:
+    refused: list[tuple[type[Exception], str, list[int], SamplingParams]] = [
+        (RequestError, "at least one token", [], params()),
+        (RequestError, "0 to 63 but number 2 is 64", [1, 2, 64], params()),
+        (RequestError, "0 to 63 but number 0 is -1", [-1], params()),
+        (RequestError, "context of 256 tokens but the prompt has 256", prompt(256), params()),
+        (RequestError, "temperature", prompt(3), params(temperature=-1.0)),
+        (RequestError, "stop_token_ids", prompt(3), params(stop_token_ids=[64])),
+    ]
+    for error, text, tokens, sampling in refused:
+        with pytest.raises(error, match=text):
+            client.submit(tokens, sampling)
+    with pytest.raises(RequestError, match="params must be given"):
+        client.decoder.submit(Request([1]))
+    with pytest.raises(RequestError, match="generates nothing"):
+        client.decoder.submit(Request([1], params(), prompt_logits=True))
+    assert client.decoder.stats().n_requests == 0
+
+
+def test_what_the_pool_can_never_hold_is_refused_by_both_sizes() -> None:
+    with Client(n_blocks=9) as client:
+        with pytest.raises(CapacityError, match=r"8 blocks of 4 tokens but may reach 34 tokens"):
+            client.submit(prompt(10), params(max_tokens=24))
+        fits = client.submit(prompt(10), params(max_tokens=23))
+        client.run()
+        assert len(client.answer(fits).token_ids) == 23
+        client.expect_all_free()
+
+
+def test_limits_are_the_executors() -> None:
+    for name in ("max_step_tokens", "max_running"):
+        with pytest.raises(CapacityError, match=f"{name} must be at most the executor's 16 but is 17"):
+            Client(max_rows=16, max_sequences=16, config={name: 17})
+    with pytest.raises(RequestError, match="n_ctx"):
+        Client(n_ctx=1)
+    with pytest.raises(ShapeError, match="n_vocab must be the model's 65 but is 64"):
+        Client(n_vocab=65)
+
+
+@pytest.mark.parametrize("n_prompt", [1, 28, 30, 31])
+def test_the_context_ends_exactly_at_its_limit(n_prompt: int) -> None:
+    with Client(n_ctx=32) as client:
+        open_end = client.submit(prompt(n_prompt), params(max_tokens=None))
+        beyond = client.submit(prompt(n_prompt), params(max_tokens=100))
+        client.run()
+        for id_ in (open_end, beyond):
+            answer = client.answer(id_)
+            assert len(answer.token_ids) == 32 - n_prompt
+            assert answer.finish is not None
+            assert answer.finish.finish_reason == "length"
+        with pytest.raises(RequestError, match="context of 32 tokens but the prompt has 32"):
+            client.submit(prompt(32))
+
+
+# Ends
+
+
+def test_end_of_generation_and_stop_tokens(client: Client) -> None:
+    only = {"ignore_eos": False, "temperature": 1.0}
+    eog = client.submit(prompt(5), params(allowed_token_ids=[EOG], **only))
+    stop = client.submit(prompt(5), params(allowed_token_ids=[7], stop_token_ids=[7], **only))
+    shown = client.submit(
+        prompt(5), params(allowed_token_ids=[7], stop_token_ids=[7], include_stop_str_in_output=True, **only)
+    )
+    late = client.submit(prompt(5), params(allowed_token_ids=[7, EOG], logit_bias=[(EOG, 50.0)], min_tokens=3, **only))
+    client.run()
+    results = []
+    for id_ in (eog, stop, shown, late):
+        answer = client.answer(id_)
+        assert answer.finish is not None
+        results.append((answer.token_ids, answer.text, answer.finish.finish_reason, answer.finish.stop_reason))
+    assert results == [
+        ([EOG], "", "stop", EOG),
+        ([7], "", "stop", 7),
+        ([7], "h", "stop", 7),
+        ([7, 7, 7, EOG], "hhh", "stop", EOG),
+    ]
+
+
+def test_stop_strings_are_never_shown_in_part(client: Client) -> None:
+    expected = text_of(greedy_without_eog(prompt(6), 8))
+    stop = expected[3:6]
+    id_ = client.submit(prompt(6), params(stop=["never", stop]))
+    client.run()
+    answer = client.answer(id_)
+    assert answer.text == expected[: expected.index(stop)]
+    assert answer.token_ids == greedy_without_eog(prompt(6), 8)[: expected.index(stop) + 3]
+    assert answer.finish is not None
+    assert (answer.finish.finish_reason, answer.finish.stop_reason) == ("stop", stop)
+
+
+def test_text_held_back_for_a_stop_string_comes_with_the_end(client: Client) -> None:
+    tokens = greedy_without_eog(prompt(6), 4)
+    id_ = client.submit(prompt(6), params(max_tokens=4, stop=[text_of(tokens[2:]) + "!"]))
+    client.run()
+    assert client.answer(id_).text == text_of(tokens)
+    texts = [event.text for event in client.events if event.kind == "delta"]
+    assert texts == [text_of(tokens[:1]), text_of(tokens[1:2]), "", text_of(tokens[2:])]
+
+
+def test_characters_are_never_split(client: Client) -> None:
+    bias = params(max_tokens=3, logit_bias=[(ACCENT[0], 100.0)])
+    id_ = client.submit(prompt(3), bias)
+    whole = client.submit(prompt(3), params(max_tokens=6, allowed_token_ids=list(ACCENT), temperature=1.0, seed=5))
+    client.run()
+    assert client.answer(id_).text == "\ufffd" * 3
+    answer = client.answer(whole)
+    assert answer.text == text_of(answer.token_ids)
+    assert "é" in answer.text
+
+
+# Log-probabilities and logits
+
+
+def test_logprobs_are_the_log_softmax(client: Client) -> None:
+    id_ = client.submit(prompt(6), params(logprobs=3))
+    none = client.submit(prompt(6))
+    client.run()
+    tokens = prompt(6)
+    for sampled in client.answer(id_).logprobs:
+        expected = log_softmax(logits_after(tokens))
+        best = np.argsort(-expected, kind="stable")[:3]
+        assert sampled.logprob == pytest.approx(expected[sampled.id], abs=1e-5)
+        assert [id_ for id_, _ in sampled.top] == best.tolist()
+        assert [value for _, value in sampled.top] == pytest.approx(expected[best].tolist(), abs=1e-5)
+        tokens.append(sampled.id)
+    assert tokens[6:] == client.answer(id_).token_ids
+    assert client.answer(none).logprobs == []
+
+
+@pytest.mark.parametrize("max_logit_rows", [2, 7, 64])
+def test_prompt_logprobs_in_chunks(max_logit_rows: int) -> None:
+    tokens = prompt(30)
+    with Client(max_logit_rows=max_logit_rows) as client:
+        client.submit(tokens)
+        client.run()  # so that the prompt is cached
+        id_ = client.submit(tokens, params(prompt_logprobs=1, max_tokens=2, n=2))
+        client.run()
+        rows = client.answer(id_).prompt_logprobs
+        assert [row.id for row in rows] == tokens[1:]
+        for i, row in enumerate(rows):
+            expected = log_softmax(logits_after(tokens[: i + 1]))
+            assert row.logprob == pytest.approx(expected[tokens[i + 1]], abs=1e-5)
+            assert row.top[0][0] == int(np.argmax(expected))
+        assert client.answer(id_, 1).prompt_logprobs == []
+        assert client.answer(id_).token_ids == greedy_without_eog(tokens, 2)
+        client.expect_all_free()
+
+
+def test_every_row_of_a_prompts_logits() -> None:
+    tokens = prompt(32)
+    with Client(n_ctx=32, max_rows=10, max_logit_rows=7, max_sequences=4) as client:
+        id_ = client.decoder.submit(Request(tokens, prompt_logits=True))
+        rows: dict[int, np.ndarray] = {}
+        finish = None
+        while finish is None:
+            for event in client.decoder.wait(10.0):
+                assert event.request_id == id_
+                if event.kind == "prompt_logits":
+                    assert event.logits is not None
+                    rows |= {event.first_position + i: row for i, row in enumerate(event.logits)}
+                else:
+                    finish = event
+        assert finish.finish_reason == "length"
+        assert finish.n_generated_tokens == 0
+        assert sorted(rows) == list(range(32))
+        for position, row in rows.items():
+            np.testing.assert_array_equal(row, logits_after(tokens[: position + 1]))
+        client.expect_all_free()
+
+
+def test_logits_may_be_processed_outside_while_others_go_on(client: Client) -> None:
+    slow = client.submit(prompt(6), params(max_tokens=3, n=2), external_logits=True)
+    other = client.submit(prompt(9), params(max_tokens=20))
+    rows: list[Event] = []
+    while client.answer(other).finish is None:
+        rows += [event for event in client.poll() if event.kind == "logits"]
+    assert [(event.request_id, event.choice) for event in rows] == [(slow, 0), (slow, 1)]
+    wanted = {0: [5, 9, 11], 1: [2, 2, 3]}
+    for i in range(3):
+        for event in rows:
+            assert event.logits is not None
+            np.testing.assert_array_equal(event.logits, logits_after(prompt(6) + wanted[event.choice][:i]))
+            assert event.first_position == 5 + i
+            changed = np.array(event.logits)
+            changed[wanted[event.choice][i]] = 100.0
+            client.decoder.provide_logits(slow, event.choice, changed)
+        rows = []
+        while len(rows) < 2 and any(client.open.values()):
+            rows += [event for event in client.poll() if event.kind == "logits"]
+    assert [client.answer(slow, choice).token_ids for choice in (0, 1)] == [wanted[0], wanted[1]]
+    with pytest.raises(ShapeError, match="64 values but have 3"):
+        client.decoder.provide_logits(slow, 0, np.zeros(3, np.float32))
+    client.decoder.provide_logits(slow, 0, np.zeros(N_VOCAB, np.float32))  # it has ended: nothing to do
+
+
+def test_logits_that_nobody_waits_for_are_an_error_of_their_request() -> None:
+    with Client(step_s=0.002) as client:
+        id_ = client.submit(prompt(6), params(max_tokens=200))
+        other = client.submit(prompt(5), params(max_tokens=20))
+        client.poll()
+        client.decoder.provide_logits(id_, 0, np.zeros(N_VOCAB, np.float32))
+        client.run()
+        error = client.answer(id_).error
+        assert error is not None
+        assert (error.error_kind, "must be awaited" in error.error) == ("RequestError", True)
+        assert client.answer(other).token_ids == greedy_without_eog(prompt(5), 20)
+
+
+# Choices, seeds, salts
+
+
+def test_choices_are_distinct_and_repeatable(client: Client) -> None:
+    sampling = params(n=4, temperature=1.0, seed=11, max_tokens=10)
+    first = client.submit(prompt(10), sampling)
+    client.run()
+    again = client.submit(prompt(10), sampling)
+    client.submit(prompt(11), params(n=3, temperature=1.0))
+    client.run()
+    answers = [[client.answer(id_, choice).token_ids for choice in range(4)] for id_ in (first, again)]
+    assert answers[0] == answers[1]
+    assert len({tuple(tokens) for tokens in answers[0]}) == 4
+
+
+def test_without_a_seed_requests_differ(client: Client) -> None:
+    ids = [client.submit(prompt(10), params(temperature=1.0, max_tokens=16)) for _ in range(2)]
+    client.run()
+    assert client.answer(ids[0]).token_ids != client.answer(ids[1]).token_ids
+
+
+def test_salts_keep_tenants_apart(client: Client) -> None:
+    cached = []
+    for salt in (b"a", b"a", b"b", b""):
+        id_ = client.submit(prompt(20), salt=salt)
+        client.run()
+        finish = client.answer(id_).finish
+        assert finish is not None
+        cached.append(finish.n_cached_tokens)
+    assert cached == [0, 16, 0, 0]
+
+
+# Cancellation and errors
+
+
+def wait_until(condition: object, client: Client) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        client.poll(0.01)
+
+
+def test_cancellation_in_every_phase() -> None:
+    with Client(step_s=0.005, max_rows=8, max_sequences=2, n_ctx=512) as client:
+        decoding = client.submit(prompt(4), params(max_tokens=None))
+        wait_until(lambda: client.answer(decoding).token_ids, client)
+        prefilling = client.submit(prompt(400, seed=1), params(n=3))
+        queued = client.submit(prompt(6, seed=2))
+        survivor = client.submit(prompt(7, seed=3))
+        wait_until(lambda: client.decoder.stats().n_following == 2, client)
+        for id_ in (queued, prefilling, decoding, 12345, decoding):
+            client.decoder.cancel(id_)
+        client.run()
+        for id_, n_choices in ((decoding, 1), (prefilling, 3), (queued, 1)):
+            for choice in range(n_choices):
+                finish = client.answer(id_, choice).finish
+                assert finish is not None
+                assert finish.finish_reason == "cancelled"
+        assert client.answer(prefilling).token_ids == client.answer(queued).token_ids == []
+        n_decoded = len(client.answer(decoding).token_ids)
+        assert client.answer(decoding).token_ids == greedy_without_eog(prompt(4), n_decoded)
+        assert client.answer(survivor).token_ids == greedy_without_eog(prompt(7, seed=3), 8)
+        client.expect_all_free()
+
+
+def test_cancellation_while_logits_are_outside(client: Client) -> None:
+    id_ = client.submit(prompt(6), external_logits=True)
+    assert [event.kind for event in client.poll()] == ["logits"]
+    client.decoder.cancel(id_)
+    client.run()
+    finish = client.answer(id_).finish
+    assert finish is not None
+    assert finish.finish_reason == "cancelled"
+
+
+def test_a_cancelled_request_is_freed_at_once() -> None:
+    with Client(step_s=0.002, n_ctx=500) as client:
+        id_ = client.submit(prompt(4), params(max_tokens=None))
+        wait_until(lambda: client.answer(id_).token_ids, client)
+        started = time.monotonic()
+        client.decoder.cancel(id_)
+        client.run()
+        assert time.monotonic() - started < 0.25
+        client.expect_all_free()
+
+
+def test_one_bad_request_harms_no_other() -> None:
+    with Client(nan_after=62) as client:
+        seeds = [seed for seed in range(20) if 62 not in greedy_without_eog(prompt(8, seed=seed), 20)]
+        good = [client.submit(prompt(8, seed=seed), params(max_tokens=20)) for seed in seeds]
+        bad = client.submit([*prompt(5), 62, 1], params(n=2))
+        client.run()
+        error = client.answer(bad).error
+        assert error is not None
+        assert error.error_kind == "RequestError"
+        assert "nan" in error.error
+        assert [event.request_id for event in client.events if event.kind == "error"] == [bad]
+        assert len(seeds) > 5
+        for seed, id_ in zip(seeds, good, strict=True):
+            assert client.answer(id_).token_ids == greedy_without_eog(prompt(8, seed=seed), 20)
+        client.expect_all_free()
+
+
+def test_a_step_that_throws_fails_its_own_requests_alone() -> None:
+    with Client(fail_on=62, max_sequences=2, max_rows=16) as client:
+        ids = [client.submit([*prompt(6), 62] if i == 1 else prompt(6, seed=i)) for i in range(6)]
+        client.run()
+        errors = [id_ for id_ in ids if client.answer(id_).error]
+        assert ids[1] in errors
+        assert len(errors) <= 2  # those that ran with it
+        error = client.answer(ids[1]).error
+        assert error is not None
+        assert (error.error_kind, error.error) == (
+            "CapacityError",
+            "[fake_executor] a step must not have token 62 but has it",
+        )
+        for i, id_ in enumerate(ids):
+            if id_ not in errors:
+                assert client.answer(id_).token_ids == greedy_without_eog(prompt(6, seed=i), 8)
+        assert client.decoder.stats().n_failed_steps == 1
+        client.expect_all_free()
+
+
+# The way out
+
+
+def readable(fd: int, timeout_s: float) -> bool:
+    return bool(select.select([fd], [], [], timeout_s)[0])
+
+
+def test_the_file_descriptor_is_readable_while_events_wait(client: Client) -> None:
+    fd = client.decoder.event_fd
+    assert not readable(fd, 0)
+    client.submit(prompt(5))
+    while any(client.open.values()):
+        assert readable(fd, 10)
+        assert client.poll(0)
+    assert not readable(fd, 0.05)
+    assert client.decoder.wait(0.0) == []
+
+
+def test_asyncio_wakes_up_by_the_file_descriptor(client: Client) -> None:
+    async def collect() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_events() -> None:
+            client.poll(0)
+            if not any(client.open.values()):
+                done.set()
+
+        loop.add_reader(client.decoder.event_fd, on_events)
+        client.submit(prompt(5))
+        await asyncio.wait_for(done.wait(), 10)
+        loop.remove_reader(client.decoder.event_fd)
+
+    asyncio.run(collect())
+    assert [event.kind for event in client.events] == ["delta"] * 8 + ["finish"]
+
+
+def test_requests_from_many_threads() -> None:
+    with Client(n_blocks=65) as client:
+        ids: dict[int, tuple[int, int]] = {}
+        lock = threading.Lock()
+
+        def work(thread: int) -> None:
+            for i in range(8):
+                id_ = client.submit(prompt(5 + i, seed=thread), params(max_tokens=6))
+                with lock:
+                    ids[id_] = (thread, i)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.run()
+        assert len(ids) == 48
+        for id_, (thread, i) in ids.items():
+            assert client.answer(id_).token_ids == greedy_without_eog(prompt(5 + i, seed=thread), 6)
+        client.expect_all_free()
+
+
+def test_close_cancels_gives_back_and_refuses() -> None:
+    client = Client(step_s=0.005)
+    ids = [client.submit(prompt(5, seed=i), params(max_tokens=None)) for i in range(3)]
+    client.poll()
+    client.decoder.close()
+    client.decoder.close()
+    assert client.decoder.closed
+    while client.poll(10.0):
+        pass
+    for id_ in ids:
+        finish = client.answer(id_).finish
+        assert finish is not None
+        assert finish.finish_reason == "cancelled"
+    client.expect_all_free()
+    with pytest.raises(RequestError, match="before close"):
+        client.submit(prompt(5))
+    client.decoder.cancel(ids[0])
+    started = time.monotonic()
+    assert client.decoder.wait(10.0) == []
+    assert time.monotonic() - started < 1
+
+
+def test_a_decoder_that_is_dropped_ends_its_thread() -> None:
+    client = Client(step_s=0.002)
+    client.submit(prompt(5), params(max_tokens=None))
+    n_threads = len(list_threads())
+    del client
+    assert len(list_threads()) == n_threads - 1
+
+
+def list_threads() -> list[str]:
+    try:
+        from os import listdir
+
+        return listdir("/proc/self/task")
+    except FileNotFoundError:
+        pytest.skip("/proc is absent")
