@@ -92,6 +92,12 @@ py::list string_bytes(const GgufReader &self, const std::string &key) {
     return list;
 }
 
+py::tuple packed_strings(const GgufReader &self, const std::string &key) {
+    const GgufValue &value = existing(self, key);
+    if (value.type != GgufType::string) throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
+    return py::make_tuple(py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size()), value.n);
+}
+
 std::string value_type(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
     return cat(type_name(value.type), value.is_array ? "[]" : "");
@@ -129,6 +135,7 @@ void bind_gguf(py::module_ &m) {
         .def("value", &value_object, py::arg("key"))
         .def("value_type", &value_type, py::arg("key"))
         .def("string_bytes", &string_bytes, py::arg("key"))
+        .def("packed_strings", &packed_strings, py::arg("key"))
         .def("tensors", &GgufReader::tensors)
         .def("has_tensor", [](const GgufReader &self, const std::string &name) { return self.find_tensor(name) != nullptr; }, py::arg("name"))
         .def("tensor_info", &existing_tensor, py::arg("name"))

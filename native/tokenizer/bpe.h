@@ -89,6 +89,7 @@ class BytePairModel {
         if (last_joined_ >= n_tokens_ || !indexed_[last_joined_] || pieces_[last_joined_] != joined) {
             last_joined_ = piece_of(joined);
         }
+        joints_.add(joined[n_left - 1], joined[n_left]);
         merges_.insert(first, second, {n_merges_++, last_joined_});
     }
 
@@ -100,7 +101,7 @@ class BytePairModel {
 
     // Append the ids of `text`.
     void encode(std::string_view text, const MatchRules &rules, Stage stage, std::vector<int32_t> &ids) const {
-        Merger merger(merges_, n_merges_, byte_pieces_.data());
+        Merger merger(merges_, n_merges_, byte_pieces_.data(), joints_);
         auto add_id = [&](int32_t id) { ids.push_back(id); };
         auto plain = [&](size_t begin, size_t end) {
             split(passes, 0, text.data(), begin, end,
@@ -183,6 +184,7 @@ class BytePairModel {
     std::vector<std::pair<std::string, uint32_t>> aliases_;
     StringIndex index_;
     MergeIndex merges_;
+    Joints joints_;
     std::array<uint32_t, 256> byte_pieces_{};
     std::array<AddedTokens, 2> added_;
     std::unique_ptr<std::atomic<uint8_t>[]> makes_itself_;

@@ -5,11 +5,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint64_t
+from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, RequestError
 
 cdef extern from "<string_view>" namespace "std" nogil:
@@ -132,8 +134,11 @@ cdef class BytePairEncoder:
             for text, kind in zip(tokens, kinds):
                 self.model.add_token(view_of(text), <TokenKind>(<int32_t>kind))
             self.model.end_tokens()
-            for merge in merges:
-                self._add_merge(merge)
+            if isinstance(merges, PackedStrings):
+                self._add_packed_merges(merges.data, merges.n)
+            else:
+                for merge in merges:
+                    self._add_merge(merge)
             self.model.end_merges()
         except RequestError:
             raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not") from None
@@ -143,21 +148,37 @@ cdef class BytePairEncoder:
 
     cdef _add_merge(self, object merge):
         cdef string_view view, right
-        cdef const char *data
-        cdef size_t at
         if not isinstance(merge, str):
             left_text, right_text = merge
             view, right = view_of(left_text), view_of(right_text)
             self.model.add_merge(view, right)
             return
-        view = view_of(merge)
-        data = view.data()
-        at = 1
+        self._add_joined_merge(view_of(merge))
+
+    cdef _add_joined_merge(self, string_view view):
+        """A merge as two words with a space between; the first may begin with a space of its own."""
+        cdef const char *data = view.data()
+        cdef size_t at = 1
         while at < view.size() and data[at] != 32:
             at += 1
         if at >= view.size():
+            merge = PyUnicode_DecodeUTF8(data, view.size(), "replace")
             raise ValueError(f"a merge must be two words with a space between but is {merge!r}")
         self.model.add_merge(string_view(data, at), string_view(data + at + 1, view.size() - at - 1))
+
+    cdef _add_packed_merges(self, bytes data, size_t n):
+        cdef const char *at = PyBytes_AS_STRING(data)
+        cdef size_t left = PyBytes_GET_SIZE(data), i
+        cdef uint64_t size
+        for i in range(n):
+            if left < 8:
+                raise ValueError("packed merges must not end early")
+            memcpy(&size, at, 8)
+            if size > left - 8:
+                raise ValueError("packed merges must not end early")
+            self._add_joined_merge(string_view(at + 8, size))
+            at += 8 + size
+            left -= 8 + size
 
     cdef _add_added(self, object added):
         """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""

@@ -2,6 +2,7 @@
 // short words by looking at all pairs again, long ones by a queue over a linked list, so that the time is linear.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -12,13 +13,44 @@
 
 namespace quire::tokenizer {
 
+// Pairs of bytes that some merge brings together.  Between two others no merge ever joins anything, so that a long word
+// falls into parts there.
+class Joints {
+  public:
+    void add(char left, char right) { pairs_[index(left, right)] = true; }
+    bool operator()(char left, char right) const { return pairs_[index(left, right)]; }
+
+  private:
+    static size_t index(char left, char right) {
+        return static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right);
+    }
+    std::bitset<65536> pairs_;
+};
+
 class Merger {
   public:
-    Merger(const MergeIndex &merges, size_t n_ranks, const uint32_t *byte_pieces)
-        : merges_(merges), n_ranks_(n_ranks), byte_pieces_(byte_pieces) {}
+    Merger(const MergeIndex &merges, size_t n_ranks, const uint32_t *byte_pieces, const Joints &joints)
+        : merges_(merges), n_ranks_(n_ranks), byte_pieces_(byte_pieces), joints_(joints) {}
 
     // The pieces that `word` (not empty) falls into; valid until the next call.
     const std::vector<uint32_t> &merge(std::string_view word) {
+        if (word.size() <= short_word) return merge_part(word);
+        parts_.clear();
+        size_t begin = 0;
+        for (size_t i = 1; i <= word.size(); ++i) {
+            if (i < word.size() && joints_(word[i - 1], word[i])) continue;
+            const std::vector<uint32_t> &part = merge_part(word.substr(begin, i - begin));
+            parts_.insert(parts_.end(), part.begin(), part.end());
+            begin = i;
+        }
+        return parts_;
+    }
+
+  private:
+    static constexpr size_t short_word = 96;
+    static constexpr uint32_t none = 0xffffffff;
+
+    const std::vector<uint32_t> &merge_part(std::string_view word) {
         pieces_.resize(word.size());
         for (size_t i = 0; i < word.size(); ++i) pieces_[i] = byte_pieces_[static_cast<uint8_t>(word[i])];
         if (word.size() <= short_word) {
@@ -28,10 +60,6 @@ class Merger {
         }
         return pieces_;
     }
-
-  private:
-    static constexpr size_t short_word = 96;
-    static constexpr uint32_t none = 0xffffffff;
 
     Merge pair(size_t left, size_t right) const { return merges_.find(pieces_[left], pieces_[right]); }
 
@@ -107,7 +135,8 @@ class Merger {
     const MergeIndex &merges_;
     size_t n_ranks_;
     const uint32_t *byte_pieces_;
-    std::vector<uint32_t> pieces_, places_;
+    const Joints &joints_;
+    std::vector<uint32_t> pieces_, places_, parts_;
     std::vector<Link> links_;
     std::optional<RankQueue> queue_; // made for the first long word
 };

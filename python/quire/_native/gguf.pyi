@@ -37,6 +37,9 @@ class Reader:
         """``"u32"``, ``"string[]"``, ...; KeyError when absent."""
     def string_bytes(self, key: str) -> list[bytes]:
         """A string array's (or a string's) raw bytes; LoadError when it holds no strings."""
+    def packed_strings(self, key: str) -> tuple[bytes, int]:
+        """A string array as the file holds it, each with its length in 8 bytes before it, and the number of strings;
+        LoadError when it holds no strings."""
     def tensors(self) -> list[TensorInfo]: ...
     def has_tensor(self, name: str) -> bool: ...
     def tensor_info(self, name: str) -> TensorInfo: ...

@@ -28,7 +28,7 @@ def end_of_generation_ids(texts: Sequence[str], kinds: Sequence[int], special_id
     In the harmony and solar formats ``<|end|>`` ends a part of an answer only, and so does not count.
     """
     found = {special_ids[key] for key in KEYS if key in special_ids}
-    marked = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
+    marked = frozenset({TokenKind.CONTROL, TokenKind.USER_DEFINED})
     names = {texts[id]: id for id, kind in enumerate(kinds) if kind in marked and texts[id] in NAMES}
     found.update(names.values())
     harmony, solar = {"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from quire._native.gguf import Reader
+from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.end_of_generation import NAMES
 from quire.tokenizer.pretokenizers import named
@@ -15,14 +16,18 @@ from quire.tokenizer.vocabulary import SPECIAL_KEYS, TokenKind, Vocabulary
 
 __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
+MERGES = "tokenizer.ggml.merges"
 FAMILIES = ("gpt2",)
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """The vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
     reader = Reader(os.fspath(path), load="mmap")
-    keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.")]
-    return vocabulary_of_metadata({key: reader.value(key) for key in keys})
+    keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key != MERGES]
+    metadata = {key: reader.value(key) for key in keys}
+    if reader.has(MERGES) and reader.value_type(MERGES) == "string[]":
+        metadata[MERGES] = PackedStrings(*reader.packed_strings(MERGES))
+    return vocabulary_of_metadata(metadata)
 
 
 def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
@@ -47,7 +52,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     return Vocabulary(
         texts=texts,
         kinds=_kinds(metadata, texts),
-        merges=_strings(metadata, "tokenizer.ggml.merges"),
+        merges=_strings(metadata, MERGES),
         pre_tokenizer=pre_tokenizer,
         special_ids=special_ids,
         prefix_ids=(special_ids["bos"],) if add_bos and "bos" in special_ids else (),
@@ -67,11 +72,12 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str]) -> list[int]:
         return [TokenKind.NORMAL] * len(texts)
     if not isinstance(values, (list, np.ndarray)):
         raise LoadError(f"[tokenizer] {key} must be an array but is {type(values).__name__}")
-    kinds: list[int] = values if isinstance(values, list) else values.tolist()
-    for odd in set(kinds) - set(TokenKind):
+    kinds: list[int] = list(values) if isinstance(values, list) else values.tolist()
+    used = set(kinds)
+    for odd in used - set(TokenKind):
         raise LoadError(f"[tokenizer] {key} must hold kinds of byte-level BPE, 1 to 5, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
-    for id, kind in enumerate(kinds):
+    for id, kind in enumerate(kinds if TokenKind.USER_DEFINED in used else ()):
         if kind == TokenKind.USER_DEFINED and texts[id] in NAMES:
             kinds[id] = TokenKind.CONTROL
     return kinds
@@ -84,9 +90,11 @@ def _string(metadata: Mapping[str, object], key: str, default: str | None = None
     return value
 
 
-def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
+def _strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     value = metadata.get(key)
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+    if isinstance(value, PackedStrings):
+        return value
+    if not isinstance(value, list) or not set(map(type, value)) <= {str}:
         raise LoadError(f"[tokenizer] {key} must be an array of strings but is {type(value).__name__}")
     return value
 

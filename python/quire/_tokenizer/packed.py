@@ -1,0 +1,40 @@
+"""String arrays as GGUF files hold them, unpacked only when looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
+
+__all__ = ["PackedStrings"]
+
+
+class PackedStrings(Sequence[str]):
+    """A list of ``n`` strings in ``data``, each its length in 8 bytes (little-endian) and its UTF-8.
+
+    The native tokenizers read ``data`` as it is: a big vocabulary has a few hundred thousand merges that nobody else
+    looks at.
+    """
+
+    def __init__(self, data: bytes, n: int) -> None:
+        self.data = data
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._strings[index]
+
+    @cached_property
+    def _strings(self) -> list[str]:
+        found, at = [], 0
+        for _ in range(self.n):
+            end = at + 8 + int.from_bytes(self.data[at : at + 8], "little")
+            found.append(self.data[at + 8 : end].decode("utf-8", "surrogateescape"))
+            at = end
+        return found
