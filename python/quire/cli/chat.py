@@ -1,0 +1,169 @@
+"""``quire chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import QuireError, UnsupportedError
+from ..sampling import SamplingParams
+from .model_options import ModelOptions, model_options
+from .sampling_options import sampling_options
+from .session import Session
+from .text import Writer, note, one_line
+
+if TYPE_CHECKING:
+    from ..engine import LLM
+
+__all__ = ["command"]
+
+HELP = """\
+/help        this list
+/reset       forget the conversation
+/save FILE   write the conversation to FILE as JSON
+/exit        leave (Ctrl-D too)
+Ctrl-C stops an answer.  A line that ends in \\ goes on in the next one."""
+PROMPT, MORE = "> ", "... "
+
+
+@click.command("chat", short_help="Talk to a model.")
+@model_options()
+@sampling_options
+@click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
+@click.option(
+    "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Keep the lines you type in FILE, too."
+)
+@click.pass_obj
+def command(
+    session: Session, *, model: ModelOptions, params: SamplingParams, system: str | None, history: str | None
+) -> None:
+    """Talk to a model.  /help lists what can be typed beside messages."""
+    with session.open(model) as llm:
+        if llm.tokenizer.chat_template is None:
+            raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
+        _use_history(history)
+        Conversation(llm, params, system).talk()
+        _keep_history(history)
+
+
+class Conversation:
+    """The messages so far.  Between turns they end with an answer, or hold the system message at most."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+        self._llm = llm
+        self._params = params
+        self._start = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._start)
+        self._saved: set[Path] = set()
+        self._commands = {"/help": self._help, "/reset": self._reset, "/save": self._save}
+
+    def talk(self) -> None:
+        """Read and answer until the user leaves."""
+        while True:
+            try:
+                text = _read_message()
+            except EOFError:
+                if sys.stdin.isatty():
+                    print()
+                return
+            except KeyboardInterrupt:
+                print()
+                note("/exit or Ctrl-D leaves")
+                continue
+            if text.strip() in ("/exit", "/quit"):
+                return
+            if text.startswith("/"):
+                self._obey(text)
+            elif text.strip():
+                self._answer(text)
+
+    def _obey(self, text: str) -> None:
+        name, _, argument = text.strip().partition(" ")
+        if name not in self._commands:
+            note(f"{one_line(name)} is unknown: /help lists what there is")
+            return
+        self._commands[name](argument.strip())
+
+    def _answer(self, text: str) -> None:
+        """Stream an answer.  What was said before Ctrl-C stays in the conversation; a failed turn does not."""
+        messages = [*self._messages, {"role": "user", "content": text}]
+        parts: list[str] = []
+        finish_reason: str | None = "cancelled"
+        writer = Writer()
+        try:
+            with closing(self._llm.chat_stream(messages, self._params)) as deltas:
+                for delta in deltas:
+                    parts.append(delta.text)
+                    writer.write(delta.text)
+                    finish_reason = delta.finish_reason
+        except KeyboardInterrupt:
+            pass
+        except QuireError as error:
+            writer.end_line()
+            note(f"{one_line(str(error))} (/reset begins anew)")
+            return
+        writer.end_line()
+        if finish_reason == "length":
+            note("the answer ends here: it reached -n, or the context is full (/reset begins anew)")
+        if parts:
+            self._messages = [*messages, {"role": "assistant", "content": "".join(parts)}]
+
+    def _help(self, _: str) -> None:
+        print(HELP)
+
+    def _reset(self, _: str) -> None:
+        self._messages = list(self._start)
+        note("the conversation is forgotten")
+
+    def _save(self, argument: str) -> None:
+        if not argument:
+            note("/save must have the name of a file")
+            return
+        path = Path(argument).expanduser()
+        value = {"model": self._llm.model_name, "messages": self._messages}
+        try:
+            # Never over a file that is not this conversation's own.
+            with path.open("w" if path.resolve() in self._saved else "x", encoding="utf-8") as file:
+                json.dump(value, file, ensure_ascii=False, indent=2)
+                file.write("\n")
+        except OSError as error:
+            note(f"[save] {one_line(str(path))}: {error.strerror}")
+            return
+        self._saved.add(path.resolve())
+        note(f"saved {len(self._messages)} messages to {one_line(str(path))}")
+
+
+def _read_message() -> str:
+    """A line, with those that it is continued in.  EOFError at the end, KeyboardInterrupt for Ctrl-C."""
+    is_terminal = sys.stdin.isatty()
+    lines = [input(PROMPT if is_terminal else "")]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(input(MORE if is_terminal else ""))
+    return "\n".join(lines)
+
+
+def _use_history(path: str | None) -> None:
+    """Have the arrow keys bring back earlier lines, where Python has readline."""
+    try:
+        import readline
+    except ImportError:
+        if path is not None:
+            raise UnsupportedError("[chat] --history must have Python's readline but it is not there") from None
+        return
+    if path is not None and os.path.exists(path):
+        readline.read_history_file(path)
+
+
+def _keep_history(path: str | None) -> None:
+    if path is not None:
+        import readline
+
+        readline.set_history_length(1000)
+        readline.write_history_file(path)

@@ -1,0 +1,200 @@
+"""``quire info``: what a GGUF file holds, and what running it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import QuireError, UnsupportedError
+from .session import model_path
+from .tables import print_table
+from .text import one_line, size_text
+
+if TYPE_CHECKING:
+    from .._native.gguf import TensorInfo
+    from ..engine.config import KvDType
+    from ..gguf import GGUFReader
+
+__all__ = ["command"]
+
+BLOCK_TOKENS = 32
+DEFAULT_N_CTX = 4096
+# Entries of an array that are shown; a vocabulary has a hundred thousand.
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a context of ``n_ctx`` tokens takes, by use."""
+
+    n_ctx: int
+    kv_dtype: KvDType
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.compute_bytes
+
+
+@click.command("info", short_help="Show what a GGUF file holds.")
+@click.argument("file", required=False)
+@click.option(
+    "-c",
+    "--ctx-size",
+    "n_ctx",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Memory for so many tokens [the model's own, at most {DEFAULT_N_CTX}].",
+)
+@click.option(
+    "--kv-dtype",
+    type=click.Choice(["f32", "f16", "bf16"]),
+    default="f16",
+    show_default=True,
+    help="Type of the KV cache.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
+def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
+    """Show metadata, tensors, types and sizes of FILE (or the package's model) and the memory that it needs."""
+    from ..gguf import GGUFReader
+
+    path = model_path(file)
+    if path.is_dir():
+        raise UnsupportedError(f"[info] FILE must be a GGUF file but '{path}' is a folder")
+    reader = GGUFReader(path)
+    memory: Memory | None = None
+    reason = ""
+    try:
+        memory = _memory(reader, n_ctx, kv_dtype)
+    except QuireError as error:
+        # A vocabulary alone, or an architecture of others, is still worth showing.
+        reason = str(error)
+    if as_json:
+        print(json.dumps(_as_object(reader, memory, reason)))
+    else:
+        _print(reader, memory, reason)
+
+
+def _memory(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Memory:
+    """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
+    from .._native.core import find_device
+    from .._native.graph import Executor, cache_bytes_per_block
+    from ..models import load_model
+
+    model = load_model(reader)
+    n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
+    n_blocks = -(-n_ctx // BLOCK_TOKENS) + 1  # and the null block
+    executor = Executor(model.trace, find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype)
+    return Memory(
+        n_ctx=n_ctx,
+        kv_dtype=kv_dtype,
+        weights_bytes=sum(info.size_bytes for info in reader.tensors),
+        cache_bytes=n_blocks * cache_bytes_per_block(model.cache, kv_dtype),
+        compute_bytes=executor.memory_bytes["compute"],
+    )
+
+
+def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
+    """Of each dtype: name, number of tensors, of elements, of bytes; the most bytes first."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for info in tensors:
+        n, elements, size = found.get(str(info.dtype), (0, 0, 0))
+        found[str(info.dtype)] = (n + 1, elements + math.prod(info.shape), size + info.size_bytes)
+    return sorted(((name, *counts) for name, counts in found.items()), key=lambda row: -row[3])
+
+
+def _entries(reader: GGUFReader, key: str) -> tuple[str, int, list[object]] | None:
+    """Type, length and beginning of an array, or None for a single value."""
+    kind = reader.metadata.type_of(key)
+    if not kind.endswith("[]"):
+        return None
+    value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata.array(key)
+    first: list[object] = [
+        item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else item.item() for item in value[:SHOWN]
+    ]
+    return kind, len(value), first
+
+
+def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
+    n_elements = sum(math.prod(info.shape) for info in reader.tensors)
+    parts = f" in {reader.n_files} files" if reader.n_files > 1 else ""
+    print(
+        f"{one_line(reader.path)}: GGUF {reader.version}, {size_text(reader.size_bytes)}{parts}, "
+        f"{len(reader.tensors)} tensors, {n_elements:,} parameters"
+    )
+    print_table(
+        ("key", "type", "value"), ((k, reader.metadata.type_of(k), _value_text(reader, k)) for k in reader.metadata)
+    )
+    print_table(
+        ("tensor", "shape", "dtype", "size>"),
+        ((t.name, " x ".join(map(str, t.shape)), str(t.dtype), size_text(t.size_bytes)) for t in reader.tensors),
+    )
+    print_table(
+        ("dtype", "tensors>", "parameters>", "size>"),
+        ((name, str(n), f"{elements:,}", size_text(size)) for name, n, elements, size in _types(reader.tensors)),
+    )
+    if memory is None:
+        print(f"memory: not known: {one_line(reason)}")
+        return
+    print_table(
+        (f"memory for a context of {memory.n_ctx}", "size>"),
+        (
+            ("weights", size_text(memory.weights_bytes)),
+            (f"KV cache ({memory.kv_dtype})", size_text(memory.cache_bytes)),
+            ("compute", size_text(memory.compute_bytes)),
+            ("together", size_text(memory.total_bytes)),
+        ),
+    )
+
+
+def _value_text(reader: GGUFReader, key: str) -> str:
+    array = _entries(reader, key)
+    if array is None:
+        value = reader.metadata[key]
+        return _shortened(value if isinstance(value, str) else str(value))
+    _, n, first = array
+    return f"{n}: " + ", ".join(_shortened(repr(item), 24) for item in first) + (", ..." if n > SHOWN else "")
+
+
+def _shortened(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[str, object]:
+    metadata: dict[str, object] = {}
+    for key in reader.metadata:
+        array = _entries(reader, key)
+        if array is None:
+            metadata[key] = _json_value(reader.metadata[key])
+        else:
+            kind, n, first = array
+            metadata[key] = {"type": kind, "length": n, "first": [_json_value(item) for item in first]}
+    return {
+        "path": reader.path,
+        "version": reader.version,
+        "n_files": reader.n_files,
+        "size_bytes": reader.size_bytes,
+        "alignment": reader.alignment,
+        "metadata": metadata,
+        "tensors": [
+            {"name": t.name, "shape": list(t.shape), "dtype": str(t.dtype), "size_bytes": t.size_bytes}
+            for t in reader.tensors
+        ],
+        "types": [
+            {"dtype": name, "n_tensors": n, "n_parameters": elements, "size_bytes": size}
+            for name, n, elements, size in _types(reader.tensors)
+        ],
+        "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
+        "memory_unknown_because": reason or None,
+    }
+
+
+def _json_value(value: object) -> object:
+    """JSON has no NaN and no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

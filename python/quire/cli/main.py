@@ -1,0 +1,112 @@
+"""``quire``: finds the command, and turns errors into one line and an exit code.
+
+Exit codes: 0 done, 1 an error of Quire or of the system, 2 wrong usage, 3 a file or model that cannot be loaded,
+130 Ctrl-C, 141 when the reader of a pipe went away.  ``QUIRE_LOG=debug`` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from ..errors import LoadError, QuireError
+from .session import Session
+
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USAGE", "cli", "main"]
+
+EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
+COMMANDS = ("run", "chat", "info", "tokenize", "convert", "devices", "bench")
+
+
+class _Commands(click.Group):
+    """Imports the module of a command when its name is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"quire.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from .._native import __version__
+
+        click.echo(f"quire {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """Run language models from pages of KV cache.
+
+    Errors are one line on standard error and an exit code: 1 an error, 2 wrong usage, 3 a file or model that cannot be
+    loaded, 130 Ctrl-C.  QUIRE_LOG=debug adds the traceback.
+    """
+
+
+def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
+    """Run the command line with ``arguments`` (those of the process) and return its exit code."""
+    _never_fail_to_print()
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("quire", given, obj=session or Session()) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:  # after --help and --version
+        return exit_.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The rest of the output, in Python's buffer, must not fail again when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except Exception as error:
+        return _report(error)
+    return 0
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong in a line; the exit code for it."""
+    if os.environ.get("QUIRE_LOG") == "debug":
+        import traceback
+
+        traceback.print_exception(error)
+    line, code = _described(error)
+    print(f"quire: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "quire"
+        return f"[{path.rpartition(' ')[2]}] {error.format_message()} ({path} --help)", EXIT_USAGE
+    if isinstance(error, click.ClickException):
+        return f"[quire] {error.format_message()}", EXIT_ERROR
+    if isinstance(error, QuireError):
+        return str(error), EXIT_LOAD if isinstance(error, LoadError) else EXIT_ERROR
+    if isinstance(error, OSError):
+        name = f" '{error.filename}'" if error.filename is not None else ""
+        return f"[system] {error.strerror or error}{name}", EXIT_ERROR
+    if isinstance(error, MemoryError):
+        return "[system] there must be enough memory but there is not", EXIT_ERROR
+    return f"[internal] {type(error).__name__}: {error} (QUIRE_LOG=debug shows where)", EXIT_ERROR
+
+
+def _never_fail_to_print() -> None:
+    """A character that the terminal's encoding lacks is shown as its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

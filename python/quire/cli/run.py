@@ -1,0 +1,94 @@
+"""``quire run``: one answer on standard output, and nothing else there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import RequestError, UnsupportedError
+from ..sampling import SamplingParams
+from .model_options import ModelOptions, model_options
+from .sampling_options import sampling_options
+from .session import Session
+from .text import Writer
+
+if TYPE_CHECKING:
+    from ..engine import LLM, GenerationResult
+
+__all__ = ["command"]
+
+
+@click.command("run", short_help="Answer one prompt.")
+@click.argument("prompt", required=False)
+@model_options()
+@sampling_options
+@click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
+@click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the answer is complete.")
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    prompt: str | None,
+    model: ModelOptions,
+    params: SamplingParams,
+    system: str | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Answer PROMPT, through the model's chat template when it has one.
+
+    Without PROMPT, or with -, it is read from standard input.  The answer is streamed to standard output.
+    """
+    if raw and system is not None:
+        raise click.UsageError("--system is part of a chat: not with --raw")
+    text = _read_prompt(prompt)
+    with session.open(model) as llm:
+        if not raw and system is not None and llm.tokenizer.chat_template is None:
+            raise UnsupportedError("[run] --system must have a chat template to stand in but the model has none")
+        use_chat = not raw and llm.tokenizer.chat_template is not None
+        messages = [{"role": "user", "content": text}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        if as_json:
+            result = llm.chat(messages, params) if use_chat else llm.generate(text, params)[0]
+            print(json.dumps(_as_object(llm, result), ensure_ascii=False))
+            return
+        writer = Writer()
+        with closing(llm.chat_stream(messages, params) if use_chat else llm.stream(text, params)) as deltas:
+            try:
+                for delta in deltas:
+                    writer.write(delta.text)
+            finally:
+                writer.end_line()
+
+
+def _read_prompt(prompt: str | None) -> str:
+    if prompt is None and sys.stdin.isatty():
+        raise click.UsageError("a PROMPT must be given, or text on standard input")
+    if prompt is None or prompt == "-":
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise RequestError(f"[run] standard input must be UTF-8 but byte {error.start} is not") from None
+    if not prompt:
+        raise RequestError("[run] the prompt must have text but is empty")
+    return prompt
+
+
+def _as_object(llm: LLM, result: GenerationResult) -> dict[str, object]:
+    times = result.timings
+    return {
+        "model": llm.model_name,
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "stop_reason": result.stop_reason,
+        "n_prompt_tokens": result.n_prompt_tokens,
+        "n_cached_tokens": result.n_cached_tokens,
+        "timings": {"queue_s": times.queue_s, "prefill_s": times.prefill_s, "decode_s": times.decode_s},
+    }

@@ -1,0 +1,113 @@
+"""The options of sampling, by the names that llama.cpp's users know, and its defaults."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import fields
+
+import click
+from click.core import ParameterSource
+
+from ..errors import RequestError
+from ..sampling import DEFAULT_SAMPLERS, SamplingParams
+
+__all__ = ["sampling_options"]
+
+
+def _off_below_zero(value: float) -> float | None:
+    """llama.cpp writes -1 for "none" or "all"."""
+    return None if value < 0 else value
+
+
+def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:
+    """``ID+BIAS`` or ``ID-BIAS``."""
+    found = {}
+    for text in values:
+        parts = re.fullmatch(r"(\d{1,9})([+-]\d{1,9}(?:\.\d{1,9})?)", text, re.ASCII)
+        if parts is None:
+            raise click.BadParameter(f"must be ID+BIAS or ID-BIAS but is {text!r}", ctx, param)
+        found[int(parts[1])] = float(parts[2])
+    return found
+
+
+def _samplers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return DEFAULT_SAMPLERS if value is None else tuple(name for name in value.replace(";", ",").split(",") if name)
+
+
+def _number(flags: str, field: str, default: float, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option for a field of SamplingParams, of the default's type, checked there."""
+    kind = int if isinstance(default, int) else float
+    return click.option(*flags.split(), field, type=kind, default=default, show_default=True, metavar="N", help=help)
+
+
+_OPTIONS = (
+    _number("-n --predict --n-predict", "max_tokens", -1, "Tokens to generate; -1: until the model ends."),
+    _number("--min-tokens", "min_tokens", 0, "Tokens before the model may end."),
+    _number("-s --seed", "seed", -1, "The same seed gives the same answer; -1: any."),
+    _number("--temp --temperature", "temperature", 0.8, "0 takes the likeliest token."),
+    _number("--top-k", "top_k", 40, "The K likeliest tokens; 0: all."),
+    _number("--top-p", "top_p", 0.95, "The likeliest tokens with P together; 1: all."),
+    _number("--min-p", "min_p", 0.05, "Tokens of at least P times the likeliest; 0: all."),
+    _number("--top-n-sigma --top-nsigma", "top_n_sigma", -1.0, "Logits within N standard deviations; -1: off."),
+    _number("--typical --typical-p", "typical_p", 1.0, "Locally typical sampling; 1: off."),
+    _number("--tfs --tfs-z", "tfs_z", 1.0, "Tail-free sampling; 1: off."),
+    _number("--xtc-probability", "xtc_probability", 0.0, "Chance of excluding the top choices; 0: off."),
+    _number("--xtc-threshold", "xtc_threshold", 0.1, "Probability of a top choice."),
+    _number("--dynatemp-range", "dynatemp_range", 0.0, "Temperature by entropy, plus and minus; 0: off."),
+    _number("--dynatemp-exp", "dynatemp_exponent", 1.0, "Its exponent."),
+    _number("--repeat-penalty", "repetition_penalty", 1.0, "Penalty of repeated tokens; 1: off."),
+    _number("--repeat-last-n", "penalty_last_n", 64, "Tokens that penalties look at; -1: all."),
+    _number("--presence-penalty", "presence_penalty", 0.0, "Penalty of tokens in the answer; 0: off."),
+    _number("--frequency-penalty", "frequency_penalty", 0.0, "The same, for each time; 0: off."),
+    _number("--dry-multiplier", "dry_multiplier", 0.0, "Penalty of repeated sequences; 0: off."),
+    _number("--dry-base", "dry_base", 1.75, "Its growth with their length."),
+    _number("--dry-allowed-length", "dry_allowed_length", 2, "Length without penalty."),
+    _number("--dry-penalty-last-n", "dry_penalty_last_n", -1, "Tokens that it looks at; -1: all."),
+    click.option(
+        "--dry-sequence-breaker", "dry_sequence_breakers", multiple=True, metavar="TEXT",
+        default=SamplingParams().dry_sequence_breakers, help="What ends a sequence; may be repeated.",
+    ),
+    _number("--mirostat", "mirostat", 0, "1 or 2, in place of top-k, top-p and min-p unless these are given; 0: off."),
+    _number("--mirostat-ent", "mirostat_tau", 5.0, "Its target, in bits."),
+    _number("--mirostat-lr", "mirostat_eta", 0.1, "Its learning rate."),
+    click.option(
+        "-l", "--logit-bias", "logit_bias", multiple=True, callback=_bias, metavar="ID+BIAS",
+        help="Added to a token's logit; may be repeated.",
+    ),
+    click.option(
+        "--samplers", callback=_samplers, metavar="A;B;...",
+        help=f"The stages, in order [{'; '.join(DEFAULT_SAMPLERS)}].",
+    ),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Ends the answer; may be repeated."),
+    click.option("--ignore-eos", is_flag=True, help="Go on where the model would end."),
+)  # fmt: skip
+
+_OFF_BELOW_ZERO = ("max_tokens", "seed", "top_n_sigma", "penalty_last_n", "dry_penalty_last_n")
+# What mirostat does without: it takes the place of truncation, as in llama.cpp.
+_TRUNCATION = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options; the function gets them as one argument, ``params``."""
+
+    @functools.wraps(function)
+    def packed(*args: object, **values: object) -> None:
+        own = {entry.name: values.pop(entry.name) for entry in fields(SamplingParams) if entry.name in values}
+        for name in _OFF_BELOW_ZERO:
+            value = own[name]
+            assert isinstance(value, int | float)
+            own[name] = _off_below_zero(value)
+        if own["mirostat"]:
+            given = click.get_current_context().get_parameter_source
+            own |= {name: off for name, off in _TRUNCATION.items() if given(name) is ParameterSource.DEFAULT}
+        try:
+            params = SamplingParams(**own)  # type: ignore[arg-type]
+        except RequestError as error:
+            raise click.UsageError(str(error)) from error
+        function(*args, params=params, **values)
+
+    for option in reversed(_OPTIONS):
+        packed = option(packed)
+    return packed

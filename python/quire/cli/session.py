@@ -1,0 +1,64 @@
+"""What the commands take from the outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .text import note
+
+if TYPE_CHECKING:
+    from ..engine import LLM
+    from .model_options import ModelOptions
+
+__all__ = ["Session", "Sizes", "model_path"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a command needs, where that is not what the options say."""
+
+    n_ctx: int | None = None
+    n_blocks: int | None = None
+    max_sequences: int = 32
+
+
+def _open(options: ModelOptions, sizes: Sizes) -> LLM:
+    from ..engine import LLM
+
+    return LLM(
+        options.path,
+        device=options.device_name(),
+        n_ctx=sizes.n_ctx or options.n_ctx,
+        threads=options.threads,
+        kv_dtype=options.kv_dtype,
+        n_blocks=sizes.n_blocks,
+        kernels=options.kernels,
+        load=options.load,
+        max_sequences=sizes.max_sequences,
+    )
+
+
+@dataclass(frozen=True)
+class Session:
+    """How a command gets its model; a test gives another ``opener``."""
+
+    opener: Callable[[ModelOptions, Sizes], LLM] = _open
+
+    def open(self, options: ModelOptions, sizes: Sizes | None = None) -> LLM:
+        """The model of the options; says on standard error when it is the package's own."""
+        if options.path is None:
+            note("no model given (-m): using the small one in the package")
+        return self.opener(options, sizes or Sizes())
+
+
+def model_path(path: str | None) -> Path:
+    """The file or folder of a command that reads it without running it."""
+    if path is not None:
+        return Path(path)
+    from ..engine.loader import packaged_model
+
+    note("no model given: using the small one in the package")
+    return packaged_model()

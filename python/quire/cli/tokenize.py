@@ -1,0 +1,58 @@
+"""``quire tokenize``: the tokens of a text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .session import model_path
+from .text import one_line
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+__all__ = ["command"]
+
+
+@click.command("tokenize", short_help="Show the tokens of a text.")
+@click.argument("text", required=False)
+@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own].")
+@click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--parse-special", is_flag=True, help="Control tokens written in the text count as such.")
+@click.option("--no-special", is_flag=True, help="Add no tokens before and after the text.")
+def command(
+    *, text: str | None, path: str | None, only_ids: bool, as_json: bool, parse_special: bool, no_special: bool
+) -> None:
+    """Show the tokens of TEXT, or of standard input: a line each, with its id."""
+    if only_ids and as_json:
+        raise click.UsageError("--ids and --json are two forms of output: give one")
+    if text is None and sys.stdin.isatty():
+        raise click.UsageError("a TEXT must be given, or text on standard input")
+    # Bytes as they are: a tokenizer of bytes has an id for each, UTF-8 or not.
+    source = sys.stdin.buffer.read() if text is None or text == "-" else text
+    tokenizer = _open(path)
+    ids = tokenizer.encode(source, add_special=not no_special, parse_special=parse_special)
+    if only_ids:
+        print(*ids)
+    elif as_json:
+        tokens = [{"id": id, "text": _shown(tokenizer, id)} for id in ids]
+        print(json.dumps({"n_tokens": len(ids), "ids": ids, "tokens": tokens}, ensure_ascii=False))
+    else:
+        for id in ids:
+            print(f"{id:>8}  {one_line(_shown(tokenizer, id))}")
+
+
+def _open(path: str | None) -> Tokenizer:
+    from ..tokenizer import Tokenizer
+
+    source = model_path(path)
+    return Tokenizer.from_pretrained(source) if source.is_dir() else Tokenizer.from_gguf(source)
+
+
+def _shown(tokenizer: Tokenizer, id: int) -> str:
+    """The token's text: a control token's name; bytes that are no UTF-8 as ``\\xNN``."""
+    return tokenizer.decode_bytes([id], skip_special=False).decode("utf-8", "backslashreplace")
