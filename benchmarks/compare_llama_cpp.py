@@ -27,7 +27,19 @@ def run(command: list[str]) -> object:
 
 def peer_speeds(peer: Path, file: str, options: argparse.Namespace) -> dict[str, float]:
     """Prompt and generation of llama-bench: tokens a second by test name."""
-    command = [str(peer / "llama-bench"), "-m", file, "-t", str(options.threads), "-r", "1", "-o", "json", "-lm", "none"]
+    command = [
+        str(peer / "llama-bench"),
+        "-m",
+        file,
+        "-t",
+        str(options.threads),
+        "-r",
+        "1",
+        "-o",
+        "json",
+        "-lm",
+        "none",
+    ]
     results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
     assert isinstance(results, list)
     return {f"pp{r['n_prompt']}" if r["n_prompt"] else f"tg{r['n_gen']}": r["avg_ts"] for r in results}
@@ -35,7 +47,21 @@ def peer_speeds(peer: Path, file: str, options: argparse.Namespace) -> dict[str,
 
 def our_speeds(file: str, options: argparse.Namespace) -> dict[str, float]:
     """The same of `quire bench`."""
-    command = [sys.executable, "-m", "quire", "bench", "-m", file, "-t", str(options.threads), "-b", "1", "-r", "1", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "quire",
+        "bench",
+        "-m",
+        file,
+        "-t",
+        str(options.threads),
+        "-b",
+        "1",
+        "-r",
+        "1",
+        "--json",
+    ]
     results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
     assert isinstance(results, dict)
     return {r["test"]: r["tokens_per_s"] for r in results["results"]}
@@ -72,12 +98,14 @@ def main() -> None:
                 for test, speed in speeds.items():
                     into.setdefault(test, []).append(speed)
         name = Path(file).name
-        for test in theirs:
-            peer, own = statistics.median(theirs[test]), statistics.median(ours[test])
+        for test, speeds in theirs.items():
+            peer, own = statistics.median(speeds), statistics.median(ours[test])
             print(f"{name:32} {test:8} llama.cpp {peer:8.1f}  quire {own:8.1f}  ratio {own / peer:5.2f}", flush=True)
-            report[f"{name} {test}"] = {"llama.cpp": theirs[test], "quire": ours[test], "ratio": own / peer}
+            report[f"{name} {test}"] = {"llama.cpp": speeds, "quire": ours[test], "ratio": own / peer}
         if max(loads) > 0.2:
-            print(f"{name}: the machine was not quiet: other processes took up to {max(loads):.1f} cores before a round")
+            print(
+                f"{name}: the machine was not quiet: other processes took up to {max(loads):.1f} cores before a round"
+            )
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

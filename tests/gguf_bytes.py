@@ -6,7 +6,19 @@ import struct
 from dataclasses import dataclass, field
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
-_CODES = {U8: "<B", I8: "<b", U16: "<H", I16: "<h", U32: "<I", I32: "<i", F32: "<f", BOOL: "<B", U64: "<Q", I64: "<q", F64: "<d"}
+_CODES = {
+    U8: "<B",
+    I8: "<b",
+    U16: "<H",
+    I16: "<h",
+    U32: "<I",
+    I32: "<i",
+    F32: "<f",
+    BOOL: "<B",
+    U64: "<Q",
+    I64: "<q",
+    F64: "<d",
+}
 
 
 def text(value: bytes | str, n: int | None = None) -> bytes:
@@ -50,7 +62,9 @@ class File:
 
     magic: bytes = b"GGUF"
     version: int = 3
-    keys: list[tuple[bytes | str, bytes]] = field(default_factory=lambda: [("general.architecture", value(STRING, "llama"))])
+    keys: list[tuple[bytes | str, bytes]] = field(
+        default_factory=lambda: [("general.architecture", value(STRING, "llama"))]
+    )
     tensors: list[Info] = field(default_factory=lambda: [Info()])
     n_keys: int | None = None
     n_tensors: int | None = None

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_checkpoints import N_VOCAB, byte_characters, config_of, tokenizer_json, weight_of, write_checkpoint
-
 from quire._native.quant import dequantize
 from quire.convert import convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
+from tiny_checkpoints import N_VOCAB, byte_characters, config_of, tokenizer_json, weight_of, write_checkpoint
 
 SHAPES = json.loads((Path(__file__).parent / "references" / "tiny.json").read_text())
 
@@ -61,14 +60,18 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
     stacked = GGUFReader(tmp_path / "x.gguf").tensor("blk.1.ffn_down_exps.weight").numpy()
     assert stacked.shape == (8, 64, 32)
     for i in range(8):
-        assert np.array_equal(stacked[i], weight_of("qwen3moe", f"model.layers.1.mlp.experts.{i}.down_proj.weight", (64, 32)))
+        assert np.array_equal(
+            stacked[i], weight_of("qwen3moe", f"model.layers.1.mlp.experts.{i}.down_proj.weight", (64, 32))
+        )
 
 
 def test_gemma_norms_carry_their_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "gemma3", SHAPES["gemma3"])
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     ours = GGUFReader(tmp_path / "x.gguf").tensor("blk.3.post_ffw_norm.weight").numpy()
-    np.testing.assert_array_equal(ours, weight_of("gemma3", "model.layers.3.post_feedforward_layernorm.weight", (64,)) + np.float32(1))
+    np.testing.assert_array_equal(
+        ours, weight_of("gemma3", "model.layers.3.post_feedforward_layernorm.weight", (64,)) + np.float32(1)
+    )
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("f32", 0.0), ("f16", 5e-4), ("bf16", 4e-3), ("q8_0", 4e-3)])
@@ -182,6 +185,12 @@ def test_llama3_factors_follow_the_published_formula(tmp_path: Path) -> None:
         frequency = 5e5 ** (-2 * i / 16)
         wave = 2 * np.pi / frequency
         smooth = (64 / wave - 1.0) / (4.0 - 1.0)
-        scaled = frequency if wave < 64 / 4 else frequency / 8 if wave > 64 / 1 else (1 - smooth) * frequency / 8 + smooth * frequency
+        scaled = (
+            frequency
+            if wave < 64 / 4
+            else frequency / 8
+            if wave > 64 / 1
+            else (1 - smooth) * frequency / 8 + smooth * frequency
+        )
         expected.append(frequency / scaled)
     np.testing.assert_allclose(found, expected, rtol=1e-6)

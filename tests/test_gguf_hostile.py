@@ -13,7 +13,6 @@ import pytest
 from gguf_bytes import ARRAY, BOOL, F32, I32, STRING, U8, U32, U64, File, Info, array, text, value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
 
@@ -183,7 +182,11 @@ def test_hostile_files_cost_no_memory(tmp_path: Path) -> None:
 
 
 def split_part(number: int, count: int, names: list[str], total: int) -> bytes:
-    keys = [("split.no", value(U32, number)), ("split.count", value(U32, count)), ("split.tensors.count", value(I32, total))]
+    keys = [
+        ("split.no", value(U32, number)),
+        ("split.count", value(U32, count)),
+        ("split.tensors.count", value(I32, total)),
+    ]
     tensors = [Info(name=name, offset=32 * i) for i, name in enumerate(names)]
     return File(keys=[ARCH, *keys], tensors=tensors, data=struct.pack("<f", number) * 8 * max(1, len(names))).encode()
 
@@ -199,10 +202,22 @@ def test_splits_are_one_model(tmp_path: Path) -> None:
 
 BAD_SPLITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda f: (f / "m-00002-of-00002.gguf").unlink(), "must be readable"),
-    "other_count": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 3, ["b"], 2)) and None, "must be part 2 of 2"),
-    "other_number": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(0, 2, ["b"], 2)) and None, "must be part 2 of 2"),
-    "same_tensor": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["a"], 2)) and None, "'a' must be there once"),
-    "wrong_total": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["b", "c"], 2)) and None, "must hold 2 tensors together"),
+    "other_count": (
+        lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 3, ["b"], 2)) and None,
+        "must be part 2 of 2",
+    ),
+    "other_number": (
+        lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(0, 2, ["b"], 2)) and None,
+        "must be part 2 of 2",
+    ),
+    "same_tensor": (
+        lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["a"], 2)) and None,
+        "'a' must be there once",
+    ),
+    "wrong_total": (
+        lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["b", "c"], 2)) and None,
+        "must hold 2 tensors together",
+    ),
     "second_is_no_gguf": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(b"nothing") and None, "must"),
 }
 
@@ -281,8 +296,15 @@ GGML_SIZES = {0: (1, 4), 1: (1, 2), 8: (32, 34), 12: (256, 144), 30: (1, 2)}  # 
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(dims, min_size=1, max_size=4), st.sampled_from(sorted(GGML_SIZES)), st.integers(0, 6), st.sampled_from([8, 32, 1024]))
-def test_sizes_agree_with_big_integers(tmp_path: Path, shape: list[int], dtype: int, place: int, alignment: int) -> None:
+@given(
+    st.lists(dims, min_size=1, max_size=4),
+    st.sampled_from(sorted(GGML_SIZES)),
+    st.integers(0, 6),
+    st.sampled_from([8, 32, 1024]),
+)
+def test_sizes_agree_with_big_integers(
+    tmp_path: Path, shape: list[int], dtype: int, place: int, alignment: int
+) -> None:
     """A tensor is accepted exactly when Python's integers say that it fits."""
     data = bytes(8192)
     keys = [ARCH, ("general.alignment", value(U32, alignment))]

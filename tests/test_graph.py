@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire.errors import InternalError, ShapeError, UnsupportedError
@@ -103,7 +102,11 @@ def numpy_rope(x: Array, layout: str) -> Array:
     angles = np.arange(len(x))[:, None] * BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     out = np.empty_like(x)
-    first, second = (slice(0, None, 2), slice(1, None, 2)) if layout == "interleaved" else (slice(0, HEAD_DIM // 2), slice(HEAD_DIM // 2, None))
+    first, second = (
+        (slice(0, None, 2), slice(1, None, 2))
+        if layout == "interleaved"
+        else (slice(0, HEAD_DIM // 2), slice(HEAD_DIM // 2, None))
+    )
     a, b = x[..., first], x[..., second]
     out[..., first], out[..., second] = a * cos - b * sin, a * sin + b * cos
     return out
@@ -163,7 +166,13 @@ def run_one(ex: graph.Executor, tokens: list[int], start: int = 0, table: tuple[
     slots = [table[p // 32] * 32 + p % 32 for p in rows]
     n = len(rows)
     return ex.run(
-        tokens[start:], positions=rows, slots=slots, logit_rows=list(range(n)), row_begin=[0, n], n_kv=[len(tokens)], tables=[list(table)]
+        tokens[start:],
+        positions=rows,
+        slots=slots,
+        logit_rows=list(range(n)),
+        row_begin=[0, n],
+        n_kv=[len(tokens)],
+        tables=[list(table)],
     )
 
 
@@ -256,18 +265,29 @@ def weight(*shape: int) -> graph.Weight:
 
 BAD_TRACES: dict[str, tuple[Callable[[graph.Tracer], object], str]] = {
     "embed_vector": (lambda t: graph.embed(t.tokens, weight(4)), r"\[embed\] w must be \[n_vocab, dim\]"),
-    "linear_width": (lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 5)), r"\[linear\] w must be \[out, 4\]"),
-    "linear_bias": (lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 4), weight(4)), r"\[linear\] w must be \[3\]"),
+    "linear_width": (
+        lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 5)),
+        r"\[linear\] w must be \[out, 4\]",
+    ),
+    "linear_bias": (
+        lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 4), weight(4)),
+        r"\[linear\] w must be \[3\]",
+    ),
     "norm": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(5), 1e-5), r"\[rms_norm\]"),
     "norm_eps": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(4), 0.0), r"eps must be above 0"),
     "heads": (lambda t: graph.embed(t.tokens, weight(8, 4)).heads(3), r"\[heads\] 4 must be divisible"),
     "rope_odd": (
         lambda t: graph.rope(
-            graph.embed(t.tokens, weight(8, 4)).heads(1), t.positions, graph.RopeSpec(n_dims=3, layout="half", freq_base=1e4)
+            graph.embed(t.tokens, weight(8, 4)).heads(1),
+            t.positions,
+            graph.RopeSpec(n_dims=3, layout="half", freq_base=1e4),
         ),
         r"\[rope\] n_dims must be even",
     ),
-    "add": (lambda t: graph.embed(t.tokens, weight(8, 4)) + graph.embed(t.tokens, weight(8, 5)), r"\[add\] shapes must be equal"),
+    "add": (
+        lambda t: graph.embed(t.tokens, weight(8, 4)) + graph.embed(t.tokens, weight(8, 5)),
+        r"\[add\] shapes must be equal",
+    ),
     "attend_layer": (
         lambda t: graph.attend(1, *(graph.embed(t.tokens, weight(8, 4)).heads(1) for _ in range(3)), scale=1.0),  # type: ignore[call-arg]
         r"\[attend\] layer must be below 1",

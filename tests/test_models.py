@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tiny_checkpoints import CONFIGS, N_VOCAB, write_checkpoint
-
 import quire.models
 from quire._native import graph
 from quire._native.core import Tensor, find_device
@@ -19,6 +17,7 @@ from quire.convert import convert
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import ARCHITECTURES, load_model
+from tiny_checkpoints import CONFIGS, N_VOCAB, write_checkpoint
 
 REFERENCES = Path(__file__).parent / "references"
 PACKAGED = Path(quire.models.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
@@ -32,7 +31,14 @@ class Runner:
     def __init__(self, path: Path, kernels: str = "auto") -> None:
         model = load_model(GGUFReader(path))
         self.executor = graph.Executor(
-            model.trace, find_device("cpu"), n_blocks=9, threads=2, kv_dtype="f32", kernels=kernels, max_rows=64, max_sequences=4  # type: ignore[arg-type]
+            model.trace,
+            find_device("cpu"),
+            n_blocks=9,
+            threads=2,
+            kv_dtype="f32",
+            kernels=kernels,
+            max_rows=64,
+            max_sequences=4,  # type: ignore[arg-type]
         )
 
     def logits(self, ids: list[int], start: int = 0) -> Array:
@@ -156,7 +162,13 @@ def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_p
     assert refused > 5 * len(keys)
 
 
-def rewritten(reader: GGUFReader, out: Path, change: Callable[[str, tuple[int, ...]], tuple[str, tuple[int, ...]] | None], *, arch: str | None = None) -> None:
+def rewritten(
+    reader: GGUFReader,
+    out: Path,
+    change: Callable[[str, tuple[int, ...]], tuple[str, tuple[int, ...]] | None],
+    *,
+    arch: str | None = None,
+) -> None:
     """The file with its tensors renamed, reshaped or dropped."""
     with GGUFWriter(out, arch or reader.metadata.text("general.architecture")) as writer:
         for key in reader.metadata:
@@ -177,11 +189,24 @@ def test_tensors_must_fit_and_all_be_used(tiny: Callable[[str], Path], tmp_path:
         rewritten(reader, out, lambda name, shape, missing=missing: None if name == missing else (name, shape))  # type: ignore[misc]
         with pytest.raises(LoadError, match=missing.replace(".", r"\.")):
             load_model(GGUFReader(out))
-        rewritten(reader, out, lambda name, shape, odd=missing: (name, shape[::-1] if len(shape) > 1 else (1, *shape)) if name == odd else (name, shape))  # type: ignore[misc]
-        if reader.tensor_info(missing).shape[0] != reader.tensor_info(missing).shape[-1] or len(reader.tensor_info(missing).shape) == 1:
+        rewritten(
+            reader,
+            out,
+            lambda name, shape, odd=missing: (
+                (name, shape[::-1] if len(shape) > 1 else (1, *shape)) if name == odd else (name, shape)
+            ),
+        )  # type: ignore[misc]
+        if (
+            reader.tensor_info(missing).shape[0] != reader.tensor_info(missing).shape[-1]
+            or len(reader.tensor_info(missing).shape) == 1
+        ):
             with pytest.raises((LoadError, ValueError)):
                 load_model(GGUFReader(out))
-    rewritten(reader, out, lambda name, shape: (name, shape) if name != "blk.1.attn_q_norm.weight" else ("blk.1.extra.weight", shape))
+    rewritten(
+        reader,
+        out,
+        lambda name, shape: (name, shape) if name != "blk.1.attn_q_norm.weight" else ("blk.1.extra.weight", shape),
+    )
     with pytest.raises(LoadError, match=r"blk\.1\.attn_q_norm"):
         load_model(GGUFReader(out))
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quire.convert import convert
 from test_models import Runner, close
 from tiny_checkpoints import CONFIGS, write_checkpoint
-
-from quire.convert import convert
 
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -32,7 +31,9 @@ def test_random_models(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path / "hf", name, json.loads((REFERENCES / "tiny.json").read_text())[name])
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     runner = Runner(tmp_path / "x.gguf")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "hf", dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     rng = np.random.default_rng(11)
     for n in (1, 9, 70, 130):
         ids = rng.integers(0, 256, n).tolist()
@@ -46,7 +47,9 @@ def test_trained_models(shared: Path, tmp_path: Path, name: str) -> None:
     folder = shared / "models" / name
     convert(folder, tmp_path / "x.gguf", "f32")
     runner = Runner(tmp_path / "x.gguf")
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     stored = np.load(REFERENCES / "trained.npz")
     for i in range(24):
         ids = stored[f"{name}.prompt.{i}"].tolist()

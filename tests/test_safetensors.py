@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from quire.errors import LoadError, UnsupportedError
 from quire.safetensors import SafetensorsFile, SafetensorsFolder
 

@@ -124,7 +124,9 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]], n_sh
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config_of(name)))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False})
+    )
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)

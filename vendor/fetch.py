@@ -32,12 +32,16 @@ def read_pin(path: Path) -> dict[str, str]:
 def download(pin: dict[str, str], folder: Path) -> Path:
     """Have pip fetch the archive.  `--require-hashes` makes pip refuse a wrong file before it runs any of it."""
     requirement = folder / "requirement.txt"
-    requirement.write_text(f"{pin['package']}=={pin['package_version']} --hash=sha256:{pin['sha256']}\n", encoding="utf-8")
+    requirement.write_text(
+        f"{pin['package']}=={pin['package_version']} --hash=sha256:{pin['sha256']}\n", encoding="utf-8"
+    )
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", pin["package"]]
     command += ["--no-build-isolation", "--require-hashes", "-d", str(folder), "-r", str(requirement)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"[vendor] pip must be able to download {pin['archive']} but failed:\n{done.stderr.strip()[-2000:]}")
+        raise SystemExit(
+            f"[vendor] pip must be able to download {pin['archive']} but failed:\n{done.stderr.strip()[-2000:]}"
+        )
     return folder / pin["archive"]
 
 

@@ -118,7 +118,7 @@ class Metadata(Mapping[str, object]):
 class GGUFReader:
     """A GGUF model: one file, or all parts of a split one, opened by the first.
 
-    ``load``: ``"mmap"`` shares the file's pages, ``"copy"`` reads it into memory, ``"lock"`` maps it and keeps it there.
+    ``load``: ``"mmap"`` shares the file's pages, ``"copy"`` reads it, ``"lock"`` maps it and keeps it in memory.
     Raises LoadError for whatever is wrong with the file, CapacityError when it does not fit or may not be locked.
     """
 
@@ -172,8 +172,8 @@ class GGUFReader:
 
 
 _SCALARS = {
-    "u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), "u32": (4, "<I"), "i32": (5, "<i"), "f32": (6, "<f"),
-    "bool": (7, "<?"), "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d"),
+    "u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), "u32": (4, "<I"), "i32": (5, "<i"),
+    "f32": (6, "<f"), "bool": (7, "<?"), "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d"),
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 Scalar = int | float | bool | str | bytes
@@ -214,7 +214,9 @@ class GGUFWriter:
     def set(self, key: str, value: str | bytes | bool) -> None: ...
     @overload
     def set(self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str) -> None: ...
-    def set(self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str | None = None) -> None:
+    def set(
+        self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str | None = None
+    ) -> None:
         """Set a key.  ``kind``: ``u8 i8 ... f64 bool string`` for a scalar, with ``[]`` behind it for an array."""
         if self._file is not None:
             raise ShapeError(f"[gguf] key '{key}' must be set before tensor data is written")
@@ -293,7 +295,8 @@ class GGUFWriter:
             status = os.statvfs(self._path.parent)
             free = status.f_bavail * status.f_frsize
             raise CapacityError(
-                f"[gguf] '{self._path}' must fit on its disk ({self._start + self._data_bytes} bytes, {free} free): {error.strerror}"
+                f"[gguf] '{self._path}' must fit on its disk ({self._start + self._data_bytes} bytes, {free} free):"
+                f" {error.strerror}"
             ) from error
 
     def write(self, name: str, data: bytes | memoryview | npt.NDArray[np.generic]) -> None:
@@ -301,8 +304,11 @@ class GGUFWriter:
         self._begin()
         if not self._order or self._order[0] != name:
             expected = self._order[0] if self._order else "nothing more"
-            raise ShapeError(f"[gguf] data must come in the order of announcement: {expected!r} must come but '{name}' does")
-        view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
+            raise ShapeError(
+                f"[gguf] data must come in the order of announcement: {expected!r} must come but '{name}' does"
+            )
+        view = data if isinstance(data, (bytes, memoryview)) else data.data
+        view = memoryview(view).cast("B")
         size = self._tensors[name][3]
         if self._written + len(view) > size:
             raise ShapeError(f"[gguf] tensor '{name}' must have {size} bytes but {self._written + len(view)} came")
@@ -347,7 +353,9 @@ class GGUFWriter:
     def __enter__(self) -> GGUFWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["SafetensorsFile", "SafetensorsFolder"]
 
 _BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
-    "F8_E4M3": 1, "F8_E5M2": 1,
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _LOADABLE = {"F32": ("f32", "f4"), "F16": ("f16", "f2"), "BF16": ("bf16", "u2")}
 _MAX_HEADER_BYTES = 64 << 20
@@ -78,7 +78,9 @@ class SafetensorsFile:
         end = 8 + n
         for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
             if entry.begin != end:
-                raise self._fail(f"tensor '{name}' must start where the one before ends, at {end}, but starts at {entry.begin}")
+                raise self._fail(
+                    f"tensor '{name}' must start where the one before ends, at {end}, but starts at {entry.begin}"
+                )
             end = entry.end
         if end != size:
             raise self._fail(f"the tensors must fill the file of {size} bytes but end at {end}")
@@ -98,7 +100,9 @@ class SafetensorsFile:
         for dim in shape:
             n_bytes *= dim
         if offsets[1] - offsets[0] != n_bytes:
-            raise self._fail(f"tensor '{name}' must have {n_bytes} bytes but its offsets span {offsets[1] - offsets[0]}")
+            raise self._fail(
+                f"tensor '{name}' must have {n_bytes} bytes but its offsets span {offsets[1] - offsets[0]}"
+            )
         return _Entry(dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
     def __iter__(self) -> Iterator[str]:

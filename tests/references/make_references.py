@@ -60,9 +60,13 @@ def make_tiny() -> None:
             from safetensors import safe_open
 
             with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-                shapes[name] = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in file.keys()}
+                shapes[name] = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in list(file.keys())}
             write_checkpoint(Path(folder), name, shapes[name])
-            model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+            model = (
+                getattr(transformers, kind)
+                .from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+                .eval()
+            )
         tied = config_of(name)["tie_word_embeddings"]
         assert tied == ("lm_head.weight" not in shapes[name])
         check = weight_of(name, "model.embed_tokens.weight", (N_VOCAB, 64))
@@ -96,7 +100,9 @@ def make_trained(shared: Path) -> None:
     arrays = {}
     for name in ("tiny-chat", "tiny-draft"):
         folder = shared / "models" / name
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
         arrays |= answers(model, Tokenizer.from_file(str(folder / "tokenizer.json")), name)
     np.savez_compressed(HERE / "trained.npz", **arrays)
 
@@ -119,7 +125,9 @@ def make_package(shared: Path) -> None:
             _, layer, name, _ = tensor.name.split(".")
             state[f"model.layers.{layer}.{NAMES[name]}.weight"] = values
         else:
-            state[{"token_embd": "model.embed_tokens", "output_norm": "model.norm"}[tensor.name.split(".")[0]] + ".weight"] = values
+            state[
+                {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}[tensor.name.split(".")[0]] + ".weight"
+            ] = values
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     folder = shared / "models" / "tiny-chat"
     config = transformers.AutoConfig.from_pretrained(folder)

@@ -26,7 +26,7 @@ class Weight:
 
 @final
 class TraceTensor:
-    """A float32 value of the forward pass (int32 for ``tokens``, ``positions``, ``rows``).  Not storage: it has no bytes."""
+    """A float32 value of the forward pass (int32 for ``tokens``, ``positions``, ``rows``).  It has no bytes."""
 
     @property
     def shape(self) -> tuple[Symbol | int, ...]: ...
@@ -44,8 +44,9 @@ class RopeSpec:
     """Rotary position embedding (Su et al. 2021) with its scalings.
 
     ``layout``: ``"half"`` rotates dimension i with i + n_dims/2 (NeoX, Hugging Face), ``"interleaved"`` 2i with 2i + 1
-    (what GGUF files of the llama architecture expect).  ``freq_scale`` is 1 / factor of linear scaling.  YaRN (Peng et al.
-    2023) is on when ``ext_factor`` is not 0.  ``factors``: a weight ``[n_dims / 2]`` dividing the frequencies (llama 3).
+    (what GGUF files of the llama architecture expect).  ``freq_scale`` is 1 / factor of linear scaling.  YaRN (Peng et
+    al. 2023) is on when ``ext_factor`` is not 0.  ``factors``: a weight ``[n_dims / 2]`` that the frequencies are
+    divided by (llama 3).
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class RopeSpec:
 
 @final
 class CacheSpec:
-    """What one layer keeps per token.  ``window`` 0: everything; else only the last ``window`` tokens are attended to."""
+    """What one layer keeps per token.  ``window`` 0: all is attended to; else only the last ``window`` tokens."""
 
     def __init__(self, *, n_kv_head: int, head_dim: int, v_head_dim: int | None = None, window: int = 0) -> None: ...
 
@@ -119,10 +120,11 @@ def attend(
     soft_cap: float = 0.0,
     sinks: Weight | None = None,
 ) -> TraceTensor:
-    """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache, attend q ``[tokens, n_head, head_dim]`` causally to it.
+    """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache; attend q ``[tokens, n_head, head_dim]`` to it.
 
-    Window and head counts are those of the layer's ``CacheSpec``.  Scores are scaled, soft-capped (``cap * tanh(s / cap)``
-    where ``soft_cap`` is not 0) and normalized with ``sinks [n_head]`` as extra logits.  Returns ``[tokens, n_head, v_head_dim]``.
+    Causal; window and head counts are those of the layer's ``CacheSpec``.  Scores are scaled, soft-capped (``cap *
+    tanh(s / cap)`` where ``soft_cap`` is not 0) and normalized with ``sinks [n_head]`` as extra logits.  Returns
+    ``[tokens, n_head, v_head_dim]``.
     """
 
 def glu(gate: TraceTensor, up: TraceTensor, activation: Activation) -> TraceTensor:
@@ -156,14 +158,15 @@ class MoeSpec:
 def moe(x: TraceTensor, router: Weight, gate: Weight, up: Weight, down: Weight, spec: MoeSpec) -> TraceTensor:
     """Mixture of experts with gated units.
 
-    x ``[tokens, dim]``, router ``[n_expert, dim]``, gate and up ``[n_expert, ffn, dim]``, down ``[n_expert, dim, ffn]``.
+    x ``[tokens, dim]``, router ``[n_expert, dim]``, gate and up ``[n_expert, ffn, dim]``, down
+    ``[n_expert, dim, ffn]``.
     """
 
 @final
 class Executor:
     """A traced model on a device with its cache store.  One thread at a time.
 
-    ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's operators only: the oracle), ``"cpu"``.
+    ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's only: the oracle), ``"cpu"``.
     Every bucket of sizes is lowered and planned here; afterwards the cache of graphs is frozen.
     """
 
@@ -178,7 +181,6 @@ class Executor:
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
-        max_kv_tokens: int = 0,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -190,6 +192,14 @@ class Executor:
     def max_rows(self) -> int: ...
     @property
     def max_logit_rows(self) -> int: ...
+    @property
+    def max_sequences(self) -> int: ...
+    @property
+    def kernels(self) -> Literal["cpu", "stock"]:
+        """Which are in use."""
+
+    @property
+    def threads(self) -> int: ...
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by use: ``cache``, ``compute``."""

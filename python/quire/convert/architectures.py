@@ -94,9 +94,13 @@ def _expert_keys(writer: GGUFWriter, config: Fields) -> None:
 
 def _gemma_keys(writer: GGUFWriter, config: Fields) -> None:
     n_layer, head_dim = config.integer("num_hidden_layers"), config.integer("head_dim")
-    expected = config.integer("hidden_size") / config.integer("num_attention_heads") if n_layer == 62 else float(head_dim)
+    expected = (
+        config.integer("hidden_size") / config.integer("num_attention_heads") if n_layer == 62 else float(head_dim)
+    )
     if config.number("query_pre_attn_scalar", expected) != expected:
-        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {config.values['query_pre_attn_scalar']}")
+        raise UnsupportedError(
+            f"[convert] 'query_pre_attn_scalar' must be {expected} but is {config.values['query_pre_attn_scalar']}"
+        )
     kinds = config.values.get("layer_types")
     pattern = ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(n_layer)]
     if kinds is not None and kinds != pattern:
@@ -213,7 +217,7 @@ def _write_rope_keys(writer: GGUFWriter, config: Fields, arch: str) -> None:
 
 
 def llama3_factors(rope: Fields, head_dim: int) -> Array:
-    """What each frequency is divided by (Grattafiori et al. 2024): nothing for short waves, ``factor`` for long ones."""
+    """What each frequency is divided by (Grattafiori et al. 2024): 1 for short waves, ``factor`` for long ones."""
     base = rope.number("rope_theta", 10000.0)
     factor, low, high = rope.number("factor"), rope.number("low_freq_factor"), rope.number("high_freq_factor")
     context = rope.integer("original_max_position_embeddings")
@@ -251,7 +255,11 @@ def targets(config: Fields, family: Family, has: Callable[[str], bool]) -> Itera
 def _layer_targets(source: str, target: str, family: Family, sizes: Sizes, offset: Change | None) -> Iterator[Target]:
     for theirs, ours in family.norms.items():
         yield Target(f"{target}.{ours}.weight", (f"{source}.{theirs}.weight",), offset, keep_f32=True)
-    for theirs, ours, n_head in (("q_proj", "attn_q", sizes.n_head), ("k_proj", "attn_k", sizes.n_kv_head), ("v_proj", "attn_v", 0)):
+    for theirs, ours, n_head in (
+        ("q_proj", "attn_q", sizes.n_head),
+        ("k_proj", "attn_k", sizes.n_kv_head),
+        ("v_proj", "attn_v", 0),
+    ):
         change = interleaved(n_head) if family.interleave and n_head else None
         yield Target(f"{target}.{ours}.weight", (f"{source}.self_attn.{theirs}.weight",), change)
         if family.qkv_biases:

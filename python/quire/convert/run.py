@@ -64,7 +64,9 @@ def convert(
     used = {name for target in todo for name in target.sources} | {"lm_head.weight"}
     left = sorted(set(checkpoint) - used)
     if left:
-        raise UnsupportedError(f"[convert] every tensor of the checkpoint must be known but {left[0]!r} ({len(left)} in all) is not")
+        raise UnsupportedError(
+            f"[convert] every tensor of the checkpoint must be known but {left[0]!r} ({len(left)} in all) is not"
+        )
     with GGUFWriter(out, family.arch) as writer:
         writer.set("general.name", source.resolve().name)
         writer.set("general.file_type", DTYPES[dtype], "u32")
@@ -79,7 +81,11 @@ def convert(
         for done, target in enumerate(todo):
             if progress is not None:
                 progress(done, len(todo), target.name)
-            pieces = [target.made] if target.made is not None else (_piece(target, checkpoint, name) for name in target.sources)
+            pieces = (
+                [target.made]
+                if target.made is not None
+                else (_piece(target, checkpoint, name) for name in target.sources)
+            )
             for piece in pieces:
                 writer.write(target.name, quantize(piece, dtypes[target.name]).numpy())
         if progress is not None:

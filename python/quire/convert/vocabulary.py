@@ -59,9 +59,16 @@ def pre_tokenizer_name(pre_tokenizer: object) -> str:
     if kinds == ["Split", "ByteLevel"] and not own_split:
         pattern = steps[0].get("pattern")
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
-        if isinstance(regex, str) and regex in SPLITS and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert"):
+        if (
+            isinstance(regex, str)
+            and regex in SPLITS
+            and steps[0].get("behavior") == "Isolated"
+            and not steps[0].get("invert")
+        ):
             return SPLITS[regex]
-    raise UnsupportedError(f"[convert] the tokenizer must split text in a known way (gpt-2, starcoder, {', '.join(SPLITS.values())})")
+    raise UnsupportedError(
+        f"[convert] the tokenizer must split text in a known way (gpt-2, starcoder, {', '.join(SPLITS.values())})"
+    )
 
 
 def read_vocabulary(folder: Path, n_vocab: int) -> Vocabulary:
@@ -85,7 +92,9 @@ def read_vocabulary(folder: Path, n_vocab: int) -> Vocabulary:
         tokens[_id(fields.integer("id"), n_vocab)] = (fields.text("content"), kind)
     filled = [tokens.get(i, (f"[PAD{i}]", UNUSED)) for i in range(n_vocab)]
     pairs = [" ".join(merge) if isinstance(merge, list) else str(merge) for merge in merges]
-    return Vocabulary([text for text, _ in filled], [kind for _, kind in filled], pairs, pre_tokenizer_name(root.get("pre_tokenizer")))
+    return Vocabulary(
+        [text for text, _ in filled], [kind for _, kind in filled], pairs, pre_tokenizer_name(root.get("pre_tokenizer"))
+    )
 
 
 def _id(number: object, n_vocab: int) -> int:

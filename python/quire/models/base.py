@@ -45,12 +45,16 @@ class Config:
             eps=m.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         )
         if config.n_head % config.n_kv_head:
-            raise LoadError(f"[{arch}] head_count must be divisible by head_count_kv but they are {n_head} and {config.n_kv_head}")
+            raise LoadError(
+                f"[{arch}] head_count must be divisible by head_count_kv but they are {n_head} and {config.n_kv_head}"
+            )
         if config.head_dim % 2:
             raise LoadError(f"[{arch}] the size of a head must be even but is {config.head_dim}")
         if m.integer(f"{arch}.attention.value_length", config.head_dim, high=1024) != config.head_dim:
             raise LoadError(f"[{arch}] key_length and value_length must be equal but are not")
-        if m.integer(f"{arch}.rope.dimension_count", config.head_dim, high=1024) not in range(2, config.head_dim + 1, 2):
+        if m.integer(f"{arch}.rope.dimension_count", config.head_dim, high=1024) not in range(
+            2, config.head_dim + 1, 2
+        ):
             raise LoadError(f"[{arch}] rope.dimension_count must be even and at most {config.head_dim} but is not")
         if not 0 < config.eps < 1:
             raise LoadError(f"[{arch}] layer_norm_rms_epsilon must be between 0 and 1 but is {config.eps}")

@@ -11,7 +11,9 @@ ARCHES = ("qwen3moe",)
 
 
 class Block:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec, experts: tuple[int, int, MoeSpec]) -> None:
+    def __init__(
+        self, c: Config, w: Weights, layer: int, rotation: RopeSpec, experts: tuple[int, int, MoeSpec]
+    ) -> None:
         n_expert, ffn_dim, spec = experts
         self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("ffn_norm", c.dim, c.eps)
         self.attention = Attention(c, w, layer, rotation)

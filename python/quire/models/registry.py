@@ -50,12 +50,14 @@ def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda te
     """Declare the weights of the file's architecture and trace its forward pass.
 
     ``place`` puts each tensor where the model runs (default: where the reader has it).  Raises UnsupportedError for an
-    architecture that Quire does not know, with the list of those it knows; LoadError for keys and tensors that do not fit.
+    architecture that Quire does not know, listing those it knows; LoadError for keys and tensors that do not fit.
     """
     arch = reader.metadata.text("general.architecture")
     maker = ARCHITECTURES.get(arch)
     if maker is None:
-        raise UnsupportedError(f"[models] the architecture must be one of {', '.join(sorted(ARCHITECTURES))} but is '{arch}'")
+        raise UnsupportedError(
+            f"[models] the architecture must be one of {', '.join(sorted(ARCHITECTURES))} but is '{arch}'"
+        )
     weights = Weights(reader, place)
     model = maker(reader.metadata, weights, n_vocab_of(reader))
     weights.finish()

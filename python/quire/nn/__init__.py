@@ -1,8 +1,20 @@
 """Shared leaves of model files: weights and the layers that several architectures use."""
 
-from .._native.graph import CacheSpec, MoeSpec, RopeSpec, Trace, Tracer, Weight
+from .._native.graph import (
+    CacheSpec,
+    MoeSpec,
+    RopeSpec,
+    Trace,
+    Tracer,
+    Weight,
+    attend,
+    embed,
+    glu,
+    rope,
+    select_rows,
+    soft_cap,
+)
 from .._native.graph import TraceTensor as Tensor
-from .._native.graph import attend, embed, glu, rope, select_rows, soft_cap
 from .layers import Embedding, Linear, RMSNorm
 from .mlp import GatedMLP, MoE
 from .rotary import rope_spec

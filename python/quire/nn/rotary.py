@@ -14,7 +14,13 @@ KINDS = ("none", "linear", "yarn")
 
 
 def rope_spec(
-    m: Metadata, arch: str, w: Weights, *, n_dims: int, layout: Literal["half", "interleaved"], freq_base: float | None = None
+    m: Metadata,
+    arch: str,
+    w: Weights,
+    *,
+    n_dims: int,
+    layout: Literal["half", "interleaved"],
+    freq_base: float | None = None,
 ) -> RopeSpec:
     """The rotation that ``{arch}.rope.*`` describes: no scaling, linear, YaRN, or frequencies with factors (llama 3).
 
@@ -50,6 +56,8 @@ def rope_spec(
         attn_factor=attention,
         beta_fast=m.number(f"{arch}.rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=m.number(f"{arch}.rope.scaling.yarn_beta_slow", 1.0),
-        n_ctx_orig=m.integer(f"{arch}.rope.scaling.original_context_length", m.integer(f"{arch}.context_length"), low=1),
+        n_ctx_orig=m.integer(
+            f"{arch}.rope.scaling.original_context_length", m.integer(f"{arch}.context_length"), low=1
+        ),
         factors=factors,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._native import graph
-from .._native.graph import TraceTensor as Tensor
 from .._native.graph import Tracer, Weight
+from .._native.graph import TraceTensor as Tensor
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,18 @@ class Step:
         return self.tracer.logit_rows
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        soft_cap: float = 0.0,
+        sinks: Weight | None = None,
     ) -> Tensor:
-        """Cache k and v ``[tokens, n_kv_head, head_dim]``, attend q ``[tokens, n_head, head_dim]``: ``[tokens, n_head * head_dim]``."""
+        """Cache k and v ``[tokens, n_kv_head, head_dim]``, attend q ``[tokens, n_head, head_dim]`` to them.
+
+        Returns ``[tokens, n_head * head_dim]``.
+        """
         return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()

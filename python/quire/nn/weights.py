@@ -53,7 +53,9 @@ class Weights:
         if vector and str(info.dtype) not in _VECTOR_DTYPES:
             raise UnsupportedError(f"[weights] tensor '{full}' must be f32 but is {info.dtype}")
         if str(info.dtype) in _NOT_MATRICES:
-            raise UnsupportedError(f"[weights] tensor '{full}' must be of a type that can be multiplied but is {info.dtype}")
+            raise UnsupportedError(
+                f"[weights] tensor '{full}' must be of a type that can be multiplied but is {info.dtype}"
+            )
         weight = Weight(full, self._place(self._reader.tensor(full)))
         self._taken[full] = weight
         return weight
