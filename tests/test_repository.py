@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -17,7 +19,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
-TEMPLATE_MODULE = "python/quire/chat/template.py"
+TEMPLATE_FOLDER = "python/quire/chat/"
+SANDBOX = "python/quire/chat/sandbox.py"
+ENVIRONMENT_MAKERS = {
+    "Environment",
+    "NativeEnvironment",
+    "SandboxedEnvironment",
+    "ImmutableSandboxedEnvironment",
+    "Template",
+}
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError")
 
 
@@ -40,6 +50,17 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def made_or_imported(node: ast.AST) -> list[str]:
+    """The last names of what a node calls, derives from or imports."""
+    if isinstance(node, ast.Call):
+        return [dotted(node.func).rpartition(".")[2]]
+    if isinstance(node, ast.ClassDef):
+        return [dotted(base).rpartition(".")[2] for base in node.bases]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.name for alias in node.names]
+    return []
+
+
 def forbidden(path: str, source: str) -> Iterator[str]:
     """What a source of the package must not do, a line each."""
     for node in ast.walk(ast.parse(source)):
@@ -52,8 +73,10 @@ def forbidden(path: str, source: str) -> Iterator[str]:
             top = name.partition(".")[0]
             if top in FORBIDDEN_MODULES:
                 yield f"{path}:{node.lineno}: imports {name}, which runs what a file says"
-            if top == "jinja2" and path != TEMPLATE_MODULE:
-                yield f"{path}:{node.lineno}: imports {name}; only {TEMPLATE_MODULE} renders templates"
+            if top == "jinja2" and not path.startswith(TEMPLATE_FOLDER):
+                yield f"{path}:{node.lineno}: imports {name}; templates belong to {TEMPLATE_FOLDER}"
+        if path != SANDBOX and any(found in ENVIRONMENT_MAKERS for found in made_or_imported(node)):
+            yield f"{path}:{node.lineno}: makes a template environment; only {SANDBOX} does"
         if isinstance(node, ast.Call) and dotted(node.func) in FORBIDDEN_CALLS:
             yield f"{path}:{node.lineno}: calls {dotted(node.func)}"
         if isinstance(node, ast.Subscript | ast.Call):
@@ -70,6 +93,8 @@ def forbidden(path: str, source: str) -> Iterator[str]:
         ("import pickle", "pickle"),
         ("from marshal import loads", "marshal"),
         ("def f():\n    import jinja2.sandbox", "jinja2"),
+        ("import x\nx.Environment()", "environment"),
+        ("class Loose(x.NativeEnvironment): pass", "environment"),
         ("eval('1')", "eval"),
         ("import torch\ntorch.load('x')", "torch.load"),
         ("import os\nos.environ['HOME']", "environment"),
@@ -112,7 +137,8 @@ def test_native_layers() -> None:
     ("path", "text", "word"),
     [
         ("core/dtype.h", '#include "kv/block_pool.h"', "core must not know kv"),
-        ("kernels/norm.cpp", '#include "core/error.h"', "kernels must not know core"),
+        ("kernels/norm.cpp", '#include "core/dtype.h"', "kernels must not know core"),
+        ("kernels/avx2/norm.cpp", '#include "core/error.h"', "kernels must not know core"),
         ("kernels/norm.cpp", "#include <ggml.h>", "ggml belongs to"),
         ("engine/decoder.cpp", "#include <ggml-backend.h>", "ggml belongs to"),
         ("kv/block_table.cpp", '#include "gguf.h"', "ggml belongs to"),
@@ -141,6 +167,7 @@ def test_one_version() -> None:
     line = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert line is not None
     assert native.__version__ == line[1]
+    assert importlib.import_module("quire").__version__ == line[1]
 
 
 def test_links_of_the_documentation(tracked: list[str]) -> None:
@@ -153,6 +180,25 @@ def test_links_of_the_documentation(tracked: list[str]) -> None:
             if "://" not in target and not (ROOT / path).parent.joinpath(target).exists():
                 broken.append(f"{path}: {target}")
     assert broken == []
+
+
+def test_the_table_of_sampling_parameters_is_complete() -> None:
+    from quire.sampling import SamplingParams
+
+    text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`|see below) \|", text, re.MULTILINE)
+    defaults = SamplingParams()
+    assert {name for name, _ in rows} == {entry.name for entry in dataclasses.fields(defaults)}
+    for name, text in rows:
+        if name != "samplers":
+            assert ast.literal_eval(text) == getattr(defaults, name), name
+
+
+def test_the_documented_commands_are_those_there_are() -> None:
+    from quire.cli.main import COMMANDS
+
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^\| `quire (\w+)", text, re.MULTILINE)) == COMMANDS
 
 
 def readme_blocks() -> list[tuple[int, str]]:
@@ -171,9 +217,12 @@ def test_readme_examples(tmp_path: Path) -> None:
         pytest.skip("README.md has no Python blocks")
     # One program, as a reader types it, in a process and a folder of its own; lines are the README's.
     program = "".join(f"exec(compile({chr(10) * (line - 1) + code!r}, 'README.md', 'exec'))\n" for line, code in blocks)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    # The same quire as this process's, whose path may be relative to the folder that it was started in.
+    package = importlib.import_module("quire").__file__
+    assert package is not None
+    environment = {**os.environ, "PYTHONPATH": str(Path(package).resolve().parent.parent)}
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
