@@ -50,9 +50,9 @@ class BytePairModel {
         indexed_.push_back(false);
         // A control token must never come out of plain text, so merges cannot reach it.
         if (kind == TokenKind::control || kind == TokenKind::unknown || !decodes || text.empty()) return;
-        if (buffer_ != pieces_[id]) {
-            aliases_.emplace_back(buffer_, id);
-        } else if (index_.insert(pieces_, buffer_, id)) {
+        // Nor can they reach a user-defined token whose text would be other bytes in their alphabet.
+        if (buffer_ != pieces_[id]) return;
+        if (index_.insert(pieces_, buffer_, id)) {
             indexed_[id] = true;
         } else if (kind == TokenKind::normal) {
             throw std::invalid_argument("tokens must be unique but '" + std::string(text) + "' is there twice");
@@ -62,9 +62,6 @@ class BytePairModel {
 
     void end_tokens() {
         n_tokens_ = kinds_.size();
-        for (const auto &[bytes, id] : aliases_)
-            if (index_.find(pieces_, bytes) == StringIndex::none) add_hidden(bytes, static_cast<int32_t>(id));
-        aliases_.clear();
         for (int byte = 0; byte < 256; ++byte) {
             const char c = static_cast<char>(byte);
             byte_pieces_[byte] = piece_of({&c, 1});
@@ -130,22 +127,19 @@ class BytePairModel {
                                     std::string(part) + "'");
     }
 
-    uint32_t add_hidden(std::string_view bytes, int32_t id) {
+    uint32_t add_hidden(std::string_view bytes) {
         const std::string copy(bytes); // `bytes` may lie in pieces_, which grows
         const auto piece = static_cast<uint32_t>(pieces_.size());
         pieces_.add(copy);
-        hidden_ids_.push_back(id);
         index_.insert(pieces_, copy, piece);
         longest_ = std::max(longest_, copy.size());
         return piece;
     }
     uint32_t piece_of(std::string_view bytes) {
         const uint32_t found = index_.find(pieces_, bytes);
-        return found != StringIndex::none ? found : add_hidden(bytes, -1);
+        return found != StringIndex::none ? found : add_hidden(bytes);
     }
-    int32_t id_of(uint32_t piece) const {
-        return piece < n_tokens_ ? static_cast<int32_t>(piece) : hidden_ids_[piece - n_tokens_];
-    }
+    int32_t id_of(uint32_t piece) const { return piece < n_tokens_ ? static_cast<int32_t>(piece) : -1; }
 
     void emit(uint32_t piece, std::vector<int32_t> &ids) const {
         if (const int32_t id = id_of(piece); id >= 0) {
@@ -180,8 +174,6 @@ class BytePairModel {
     Strings pieces_; // the bytes that tokens show, then those of hidden pieces
     std::vector<TokenKind> kinds_;
     std::vector<bool> indexed_;       // tokens that `index_` finds
-    std::vector<int32_t> hidden_ids_; // the token that has the bytes of a hidden piece under another writing, or -1
-    std::vector<std::pair<std::string, uint32_t>> aliases_;
     StringIndex index_;
     MergeIndex merges_;
     Joints joints_;

@@ -7,10 +7,7 @@ files, the environment or other templates.
 
 from __future__ import annotations
 
-import json
-import re
-import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -23,17 +20,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.chat.budget import charge, charge_output, size_of, tick, walk
+from quire.chat.budget import charge, size_of, tick, walk
+from quire.chat.filters import charge_replace, chat_filters, check_format, check_percent, finalize, names, text_of
 from quire.errors import CapacityError
 
-__all__ = ["ALLOWED_FILTERS", "TemplateRefusal", "make_environment", "text_of"]
+__all__ = ["TemplateRefusal", "make_environment"]
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-STRING_METHODS = _names(
+STRING_METHODS = names(
     """
     capitalize casefold center count endswith find format index isalnum isalpha isascii isdecimal isdigit
     islower isnumeric isspace istitle isupper join ljust lower lstrip partition removeprefix removesuffix
@@ -41,29 +35,15 @@ STRING_METHODS = _names(
     zfill
     """
 )
-LOOP_NAMES = _names("index index0 revindex revindex0 first last length previtem nextitem depth depth0 cycle changed")
+LOOP_NAMES = names("index index0 revindex revindex0 first last length previtem nextitem depth depth0 cycle changed")
 ALLOWED_METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (str, STRING_METHODS),
-    (dict, _names("get items keys values")),
-    ((list, tuple), _names("count index")),
+    (dict, names("get items keys values")),
+    ((list, tuple), names("count index")),
     (LoopContext, LOOP_NAMES),
-    (Macro, _names("name arguments catch_kwargs catch_varargs caller")),
-)
-ALLOWED_FILTERS = _names(
-    """
-    abs attr batch capitalize center count d default dictsort e escape first float forceescape format groupby
-    indent int items join last length list lower map max min reject rejectattr replace reverse round safe select
-    selectattr sort string striptags title tojson trim truncate unique upper wordcount
-    """
-)
-# Filters that write out or compare what they are given.
-DEEP_FILTERS = _names(
-    """
-    string join sort unique min max dictsort groupby format e escape forceescape
-    """
+    (Macro, names("name arguments catch_kwargs catch_varargs caller")),
 )
 MAX_INTEGER_BITS = 4096
-MAX_WIDTH = 10_000
 MAX_RANGE = 100_000
 
 
@@ -115,120 +95,6 @@ def _range(*args: int) -> range:
         raise CapacityError(f"[chat template] range must have at most {MAX_RANGE} numbers but has {len(made)}")
     charge(8 * len(made))
     return made
-
-
-# ---- filters ----
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As transformers has it: plain ``json.dumps``, characters kept, nothing escaped for HTML."""
-    if isinstance(indent, int) and indent > 16:
-        raise CapacityError(f"[chat template] tojson's indent must be at most 16 but is {indent}")
-    charge(4 * walk(value))
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    if ensure_ascii:
-        # Private-use characters may stand for marked ones (provenance.py), which must stay to be seen.
-        text = re.sub(r"\\u(e[0-9a-f]{3}|f[0-8][0-9a-f]{2})", lambda match: chr(int(match[1], 16)), text)
-    return text
-
-
-def _from_json(text: str) -> Any:
-    charge(64 * len(text))
-    return json.loads(text)
-
-
-def _each(iterable: Iterable[Any], body_bytes: int) -> Iterator[Any]:
-    for item in iterable:
-        tick(body_bytes)
-        yield item
-
-
-def _concat(parts: list[Any]) -> str:
-    texts = [text_of(part) for part in parts]
-    charge(sum(map(size_of, texts)))
-    return "".join(texts)
-
-
-def text_of(value: Any) -> str:
-    """``str(value)``, charged for.  Raises CapacityError."""
-    if isinstance(value, (list, tuple, dict)):
-        charge(2 * walk(value))
-    return str(value)
-
-
-def _operand(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        tick(0 if walk(value) < 1 << 16 else 1 << 16)
-    return value
-
-
-def _finalize(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        charge(2 * walk(value))
-    elif isinstance(value, str):
-        charge_output(len(value))
-    return value
-
-
-def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that charges what it takes and makes."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        tick()
-        numbers = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, (int, float))]
-        if name in ("center", "indent", "batch", "truncate", "round") and any(abs(n) > MAX_WIDTH for n in numbers):
-            raise CapacityError(f"[chat template] {name}'s numbers must be at most {MAX_WIDTH}")
-        for arg in args:
-            if isinstance(arg, str):
-                charge(size_of(arg))
-            elif name in DEEP_FILTERS and isinstance(arg, (list, tuple, dict)):
-                charge(2 * walk(arg))
-        if name in ("list", "indent"):
-            charge(sum(64 * len(arg) for arg in args if isinstance(arg, str)))
-        if name == "replace":
-            texts = [str(arg) for arg in args if isinstance(arg, str)]
-            _charge_replace(texts[:3])
-        if name == "format":
-            _check_percent(next((arg for arg in args if isinstance(arg, str)), ""))
-        made = function(*args, **kwargs)
-        if isinstance(made, str):
-            charge(size_of(made))
-        elif isinstance(made, (list, tuple, dict)):
-            charge(16 * len(made))
-        return made
-
-    # Jinja passes context, evaluation context or environment to filters by these marks.
-    run.__dict__.update(getattr(function, "__dict__", {}))
-    return run
-
-
-def _charge_replace(texts: list[str]) -> None:
-    if len(texts) >= 3:
-        text, old, new = texts[:3]
-        charge(size_of(text) + text.count(old) * size_of(new))
-
-
-def _check_percent(text: str) -> None:
-    """Refuse widths that make a short format long."""
-    if re.search(r"%[^%a-zA-Z]*(\*|\d{5})", text):
-        raise CapacityError("[chat template] a format's width must be below 10000")
-
-
-def _check_format(text: str) -> None:
-    for _, field, spec, _ in string.Formatter().parse(text):
-        if spec and ("{" in spec or re.search(r"\d{5}", spec)):
-            raise CapacityError("[chat template] a format's width must be below 10000")
-        if field and re.search(r"[.\[]", field):
-            raise jinja2.exceptions.SecurityError("a format must not look into its arguments")
-
-
-# ---- the tree ----
 
 
 class _Meter(NodeTransformer):
@@ -295,7 +161,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         call = wrapped  # for mypy: not None in the closure
 
         def format(*args: Any, **kwargs: Any) -> str:
-            _check_format(value.__self__)
+            check_format(value.__self__)
             made = call(*map(_text_or_number, args), **{key: _text_or_number(arg) for key, arg in kwargs.items()})
             charge(size_of(made))
             return made
@@ -305,7 +171,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator_name: str, left: Any, right: Any) -> Any:
         tick()
         if operator_name == "%" and isinstance(left, str):
-            _check_percent(left)
+            check_percent(left)
             charge(2 * walk(right) + size_of(left))
         elif operator_name == "*":
             _charge_product(left, right)
@@ -350,7 +216,7 @@ def _checked_string_call(text: str, name: str, args: tuple[Any, ...]) -> tuple[A
     if name in ("center", "ljust", "rjust", "zfill") and args and isinstance(args[0], int):
         charge(4 * max(args[0], 0))
     elif name == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
-        _charge_replace([text, args[0], args[1]])
+        charge_replace([text, args[0], args[1]])
     elif name in ("split", "rsplit"):
         separator = args[0] if args and isinstance(args[0], str) else None
         pieces = text.count(separator) if separator else len(text) // 2
@@ -371,21 +237,11 @@ def make_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, jinja2.ext.loopcontrols],
-        finalize=_finalize,
+        finalize=finalize,
         loader=None,
         cache_size=0,
     )
-    filters: Mapping[str, Callable[..., Any]] = environment.filters
-    environment.filters = {name: _guarded(name, filters[name]) for name in ALLOWED_FILTERS}
-    environment.filters.update(
-        {
-            "tojson": _tojson,
-            "from_json": _from_json,
-            "quire each": _each,
-            "quire concat": _concat,
-            "quire operand": _operand,
-        }
-    )
+    environment.filters = chat_filters(environment.filters)
     environment.globals = {
         "range": _range,
         "dict": _Dict(),

@@ -11,10 +11,11 @@ import jinja2
 from jinja2 import meta, nodes
 
 from quire.chat.budget import Limits, rendering
+from quire.chat.filters import text_of
 from quire.chat.messages import Json, Messages, checked_messages, checked_tools, plain
 from quire.chat.nesting import check_nesting
 from quire.chat.provenance import Marks
-from quire.chat.sandbox import TemplateRefusal, make_environment, text_of
+from quire.chat.sandbox import TemplateRefusal, make_environment
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 
 __all__ = ["ChatTemplate", "TemplateSource"]
