@@ -46,12 +46,8 @@ enum class Category : uint8_t {
 
 // Sets of characters: one bit per category, and one for White_Space, which is not a category.
 using Classes = uint32_t;
-constexpr Classes bit(Category category) {
-    return Classes{1} << static_cast<int>(category);
-}
-constexpr Classes between(Category first, Category last) {
-    return (bit(last) << 1) - bit(first);
-}
+constexpr Classes bit(Category category) { return Classes{1} << static_cast<int>(category); }
+constexpr Classes between(Category first, Category last) { return (bit(last) << 1) - bit(first); }
 inline constexpr Classes letter = between(Category::Lu, Category::Lo);
 inline constexpr Classes mark = between(Category::Mn, Category::Me);
 inline constexpr Classes number = between(Category::Nd, Category::No);

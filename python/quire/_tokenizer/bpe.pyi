@@ -1,3 +1,5 @@
+"""Byte-level byte-pair encoding."""
+
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 

@@ -1,3 +1,5 @@
+"""Streaming decoder of tokens."""
+
 class Detokenizer:
     """Turns tokens into text one at a time and never splits a character.
 

@@ -1,3 +1,5 @@
+"""Pre-tokenizers alone, without a vocabulary."""
+
 from collections.abc import Iterable
 
 unicode_version: str
