@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
     from ._native.quant import dequantize, quantize
+    from .chat import ChatTemplate
     from .convert import convert
     from .engine import LLM, AsyncLLM, Delta, GenerationResult
     from .gguf import GGUFReader, GGUFWriter
     from .sampling import SamplingParams
-    from .tokenizer import Tokenizer
+    from .tokenizer import Detokenizer, Tokenizer
 
     __version__: str
 
@@ -35,9 +36,11 @@ _WHERE = {
     "AsyncLLM": "engine",
     "BlockPool": "_native.kv",
     "BlockTable": "_native.kv",
+    "ChatTemplate": "chat",
     "DType": "_native.core",
     "Decoder": "_native.engine",
     "Delta": "engine",
+    "Detokenizer": "tokenizer",
     "Device": "_native.core",
     "GGUFReader": "gguf",
     "GGUFWriter": "gguf",
@@ -59,9 +62,11 @@ __all__ = [
     "BlockPool",
     "BlockTable",
     "CapacityError",
+    "ChatTemplate",
     "DType",
     "Decoder",
     "Delta",
+    "Detokenizer",
     "Device",
     "GGUFReader",
     "GGUFWriter",
