@@ -1,0 +1,21 @@
+"""Running models: the blocking and the async front end over one engine."""
+
+from typing import TYPE_CHECKING
+
+from .config import EngineConfig
+from .llm import LLM
+from .results import Choice, Delta, GenerationResult, Timings, TokenLogprob
+
+if TYPE_CHECKING:
+    from .async_llm import AsyncLLM
+
+__all__ = ["LLM", "AsyncLLM", "Choice", "Delta", "EngineConfig", "GenerationResult", "Timings", "TokenLogprob"]
+
+
+def __getattr__(name: str) -> object:
+    # asyncio takes longer to import than all the rest.
+    if name == "AsyncLLM":
+        from .async_llm import AsyncLLM
+
+        return AsyncLLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

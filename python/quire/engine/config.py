@@ -1,0 +1,71 @@
+"""Where and how a model runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from ..errors import RequestError
+
+__all__ = ["EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy"]
+
+KvDType = Literal["f32", "f16", "bf16"]
+Kernels = Literal["auto", "stock", "cpu"]
+LoadMode = Literal["mmap", "copy", "lock"]
+Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "kv_dtype": get_args(KvDType),
+    "kernels": get_args(Kernels),
+    "load": get_args(LoadMode),
+    "policy": get_args(Policy),
+}
+_LIMITS = {
+    "n_ctx": (1, 2**24),
+    "n_blocks": (2, 2**30),
+    "threads": (0, 1024),
+    "max_step_tokens": (1, 2**16),
+    "max_sequences": (1, 2**12),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Options of the engine; RequestError naming the one that does not hold.
+
+    ``device``: a name of ``quire.devices()``, or ``"gpu"`` for the first.  ``n_ctx``: tokens of prompt and answer of
+    one sequence; ``None`` is what the model was trained on, but at most 4096.  ``threads``: 0 is one per
+    core.  ``kv_dtype``: of the cache.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences;
+    ``None`` is enough for two full contexts, as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"``
+    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``load``: ``"mmap"`` maps the file,
+    ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``policy``: who runs first.  ``max_step_tokens`` and
+    ``max_sequences``: budgets of one step.
+    """
+
+    device: str = "cpu"
+    n_ctx: int | None = None
+    threads: int = 0
+    kv_dtype: KvDType = "f16"
+    n_blocks: int | None = None
+    kernels: Kernels = "auto"
+    load: LoadMode = "mmap"
+    policy: Policy = "fifo"
+    max_step_tokens: int = 512
+    max_sequences: int = 32
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value: object = self.__dict__[entry.name]
+            if value is None and entry.default is None:
+                continue
+            if entry.name in _LIMITS:
+                low, high = _LIMITS[entry.name]
+                if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                    raise RequestError(
+                        f"[engine] {entry.name} must be an int from {low} to {high} but is {value!r:.40}"
+                    )
+            elif not isinstance(value, str):
+                raise RequestError(f"[engine] {entry.name} must be a string but is {value!r:.40}")
+            elif entry.name in _CHOICES and value not in _CHOICES[entry.name]:
+                known = ", ".join(_CHOICES[entry.name])
+                raise RequestError(f"[engine] {entry.name} must be one of {known} but is {value!r:.40}")

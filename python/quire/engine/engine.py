@@ -1,0 +1,242 @@
+"""The engine: one native decoder, one thread that hands its events to those who wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from .._native import engine as native
+from ..errors import (
+    CapacityError,
+    InternalError,
+    LoadError,
+    QuireError,
+    RequestError,
+    ShapeError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from .._native.engine import Decoder, DecoderStats, Event
+    from ..sampling import LogitsProcessor, SamplingParams
+
+__all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "native_params"]
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What the engine is asked: a prompt, and parameters, or None where only the prompt's logits are wanted.
+
+    ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
+    at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.
+    """
+
+    token_ids: list[int]
+    params: SamplingParams | None
+    salt: bytes = b""
+    priority: int = 0
+    key: str = ""
+
+    @property
+    def n(self) -> int:
+        return 1 if self.params is None else self.params.n
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last that is heard of a request which failed."""
+
+    request_id: int
+    error: QuireError
+
+
+_KINDS: dict[str, type[QuireError]] = {
+    kind.__name__: kind
+    for kind in (LoadError, ShapeError, UnsupportedError, CapacityError, RequestError, InternalError)
+}
+Deliver = Callable[[Sequence["Event | Failure"]], None]
+
+
+@dataclass
+class _Waiting:
+    deliver: Deliver
+    n_unfinished: int
+    processors: Sequence[LogitsProcessor]
+    token_ids: list[list[int]]  # of each choice, prompt and generated; only for processors
+
+
+def native_params(params: SamplingParams) -> native.SamplingParams:
+    """The native form of public parameters, all but the logits processors."""
+    result = native.SamplingParams()
+    for entry in fields(params):
+        if entry.name == "logit_bias":
+            result.logit_bias = list(params.logit_bias.items())
+        elif entry.name != "logits_processors":
+            setattr(result, entry.name, getattr(params, entry.name))
+    return result
+
+
+class Engine:
+    """Owns a decoder.  Thread-safe.
+
+    ``submit`` names a function that gets the request's events, all of a step at once, on the dispatcher's thread: it
+    must be quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder: Decoder | None = decoder
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._processing: ThreadPoolExecutor | None = None
+        self._thread = threading.Thread(target=self._dispatch, args=(decoder,), name="quire-dispatch", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: EngineRequest, deliver: Deliver) -> int:
+        """Hand in a request; its id.  RequestError or CapacityError when it can never run."""
+        params = request.params
+        processors = () if params is None else params.logits_processors
+        made = native.Request(
+            request.token_ids,
+            None if params is None else native_params(params),
+            salt=request.salt,
+            priority=request.priority,
+            key=request.key,
+            external_logits=bool(processors),
+            prompt_logits=params is None,
+        )
+        # Under the lock, so that the dispatcher knows the request when its first event comes.
+        with self._lock:
+            request_id = self._open_decoder().submit(made)
+            token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
+            self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """End a request early; one that has ended already is left alone."""
+        with self._lock:
+            if request_id in self._waiting and self._decoder is not None:
+                self._decoder.cancel(request_id)
+
+    def stats(self) -> DecoderStats:
+        """Counters and gauges of the decoder."""
+        with self._lock:
+            return self._open_decoder().stats()
+
+    @property
+    def closed(self) -> bool:
+        return self._decoder is None
+
+    def close(self) -> None:
+        """Stop the decoder and let go of it; requests that have not ended fail."""
+        with self._lock:
+            decoder, self._decoder = self._decoder, None
+        if decoder is None:
+            return
+        decoder.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._processing is not None:
+            self._processing.shutdown(wait=False, cancel_futures=True)
+
+    def _open_decoder(self) -> Decoder:
+        if self._decoder is None:
+            raise RequestError("[engine] the engine must be open but is closed")
+        return self._decoder
+
+    def _dispatch(self, decoder: Decoder) -> None:
+        error: QuireError = RequestError("[engine] the engine must be open until the answer is complete but was closed")
+        try:
+            while True:
+                events = decoder.wait(60.0)
+                self._hand_out(events)
+                if self._decoder is None and not events:
+                    break
+        except QuireError as failed:
+            error = failed
+        with self._lock:
+            left, self._waiting = self._waiting, {}
+        for request_id, waiting in left.items():
+            _deliver(waiting, [Failure(request_id, error)])
+
+    def _hand_out(self, events: Sequence[Event]) -> None:
+        by_request: dict[int, list[Event | Failure]] = {}
+        rows = []
+        for event in events:
+            if event.kind == "logits":
+                rows.append(event)
+            else:
+                by_request.setdefault(event.request_id, []).append(_item(event))
+        for request_id, items in by_request.items():
+            waiting = self._take(request_id, items)
+            if waiting is not None and not _deliver(waiting, items):
+                self.cancel(request_id)
+        # A row comes after the tokens before it, so these are known now.
+        for event in rows:
+            self._process_elsewhere(event)
+
+    def _take(self, request_id: int, items: Sequence[Event | Failure]) -> _Waiting | None:
+        """Who waits for the request, forgotten when this is its end."""
+        with self._lock:
+            waiting = self._waiting.get(request_id)
+            if waiting is None:
+                return None
+            for item in items:
+                if isinstance(item, Failure):
+                    waiting.n_unfinished = 0
+                elif item.kind == "finish":
+                    waiting.n_unfinished -= 1
+                elif waiting.processors:
+                    waiting.token_ids[item.choice] += item.token_ids
+            if waiting.n_unfinished <= 0:
+                del self._waiting[request_id]
+            return waiting
+
+    def _process_elsewhere(self, event: Event) -> None:
+        with self._lock:
+            waiting = self._waiting.get(event.request_id)
+            if waiting is None:
+                return
+            token_ids = tuple(waiting.token_ids[event.choice])
+        if self._processing is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._processing = ThreadPoolExecutor(1, thread_name_prefix="quire-logits")
+        self._processing.submit(self._process, event, waiting, token_ids)
+
+    def _process(self, event: Event, waiting: _Waiting, token_ids: tuple[int, ...]) -> None:
+        """Run a request's logits processors over one row."""
+        decoder = self._decoder
+        if decoder is None:
+            return
+        try:
+            logits = event.logits
+            for processor in waiting.processors:
+                logits = processor(token_ids, logits)
+            decoder.provide_logits(event.request_id, event.choice, logits)
+        except Exception as error:
+            failure = error if isinstance(error, QuireError) else RequestError(f"[logits_processors] {error!r:.200}")
+            if failure is not error:
+                failure.__cause__ = error
+            items = [Failure(event.request_id, failure)]
+            if self._take(event.request_id, items) is not None:
+                decoder.cancel(event.request_id)
+                _deliver(waiting, items)
+
+
+def _item(event: Event) -> Event | Failure:
+    if event.kind != "error":
+        return event
+    return Failure(event.request_id, _KINDS[event.error_kind](event.error))
+
+
+def _deliver(waiting: _Waiting, items: Sequence[Event | Failure]) -> bool:
+    """False where nobody is there any more: an event loop that was closed."""
+    try:
+        waiting.deliver(items)
+    except RuntimeError:
+        return False
+    return True

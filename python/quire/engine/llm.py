@@ -1,0 +1,162 @@
+"""The blocking front end."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .engine import EngineRequest, Failure
+from .front_end import FrontEnd, collector_of
+from .prompts import Prompt, RequestOptions
+from .results import Collector, Delta, GenerationResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .._native.engine import Event
+    from ..chat import Messages
+    from ..sampling import SamplingParams
+
+__all__ = ["LLM"]
+
+
+class LLM(FrontEnd):
+    """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
+
+    ``model``: a GGUF file, a checkpoint folder, or None for the small model in the package.  The other options are
+    those of ``EngineConfig``.  Raises LoadError, UnsupportedError or CapacityError.  ``close()`` (or leaving a
+    ``with`` block) gives all memory back.
+
+    Every verb takes ``salt`` (only requests of one salt share cached prefixes), ``priority`` (higher first, under the
+    policies that look at it) and ``key`` (requests of one key share their part of the machine under the dynamic
+    policy). A failing request raises its QuireError and leaves others alone.
+    """
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> list[GenerationResult]:
+        """Complete one prompt or several, in one batch; the results are in the prompts' order.
+
+        A string is raw text, in which special tokens are added and parsed; a list of ints is token ids as they are.
+        ``params``: for all, or one each.  When a request fails, or on KeyboardInterrupt, the others are cancelled.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        return self._results(self._prompts.requests(prompts, params, options))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> Generator[Delta, None, None]:
+        """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        return self._deltas(self._prompts.request(prompt, params, options))
+
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        template_values: Mapping[str, object] | None = None,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> GenerationResult:
+        """Answer a conversation, rendered by the model's chat template.
+
+        ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  ``tools``:
+        function definitions as in OpenAI's interface.  ``template_values``: further variables of the
+        template.  Raises UnsupportedError for a model without a template.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        request = self._prompts.chat_request(messages, params, options, tools=tools, values=template_values)
+        return self._results([request])[0]
+
+    def chat_stream(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        template_values: Mapping[str, object] | None = None,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> Generator[Delta, None, None]:
+        """``chat`` piece by piece.  Closing the iterator early cancels the request."""
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        return self._deltas(self._prompts.chat_request(messages, params, options, tools=tools, values=template_values))
+
+    def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
+        return self._joined_logits(list(self._events(self._prompts.logits_request(token_ids))))
+
+    def close(self) -> None:
+        """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
+        self._close_engine()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _results(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
+        inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
+        running: dict[int, Collector] = {}
+        collectors = []
+        try:
+            for request in requests:
+                collectors.append(collector_of(request))
+                running[self._engine.submit(request, inbox.put)] = collectors[-1]
+            while running:
+                for item in inbox.get():
+                    if isinstance(item, Failure):
+                        del running[item.request_id]
+                        raise item.error
+                    collector = running[item.request_id]
+                    collector.add(item)
+                    if collector.complete:
+                        del running[item.request_id]
+        finally:
+            for request_id in running:
+                self._engine.cancel(request_id)
+        return [collector.result() for collector in collectors]
+
+    def _deltas(self, request: EngineRequest) -> Generator[Delta, None, None]:
+        collector = collector_of(request)
+        for event in self._events(request):
+            yield collector.add(event)
+
+    def _events(self, request: EngineRequest) -> Generator[Event, None, None]:
+        """The events of one request; leaving early cancels it."""
+        inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
+        request_id = self._engine.submit(request, inbox.put)
+        n_unfinished = request.n
+        try:
+            while n_unfinished:
+                for item in inbox.get():
+                    if isinstance(item, Failure):
+                        n_unfinished = 0
+                        raise item.error
+                    n_unfinished -= item.kind == "finish"
+                    yield item
+        finally:
+            if n_unfinished:
+                self._engine.cancel(request_id)

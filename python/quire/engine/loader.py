@@ -1,0 +1,125 @@
+"""From a model file to a running decoder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._native.core import find_device
+from .._native.engine import Decoder, DecoderConfig, VocabInfo
+from .._native.graph import Executor, cache_bytes_per_block
+from ..errors import CapacityError, LoadError
+from ..gguf import GGUFReader
+from ..models import load_model
+from ..tokenizer import Tokenizer
+from .config import EngineConfig
+
+if TYPE_CHECKING:
+    from .._native.core import Device, Tensor
+    from ..nn import CacheSpec
+
+__all__ = ["OpenedModel", "open_model", "packaged_model"]
+
+BLOCK_TOKENS = 32
+DEFAULT_N_CTX = 4096
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model with its decoder running.  ``tokenizer`` is None for files without a vocabulary."""
+
+    decoder: Decoder
+    tokenizer: Tokenizer | None
+    model_name: str
+    architecture: str
+    n_vocab: int
+    n_ctx: int
+
+
+def packaged_model() -> Path:
+    """The model in the package; LoadError where it was built without."""
+    path = Path(__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
+    if not path.is_file():
+        raise LoadError(f"[loader] the package's model must be at {path} but is not")
+    return path
+
+
+def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> OpenedModel:
+    """Open a GGUF file, a checkpoint folder, or (None) the package's model, and start its decoder.
+
+    Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
+    Quire does not know (listing those it knows), CapacityError when the cache does not fit.
+    """
+    source = packaged_model() if path is None else Path(path)
+    if source.is_dir():
+        return _open_folder(source, config)
+    return _open_file(source, config)
+
+
+def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
+    """A checkpoint, through a converted file that is removed as soon as it is open."""
+    import tempfile
+
+    from ..convert import convert
+
+    with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
+        converted = Path(scratch) / f"{folder.resolve().name}.gguf"
+        convert(folder, converted, _checkpoint_dtype(folder))
+        return _open_file(converted, config)
+
+
+def _checkpoint_dtype(folder: Path) -> str:
+    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
+    from ..convert.checkpoint import Fields, read_json
+
+    config = Fields("config.json", read_json(folder / "config.json"))
+    stored = config.text("dtype", config.text("torch_dtype", "float32"))
+    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
+
+
+def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
+    device = find_device(config.device)
+    reader = GGUFReader(path, config.load)
+    model = load_model(reader, _placing(device))
+    n_vocab = model.trace.n_vocab
+    tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    n_ctx = config.n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
+    executor = Executor(
+        model.trace,
+        device,
+        n_blocks=config.n_blocks or _default_n_blocks(model.cache, config, device, n_ctx),
+        threads=config.threads,
+        kv_dtype=config.kv_dtype,
+        kernels=config.kernels,
+        max_rows=config.max_step_tokens,
+        max_sequences=config.max_sequences,
+    )
+    decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
+    name = reader.metadata.text("general.name", path.stem)
+    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx)
+
+
+def _placing(device: Device) -> Callable[[Tensor], Tensor]:
+    if device.kind == "cpu":
+        return lambda tensor: tensor
+    return lambda tensor: tensor.to(device)
+
+
+def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
+    if tokenizer is None:
+        return VocabInfo(n_vocab, [], [b""] * n_vocab)
+    shown = tokenizer.all_token_bytes()
+    shown += [b""] * (n_vocab - len(shown))
+    return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)
+
+
+def _default_n_blocks(cache: list[CacheSpec], config: EngineConfig, device: Device, n_ctx: int) -> int:
+    """Two full contexts, as far as a quarter of the free memory reaches, at least one; and the null block."""
+    per_context = -(-n_ctx // BLOCK_TOKENS)
+    affordable = device.memory_free_bytes // 4 // cache_bytes_per_block(cache, config.kv_dtype)
+    if affordable < 2:
+        raise CapacityError(f"[loader] n_ctx {n_ctx} must fit into the memory of {device.name} but does not")
+    return max(min(2 * per_context, affordable), per_context) + 1

@@ -1,0 +1,123 @@
+"""Prompts and parameters, as callers give them, to requests of the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..errors import RequestError, UnsupportedError
+from ..sampling import SamplingParams
+from .engine import EngineRequest
+
+if TYPE_CHECKING:
+    from ..chat import ChatTemplate, Messages
+    from ..tokenizer import Tokenizer
+
+__all__ = ["Prompt", "Prompts", "RequestOptions", "prompt_list"]
+
+Prompt: TypeAlias = "str | Sequence[int]"
+"""Raw text, in which special tokens are added and parsed, or token ids as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """How a request is treated beside others; see ``EngineRequest``."""
+
+    salt: bytes = b""
+    priority: int = 0
+    key: str = ""
+
+
+def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [[item for item in items if isinstance(item, int)]]
+    return [item for item in items if not isinstance(item, int)]
+
+
+class Prompts:
+    """Makes requests for one model.  Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer | None, n_vocab: int) -> None:
+        self._tokenizer = tokenizer
+        self._n_vocab = n_vocab
+        self._template: ChatTemplate | None = None
+        self._template_lock = threading.Lock()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
+        if self._tokenizer is None:
+            raise UnsupportedError("[tokenizer] the model file must have a vocabulary but has none: use token ids")
+        return self._tokenizer
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """The ids of a prompt.  RequestError for what is neither text nor ids of the vocabulary."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        else:
+            ids = list(prompt)
+        if not ids:
+            raise RequestError("[prompt] a prompt must have a token but is empty")
+        for token_id in ids:
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < self._n_vocab:
+                raise RequestError(
+                    f"[prompt] a token id must be an int from 0 to {self._n_vocab - 1} but is {token_id!r:.40}"
+                )
+        return ids
+
+    def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
+        """A request to generate."""
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
+        ids = self.token_ids(prompt)
+        return EngineRequest(ids, params or SamplingParams(), options.salt, options.priority, options.key)
+
+    def requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+    ) -> list[EngineRequest]:
+        """One request per prompt.  ``params``: for all of them, or one each."""
+        wanted = prompt_list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            return [self.request(prompt, params, options) for prompt in wanted]
+        each = list(params)
+        if len(each) != len(wanted):
+            raise RequestError(f"[sampling] params must be one or {len(wanted)} but are {len(each)}")
+        return [self.request(prompt, one, options) for prompt, one in zip(wanted, each, strict=True)]
+
+    def chat_request(
+        self,
+        messages: Messages,
+        params: SamplingParams | None,
+        options: RequestOptions,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        values: Mapping[str, object] | None = None,
+    ) -> EngineRequest:
+        """A request to answer a conversation.  What messages say never becomes control tokens."""
+        given = dict(values or {})
+        for name in ("messages", "tools", "add_generation_prompt"):
+            if name in given:
+                raise RequestError(f"[chat] template_values must not set {name!r} but does")
+        segments = self._chat_template().render_segments(messages, tools, True, **given)
+        return self.request(self.tokenizer.encode_segments(segments), params, options)
+
+    def _chat_template(self) -> ChatTemplate:
+        from ..chat import ChatTemplate
+
+        with self._template_lock:
+            if self._template is None:
+                self._template = ChatTemplate.from_tokenizer(self.tokenizer)
+            return self._template
+
+    def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
+        """A request for the logits of every position."""
+        return EngineRequest(self.token_ids(token_ids), None)

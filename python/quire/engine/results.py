@@ -1,0 +1,168 @@
+"""What comes back from a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .._native.engine import Event, SampledToken
+
+__all__ = ["Choice", "Collector", "Delta", "FinishReason", "GenerationResult", "Timings", "TokenLogprob"]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token's log-probability, in the model's own distribution, with the likeliest tokens and theirs, likeliest
+    first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds: waiting to be admitted, from there to the first token, from there to the last one."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What is new of a choice.  ``text`` may lag behind ``token_ids``: half characters and possible stop strings wait.
+
+    The last one of a choice has a ``finish_reason``: ``"stop"`` (``stop_reason`` says which stop
+    string or stop token), ``"length"`` or ``"cancelled"``.
+    """
+
+    choice: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer.  ``logprobs`` (one per token) is None unless they were asked for."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    logprobs: list[TokenLogprob] | None
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """The answers to one prompt.  ``text``, ``token_ids`` and so on are those of the first choice.
+
+    ``prompt_logprobs`` is None unless asked for; its first entry is None, as nothing comes before the first token.
+    ``n_cached_tokens``: prompt tokens that were found in the cache.
+    """
+
+    choices: list[Choice]
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[TokenLogprob | None] | None
+    n_cached_tokens: int
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.choices[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        return self.choices[0].stop_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprob] | None:
+        return self.choices[0].logprobs
+
+    @property
+    def timings(self) -> Timings:
+        return self.choices[0].timings
+
+
+def _logprobs(tokens: list[SampledToken]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(token.id, token.logprob, tuple(token.top)) for token in tokens)
+
+
+@dataclass
+class _Parts:
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class Collector:
+    """Joins the events of one request, which has ``n`` choices, to deltas and to its result."""
+
+    def __init__(self, prompt_token_ids: list[int], n: int, *, logprobs: bool, prompt_logprobs: bool) -> None:
+        self._prompt_token_ids = prompt_token_ids
+        self._wants_logprobs = logprobs
+        self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if prompt_logprobs else None
+        self._parts = [_Parts() for _ in range(n)]
+        self._choices: dict[int, Choice] = {}
+        self._n_cached_tokens = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has ended."""
+        return len(self._choices) == len(self._parts)
+
+    def add(self, event: Event) -> Delta:
+        """Take an event of kind ``"delta"`` or ``"finish"``."""
+        parts = self._parts[event.choice]
+        logprobs = _logprobs(event.logprobs)
+        token_ids = tuple(event.token_ids)
+        parts.texts.append(event.text)
+        parts.token_ids.extend(token_ids)
+        parts.logprobs.extend(logprobs)
+        if self._prompt_logprobs is not None and event.prompt_logprobs:
+            self._prompt_logprobs.extend(_logprobs(event.prompt_logprobs))
+        if event.kind != "finish":
+            return Delta(event.choice, event.text, token_ids, logprobs)
+        self._finish(event, parts)
+        return Delta(event.choice, event.text, token_ids, logprobs, event.finish_reason, event.stop_reason)
+
+    def _finish(self, event: Event, parts: _Parts) -> None:
+        times = event.timings
+        self._n_cached_tokens = max(self._n_cached_tokens, event.n_cached_tokens)
+        self._choices[event.choice] = Choice(
+            index=event.choice,
+            text="".join(parts.texts),
+            token_ids=parts.token_ids,
+            finish_reason=event.finish_reason,
+            stop_reason=event.stop_reason,
+            logprobs=parts.logprobs if self._wants_logprobs else None,
+            timings=Timings(times.queue_s, times.prefill_s, times.decode_s),
+        )
+
+    def result(self) -> GenerationResult:
+        """The whole, once complete."""
+        return GenerationResult(
+            choices=[self._choices[i] for i in range(len(self._parts))],
+            prompt_token_ids=self._prompt_token_ids,
+            prompt_logprobs=self._prompt_logprobs,
+            n_cached_tokens=self._n_cached_tokens,
+        )
