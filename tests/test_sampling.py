@@ -121,6 +121,14 @@ def test_summing_stage_equals_numpy(row, options, expected):
     assert_equal(distribution(ROWS[row], options), expected(as_left(ROWS[row])))
 
 
+@pytest.mark.parametrize("p", np.linspace(0.02, 0.98, 25).round(3).tolist())
+@pytest.mark.parametrize("stage", ["top_p", "typical_p", "tfs_z"])
+def test_summing_stage_after_top_k_equals_numpy(stage, p):
+    expected = {"top_p": oracle.top_p, "typical_p": oracle.typical_p, "tfs_z": oracle.tfs_z}[stage]
+    left = oracle.top_k(as_left(ROWS["peaked"]), 60)
+    assert_equal(distribution(ROWS["peaked"], {"top_k": 60, stage: p}), expected(left, p))
+
+
 def test_ties_go_to_the_lowest_ids():
     row = np.array([1, 3, 2, 3, 3], np.float32)
     assert set(distribution(row, {"temperature": 0.0})) == {1}

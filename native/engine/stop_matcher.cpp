@@ -21,9 +21,9 @@ StopMatcher::StopMatcher(std::vector<std::string> stop_strings, StopText mode) :
     }
 }
 
-// One more byte; n_matched is then the longest end of the text that begins the pattern.  True at the whole pattern.
+// One more byte; n_matched is then the longest end of the text that begins the pattern.  True at the whole pattern, after
+// which it is not asked again.
 bool StopMatcher::Pattern::advance(char byte) {
-    if (n_matched == text.size()) n_matched = fallback[n_matched - 1];
     while (n_matched > 0 && byte != text[n_matched]) n_matched = fallback[n_matched - 1];
     if (byte == text[n_matched]) ++n_matched;
     return n_matched == text.size();
