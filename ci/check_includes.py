@@ -83,7 +83,7 @@ def layer_of(path: str) -> str:
 
 
 def is_kernel_error(path: str, header: str) -> bool:
-    """Choosing among instruction sets may fail; a kernel itself may not, and what it includes is compiled for its set."""
+    """Choosing an instruction set may fail; a kernel itself may not, and what it includes is compiled for its set."""
     return layer_of(path) == "kernels" and path.count("/") == 1 and header == "core/error.h"
 
 

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-
 from quire import LLM, GenerationResult, SamplingParams
 
 # Prefixes that several requests share, longer than a block of 32 tokens.
@@ -19,7 +18,16 @@ PREFIXES = [
     "you are kind to everybody who asks you something.<|im_end|>\n<|im_start|>user\n",
     "",
 ]
-ENDINGS = ["One day", "What is the capital of France?", "The bird said", "Tell me a story", "But then", "Who", "It was", "In the"]
+ENDINGS = [
+    "One day",
+    "What is the capital of France?",
+    "The bird said",
+    "Tell me a story",
+    "But then",
+    "Who",
+    "It was",
+    "In the",
+]
 
 
 def requests(n: int) -> tuple[list[str], list[SamplingParams]]:

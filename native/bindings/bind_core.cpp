@@ -31,10 +31,12 @@ void bind_core(py::module_ &m) {
     py::class_<DType> dtype(m, "DType");
     dtype.def(py::init(&dtype_named), py::arg("name"))
         .def_static("all", [] { return all_dtypes(); })
-        .def_static("from_id", [](int64_t id) {
-            if (auto found = dtype_from_id(id)) return *found;
-            throw UnsupportedError("dtype", cat("a dtype's number must be one that ggml knows but is ", id));
-        })
+        .def_static("from_id",
+                    [](int64_t id) {
+                        if (auto found = dtype_from_id(id)) return *found;
+                        throw UnsupportedError("dtype",
+                                               cat("a dtype's number must be one that ggml knows but is ", id));
+                    })
         .def_property_readonly("id", [](DType self) { return static_cast<int>(self); })
         .def_property_readonly("name", [](DType self) { return name(self); })
         .def_property_readonly("block_size", &block_size)
@@ -59,9 +61,10 @@ void bind_core(py::module_ &m) {
         .def_property_readonly("memory_total_bytes", &Device::memory_total_bytes)
         .def_property_readonly("operations", &Device::operations)
         .def_property_readonly("features", &Device::features)
-        .def("__eq__", [](const Device &self, const py::object &other) {
-            return py::isinstance<Device>(other) && other.cast<Device>() == self;
-        })
+        .def("__eq__",
+             [](const Device &self, const py::object &other) {
+                 return py::isinstance<Device>(other) && other.cast<Device>() == self;
+             })
         .def("__hash__", [](const Device &self) { return std::hash<const void *>{}(self.handle()); })
         .def("__repr__", [](const Device &self) { return "Device(\"" + self.name() + "\")"; });
     m.def("devices", &devices);

@@ -43,7 +43,8 @@ py::object scalar_object(const GgufValue &value) {
 
 // Vocabularies hold bytes that are no UTF-8; they come through as lone surrogates and can be encoded back.
 py::object text_object(std::string_view text) {
-    return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "surrogateescape"));
+    return py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "surrogateescape"));
 }
 
 const char *numpy_code(GgufType type) {
@@ -85,7 +86,8 @@ py::object value_object(const GgufReader &self, const std::string &key) {
 
 py::list string_bytes(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
-    if (value.type != GgufType::string) throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
+    if (value.type != GgufType::string)
+        throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
     std::vector<std::string_view> strings = strings_of(value);
     py::list list(strings.size());
     for (size_t i = 0; i < strings.size(); ++i) list[i] = py::bytes(strings[i].data(), strings[i].size());
@@ -94,7 +96,8 @@ py::list string_bytes(const GgufReader &self, const std::string &key) {
 
 py::tuple packed_strings(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
-    if (value.type != GgufType::string) throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
+    if (value.type != GgufType::string)
+        throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
     return py::make_tuple(py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size()), value.n);
 }
 
@@ -131,15 +134,23 @@ void bind_gguf(py::module_ &m) {
         .def_property_readonly("n_files", &GgufReader::n_files)
         .def_property_readonly("size_bytes", &GgufReader::size_bytes)
         .def("keys", &GgufReader::keys)
-        .def("has", [](const GgufReader &self, const std::string &key) { return self.find(key) != nullptr; }, py::arg("key"))
+        .def(
+            "has", [](const GgufReader &self, const std::string &key) { return self.find(key) != nullptr; },
+            py::arg("key"))
         .def("value", &value_object, py::arg("key"))
         .def("value_type", &value_type, py::arg("key"))
         .def("string_bytes", &string_bytes, py::arg("key"))
         .def("packed_strings", &packed_strings, py::arg("key"))
         .def("tensors", &GgufReader::tensors)
-        .def("has_tensor", [](const GgufReader &self, const std::string &name) { return self.find_tensor(name) != nullptr; }, py::arg("name"))
+        .def(
+            "has_tensor",
+            [](const GgufReader &self, const std::string &name) { return self.find_tensor(name) != nullptr; },
+            py::arg("name"))
         .def("tensor_info", &existing_tensor, py::arg("name"))
-        .def("tensor", [](const GgufReader &self, const std::string &name) { return self.tensor(existing_tensor(self, name)); }, py::arg("name"))
+        .def(
+            "tensor",
+            [](const GgufReader &self, const std::string &name) { return self.tensor(existing_tensor(self, name)); },
+            py::arg("name"))
         .def("check_unchanged", &GgufReader::check_unchanged);
 }
 

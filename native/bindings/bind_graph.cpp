@@ -16,7 +16,8 @@ template <class Value> struct Named {
 };
 
 // The value called `text`; UnsupportedError lists the names.
-template <class Value, size_t N> Value parse(const char *place, const char *what, const std::string &text, const Named<Value> (&names)[N]) {
+template <class Value, size_t N>
+Value parse(const char *place, const char *what, const std::string &text, const Named<Value> (&names)[N]) {
     std::string known;
     for (const auto &named : names) {
         if (text == named.name) return named.value;
@@ -26,8 +27,10 @@ template <class Value, size_t N> Value parse(const char *place, const char *what
 }
 
 Activation activation(const std::string &text) {
-    static constexpr Named<Activation> names[] = {
-        {"silu", Activation::silu}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}, {"relu", Activation::relu}};
+    static constexpr Named<Activation> names[] = {{"silu", Activation::silu},
+                                                  {"gelu", Activation::gelu},
+                                                  {"gelu_tanh", Activation::gelu_tanh},
+                                                  {"relu", Activation::relu}};
     return parse("activation", "the activation", text, names);
 }
 
@@ -37,7 +40,8 @@ DType kv_dtype(const std::string &text) {
 }
 
 Kernels kernels(const std::string &text) {
-    static constexpr Named<Kernels> names[] = {{"auto", Kernels::automatic}, {"stock", Kernels::stock}, {"cpu", Kernels::cpu}};
+    static constexpr Named<Kernels> names[] = {
+        {"auto", Kernels::automatic}, {"stock", Kernels::stock}, {"cpu", Kernels::cpu}};
     return parse("executor", "kernels", text, names);
 }
 
@@ -50,7 +54,9 @@ py::tuple shape_of(const TraceTensor &x) {
 
 void bind_specs(py::module_ &m) {
     py::class_<Weight, std::shared_ptr<Weight>>(m, "Weight")
-        .def(py::init([](std::string name, Tensor tensor) { return std::make_shared<Weight>(Weight{std::move(name), std::move(tensor)}); }),
+        .def(py::init([](std::string name, Tensor tensor) {
+                 return std::make_shared<Weight>(Weight{std::move(name), std::move(tensor)});
+             }),
              py::arg("name"), py::arg("tensor"))
         .def_readonly("name", &Weight::name)
         .def_property_readonly("shape", [](const Weight &self) { return py::tuple(py::cast(self.tensor.shape())); })
@@ -59,28 +65,35 @@ void bind_specs(py::module_ &m) {
         .def(py::init([](int n_kv_head, int head_dim, std::optional<int> v_head_dim, int window) {
                  return CacheSpec{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window};
              }),
-             py::kw_only(), py::arg("n_kv_head"), py::arg("head_dim"), py::arg("v_head_dim") = py::none(), py::arg("window") = 0)
+             py::kw_only(), py::arg("n_kv_head"), py::arg("head_dim"), py::arg("v_head_dim") = py::none(),
+             py::arg("window") = 0)
         .def_readonly("n_kv_head", &CacheSpec::n_kv_head)
         .def_readonly("head_dim", &CacheSpec::head_dim)
         .def_readonly("v_head_dim", &CacheSpec::v_head_dim)
         .def_readonly("window", &CacheSpec::window);
     py::class_<RopeSpec>(m, "RopeSpec")
-        .def(py::init([](int n_dims, const std::string &layout, float freq_base, float freq_scale, float ext_factor, float attn_factor,
-                         float beta_fast, float beta_slow, int n_ctx_orig, std::shared_ptr<Weight> factors) {
-                 static constexpr Named<RopeLayout> layouts[] = {{"half", RopeLayout::half}, {"interleaved", RopeLayout::interleaved}};
-                 return RopeSpec{n_dims, parse("rope", "layout", layout, layouts), freq_base, freq_scale, ext_factor, attn_factor,
-                                 beta_fast, beta_slow, n_ctx_orig, std::move(factors)};
+        .def(py::init([](int n_dims, const std::string &layout, float freq_base, float freq_scale, float ext_factor,
+                         float attn_factor, float beta_fast, float beta_slow, int n_ctx_orig,
+                         std::shared_ptr<Weight> factors) {
+                 static constexpr Named<RopeLayout> layouts[] = {{"half", RopeLayout::half},
+                                                                 {"interleaved", RopeLayout::interleaved}};
+                 return RopeSpec{n_dims,     parse("rope", "layout", layout, layouts),
+                                 freq_base,  freq_scale,
+                                 ext_factor, attn_factor,
+                                 beta_fast,  beta_slow,
+                                 n_ctx_orig, std::move(factors)};
              }),
              py::kw_only(), py::arg("n_dims"), py::arg("layout"), py::arg("freq_base"), py::arg("freq_scale") = 1.0F,
-             py::arg("ext_factor") = 0.0F, py::arg("attn_factor") = 1.0F, py::arg("beta_fast") = 32.0F, py::arg("beta_slow") = 1.0F,
-             py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none());
+             py::arg("ext_factor") = 0.0F, py::arg("attn_factor") = 1.0F, py::arg("beta_fast") = 32.0F,
+             py::arg("beta_slow") = 1.0F, py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none());
     py::class_<MoeSpec>(m, "MoeSpec")
         .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale) {
-                 static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax}, {"sigmoid", Gating::sigmoid}};
+                 static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
+                                                             {"sigmoid", Gating::sigmoid}};
                  return MoeSpec{n_used, activation(act), parse("moe", "gating", gating, gatings), normalize, scale};
              }),
-             py::kw_only(), py::arg("n_used"), py::arg("activation"), py::arg("gating") = "softmax", py::arg("normalize") = true,
-             py::arg("scale") = 1.0F);
+             py::kw_only(), py::arg("n_used"), py::arg("activation"), py::arg("gating") = "softmax",
+             py::arg("normalize") = true, py::arg("scale") = 1.0F);
 }
 
 void bind_tracer(py::module_ &m) {
@@ -91,13 +104,16 @@ void bind_tracer(py::module_ &m) {
         .def("__mul__", &scale, py::arg("other"))
         .def("heads", &heads, py::arg("n_head"))
         .def("merge_heads", &merge_heads)
-        .def("__repr__", [](const TraceTensor &self) { return cat("TraceTensor(%", self.id, ", ", py::repr(shape_of(self)).cast<std::string>(), ")"); });
+        .def("__repr__", [](const TraceTensor &self) {
+            return cat("TraceTensor(%", self.id, ", ", py::repr(shape_of(self)).cast<std::string>(), ")");
+        });
     py::class_<Trace>(m, "Trace")
         .def_property_readonly("n_vocab", [](const Trace &self) { return self.n_vocab; })
         .def_property_readonly("n_layer", [](const Trace &self) { return self.cache.size(); })
         .def("describe", [](const Trace &self) {
             std::vector<std::string> lines;
-            for (size_t i = 0; i < self.operations.size(); ++i) lines.push_back(cat("%", i, " = ", describe(self.operations[i])));
+            for (size_t i = 0; i < self.operations.size(); ++i)
+                lines.push_back(cat("%", i, " = ", describe(self.operations[i])));
             return lines;
         });
     py::class_<Tracer, std::shared_ptr<Tracer>>(m, "Tracer")
@@ -110,30 +126,45 @@ void bind_tracer(py::module_ &m) {
 
 void bind_operations(py::module_ &m) {
     using MaybeWeight = std::shared_ptr<Weight>;
-    m.def("embed", [](const TraceTensor &tokens, MaybeWeight weight) { return embed(tokens, std::move(weight)); }, py::arg("tokens"),
-          py::arg("weight").none(false));
-    m.def("linear", [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias) { return linear(x, std::move(weight), std::move(bias)); },
-          py::arg("x"), py::arg("weight").none(false), py::arg("bias") = py::none());
-    m.def("rms_norm", [](const TraceTensor &x, MaybeWeight weight, float eps) { return rms_norm(x, std::move(weight), eps); }, py::arg("x"),
-          py::arg("weight"), py::arg("eps"));
+    m.def(
+        "embed", [](const TraceTensor &tokens, MaybeWeight weight) { return embed(tokens, std::move(weight)); },
+        py::arg("tokens"), py::arg("weight").none(false));
+    m.def(
+        "linear",
+        [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias) {
+            return linear(x, std::move(weight), std::move(bias));
+        },
+        py::arg("x"), py::arg("weight").none(false), py::arg("bias") = py::none());
+    m.def(
+        "rms_norm",
+        [](const TraceTensor &x, MaybeWeight weight, float eps) { return rms_norm(x, std::move(weight), eps); },
+        py::arg("x"), py::arg("weight"), py::arg("eps"));
     m.def("rope", &rope, py::arg("x"), py::arg("positions"), py::arg("spec"));
-    m.def("attend",
-          [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, MaybeWeight sinks) {
-              return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks)});
-          },
-          py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
-          py::arg("sinks") = py::none());
-    m.def("glu", [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) { return glu(gate, up, activation(act)); },
-          py::arg("gate"), py::arg("up"), py::arg("activation"));
-    m.def("activate", [](const TraceTensor &x, const std::string &act) { return activate(x, activation(act)); }, py::arg("x"), py::arg("activation"));
+    m.def(
+        "attend",
+        [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap,
+           MaybeWeight sinks) { return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks)}); },
+        py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
+        py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none());
+    m.def(
+        "glu",
+        [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) {
+            return glu(gate, up, activation(act));
+        },
+        py::arg("gate"), py::arg("up"), py::arg("activation"));
+    m.def(
+        "activate", [](const TraceTensor &x, const std::string &act) { return activate(x, activation(act)); },
+        py::arg("x"), py::arg("activation"));
     m.def("soft_cap", &soft_cap, py::arg("x"), py::arg("cap"));
     m.def("select_rows", &select_rows, py::arg("x"), py::arg("rows"));
-    m.def("moe",
-          [](const TraceTensor &x, MaybeWeight router, MaybeWeight gate, MaybeWeight up, MaybeWeight down, const MoeSpec &spec) {
-              return moe(x, op::Moe{std::move(router), std::move(gate), std::move(up), std::move(down), spec});
-          },
-          py::arg("x"), py::arg("router").none(false), py::arg("gate").none(false), py::arg("up").none(false), py::arg("down").none(false),
-          py::arg("spec"));
+    m.def(
+        "moe",
+        [](const TraceTensor &x, MaybeWeight router, MaybeWeight gate, MaybeWeight up, MaybeWeight down,
+           const MoeSpec &spec) {
+            return moe(x, op::Moe{std::move(router), std::move(gate), std::move(up), std::move(down), spec});
+        },
+        py::arg("x"), py::arg("router").none(false), py::arg("gate").none(false), py::arg("up").none(false),
+        py::arg("down").none(false), py::arg("spec"));
 }
 
 py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vector<std::vector<int32_t>> &tables) {
@@ -146,7 +177,8 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
         py::gil_scoped_release release;
         logits = self.run(batch);
     }
-    py::array_t<float> out({static_cast<py::ssize_t>(batch.logit_rows.size()), static_cast<py::ssize_t>(self.n_vocab())});
+    py::array_t<float> out(
+        {static_cast<py::ssize_t>(batch.logit_rows.size()), static_cast<py::ssize_t>(self.n_vocab())});
     std::copy(logits, logits + out.size(), out.mutable_data());
     return out;
 }
@@ -154,43 +186,55 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
 void bind_executor(py::module_ &m) {
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
-        .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv, const std::string &kernel_set,
-                         int max_rows, int max_sequences) {
+        .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
+                         const std::string &kernel_set, int max_rows, int max_sequences) {
                  ExecutorOptions options{n_blocks, threads, kv_dtype(kv), kernels(kernel_set), max_rows, max_sequences};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
-             py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0, py::arg("kv_dtype") = "f16",
-             py::arg("kernels") = "auto", py::arg("max_rows") = 512, py::arg("max_sequences") = 32)
+             py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
+             py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
+             py::arg("max_sequences") = 32)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
         .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
         .def_property_readonly("max_rows", &GraphExecutor::max_rows)
         .def_property_readonly("max_logit_rows", &GraphExecutor::max_logit_rows)
         .def_property_readonly("max_sequences", &GraphExecutor::max_sequences)
-        .def_property_readonly("kernels", [](const GraphExecutor &self) { return self.uses_own_kernels() ? "cpu" : "stock"; })
+        .def_property_readonly("kernels",
+                               [](const GraphExecutor &self) { return self.uses_own_kernels() ? "cpu" : "stock"; })
         .def_property_readonly("threads", &GraphExecutor::n_threads)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
-        .def_property_readonly("memory_bytes", [](const GraphExecutor &self) {
-            return std::map<std::string, size_t>{{"cache", self.cache_bytes()}, {"compute", self.compute_bytes()}};
-        })
-        .def("run",
-             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions, std::vector<int32_t> slots,
-                std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin, std::vector<int32_t> n_kv,
-                const std::vector<std::vector<int32_t>> &tables) {
-                 StepBatch batch{std::move(tokens), std::move(positions), std::move(slots), std::move(logit_rows), std::move(row_begin),
-                                 std::move(n_kv), {}, {}};
-                 return run_step(self, std::move(batch), tables);
-             },
-             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"), py::arg("row_begin"),
-             py::arg("n_kv"), py::arg("tables"));
-    m.def("cache_bytes_per_block",
-          [](const std::vector<CacheSpec> &cache, const std::string &kv) {
-              std::vector<KvLayerSpec> layers;
-              for (const CacheSpec &spec : cache) layers.push_back({spec.n_kv_head, spec.head_dim, spec.v_head_dim});
-              return KvStore::bytes_per_block(layers, kv_dtype(kv));
-          },
-          py::arg("cache"), py::arg("kv_dtype"));
+        .def_property_readonly("memory_bytes",
+                               [](const GraphExecutor &self) {
+                                   return std::map<std::string, size_t>{{"cache", self.cache_bytes()},
+                                                                        {"compute", self.compute_bytes()}};
+                               })
+        .def(
+            "run",
+            [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
+               std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
+               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables) {
+                StepBatch batch{std::move(tokens),
+                                std::move(positions),
+                                std::move(slots),
+                                std::move(logit_rows),
+                                std::move(row_begin),
+                                std::move(n_kv),
+                                {},
+                                {}};
+                return run_step(self, std::move(batch), tables);
+            },
+            py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
+            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"));
+    m.def(
+        "cache_bytes_per_block",
+        [](const std::vector<CacheSpec> &cache, const std::string &kv) {
+            std::vector<KvLayerSpec> layers;
+            for (const CacheSpec &spec : cache) layers.push_back({spec.n_kv_head, spec.head_dim, spec.v_head_dim});
+            return KvStore::bytes_per_block(layers, kv_dtype(kv));
+        },
+        py::arg("cache"), py::arg("kv_dtype"));
 }
 
 } // namespace

@@ -11,18 +11,6 @@ namespace {
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-Tensor quantize_array(const Floats &array, DType dtype, const std::optional<Floats> &importance, int threads) {
-    if (array.ndim() < 1) throw ShapeError("quantize", "the array must have 1 to 4 dimensions but has 0");
-    Shape shape(array.shape(), array.shape() + array.ndim());
-    std::span<const float> weights;
-    if (importance) {
-        if (importance->ndim() != 1) throw ShapeError("quantize", cat("importance must have 1 dimension but has ", importance->ndim()));
-        weights = {importance->data(), static_cast<size_t>(importance->size())};
-    }
-    py::gil_scoped_release release;
-    return quantize(array.data(), shape, dtype, weights, threads);
-}
-
 Floats dequantize_tensor(const Tensor &tensor, int threads) {
     Floats array(std::vector<py::ssize_t>(tensor.shape().begin(), tensor.shape().end()));
     float *values = array.mutable_data();
@@ -31,11 +19,53 @@ Floats dequantize_tensor(const Tensor &tensor, int threads) {
     return array;
 }
 
+Tensor tensor_over(const py::array &storage, DType dtype) {
+    return py::type::of<Tensor>().attr("from_numpy")(storage, dtype).cast<Tensor>();
+}
+
+// f32 values of an array of f32, f16 or bf16 (a NumPy extension type of that name).
+Floats values_of(const py::array &array, int threads) {
+    const auto type = py::str(array.dtype()).cast<std::string>();
+    if (type == "float32" || type == "float16") return Floats::ensure(array);
+    if (type == "bfloat16")
+        return dequantize_tensor(tensor_over(array.attr("view")("u2").cast<py::array>(), DType::bf16), threads);
+    throw ShapeError("quantize", cat("values must be float32, float16 or bfloat16 but are ", type));
+}
+
+Tensor quantize_array(const py::array &array, DType dtype, const std::optional<Floats> &importance, int threads) {
+    if (array.ndim() < 1) throw ShapeError("quantize", "the array must have 1 to 4 dimensions but has 0");
+    const Floats values = values_of(array, threads);
+    const Shape shape(values.shape(), values.shape() + values.ndim());
+    std::span<const float> weights;
+    if (importance) {
+        if (importance->ndim() != 1 || importance->size() == 0) {
+            throw ShapeError("quantize", cat("importance must have 1 dimension, one weight per column, but has ",
+                                             importance->ndim(), " and ", importance->size(), " weights"));
+        }
+        weights = {importance->data(), static_cast<size_t>(importance->size())};
+    }
+    py::gil_scoped_release release;
+    return quantize(values.data(), shape, dtype, weights, threads);
+}
+
+Tensor quantize_tensor(const Tensor &tensor, DType dtype, const std::optional<Floats> &importance, int threads) {
+    return quantize_array(dequantize_tensor(tensor, threads), dtype, importance, threads);
+}
+
 } // namespace
 
 void bind_quant(py::module_ &m) {
-    m.def("quantize", &quantize_array, py::arg("array"), py::arg("dtype"), py::arg("importance") = py::none(), py::kw_only(), py::arg("threads") = 0);
+    m.def("quantize", &quantize_tensor, py::arg("values"), py::arg("dtype"), py::arg("importance") = py::none(),
+          py::kw_only(), py::arg("threads") = 0);
+    m.def("quantize", &quantize_array, py::arg("values"), py::arg("dtype"), py::arg("importance") = py::none(),
+          py::kw_only(), py::arg("threads") = 0);
     m.def("dequantize", &dequantize_tensor, py::arg("tensor"), py::kw_only(), py::arg("threads") = 0);
+    m.def(
+        "dequantize",
+        [](const py::array &storage, DType dtype, int threads) {
+            return dequantize_tensor(tensor_over(storage, dtype), threads);
+        },
+        py::arg("storage"), py::arg("dtype"), py::kw_only(), py::arg("threads") = 0);
     m.def("can_quantize", &can_quantize, py::arg("dtype"));
     m.def("needs_importance", &needs_importance, py::arg("dtype"));
 }

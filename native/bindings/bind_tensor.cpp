@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <variant>
 
 #include "bindings/bindings.h"
 #include "bindings/dlpack.h"
@@ -29,30 +30,35 @@ py::dtype storage_type(DType dtype) {
 
 std::vector<py::ssize_t> storage_shape(const Tensor &tensor) {
     std::vector<py::ssize_t> shape(tensor.shape().begin(), tensor.shape().end());
-    if (is_quantized(tensor.dtype())) shape.back() = static_cast<py::ssize_t>(row_bytes(tensor.dtype(), tensor.shape().back()));
+    if (is_quantized(tensor.dtype()))
+        shape.back() = static_cast<py::ssize_t>(row_bytes(tensor.dtype(), tensor.shape().back()));
     return shape;
 }
 
 DType natural_dtype(const py::array &array) {
-    static const DType candidates[] = {DType::f32, DType::f16, DType::f64, DType::i8, DType::i16, DType::i32, DType::i64};
+    static const DType candidates[] = {DType::f32, DType::f16, DType::f64, DType::i8,
+                                       DType::i16, DType::i32, DType::i64};
     for (DType dtype : candidates) {
         if (array.dtype().equal(storage_type(dtype))) return dtype;
     }
-    throw ShapeError("tensor", cat("an array must be f32, f16, f64 or i8 to i64 but is ", py::str(array.dtype()).cast<std::string>(),
-                                   "; name the dtype of raw storage"));
+    throw ShapeError("tensor", cat("an array must be f32, f16, f64 or i8 to i64 but is ",
+                                   py::str(array.dtype()).cast<std::string>(), "; name the dtype of raw storage"));
 }
 
 // The logical shape of storage: a quantized row of bytes stands for its elements.
 Shape logical_shape(const py::array &array, DType dtype) {
     if (!array.dtype().equal(storage_type(dtype))) {
-        throw ShapeError("tensor", cat("storage of ", name(dtype), " must be an array of ", py::str(storage_type(dtype)).cast<std::string>(),
-                                       " but is ", py::str(array.dtype()).cast<std::string>()));
+        throw ShapeError("tensor", cat("storage of ", name(dtype), " must be an array of ",
+                                       py::str(storage_type(dtype)).cast<std::string>(), " but is ",
+                                       py::str(array.dtype()).cast<std::string>()));
     }
     if (array.ndim() < 1) throw ShapeError("tensor", "an array must have 1 to 4 dimensions but has 0");
     Shape shape(array.shape(), array.shape() + array.ndim());
     if (is_quantized(dtype)) {
         auto bytes = static_cast<int64_t>(block_bytes(dtype));
-        if (shape.back() % bytes != 0) throw ShapeError("tensor", cat("a row of ", name(dtype), " must be a multiple of ", bytes, " bytes but has ", shape.back()));
+        if (shape.back() % bytes != 0)
+            throw ShapeError("tensor", cat("a row of ", name(dtype), " must be a multiple of ", bytes,
+                                           " bytes but has ", shape.back()));
         shape.back() = shape.back() / bytes * block_size(dtype);
     }
     return shape;
@@ -62,7 +68,8 @@ Tensor from_numpy(const py::array &array, std::optional<DType> wanted, std::opti
     DType dtype = wanted ? *wanted : natural_dtype(array);
     Shape shape = logical_shape(array, dtype);
     bool dense = (array.flags() & py::array::c_style) != 0;
-    if (!dense && copy == false) throw ShapeError("tensor", "an array must be contiguous to be used without copying but is not");
+    if (!dense && copy == false)
+        throw ShapeError("tensor", "an array must be contiguous to be used without copying but is not");
     if (!dense || copy == true) {
         py::array packed = py::array::ensure(array, py::array::c_style);
         Tensor tensor = Tensor::empty(dtype, shape, find_device("CPU"));
@@ -88,36 +95,56 @@ py::array to_numpy(const Tensor &self) {
     return view;
 }
 
+using DeviceOrName = std::variant<Device, std::string>;
+
+Device device_of(const DeviceOrName &wanted) {
+    if (const auto *device = std::get_if<Device>(&wanted)) return *device;
+    return find_device(std::get<std::string>(wanted));
+}
+
+// NumPy's protocol: `copy` False must not copy.
+py::object to_array(const Tensor &self, const py::object &dtype, std::optional<bool> copy) {
+    py::object array = to_numpy(self);
+    if (dtype.is_none() || py::dtype::from_args(dtype).equal(array.attr("dtype"))) {
+        return copy == true ? array.attr("copy")() : array;
+    }
+    if (copy == false) throw py::value_error("[tensor] another dtype must be allowed to copy but copy is False");
+    return array.attr("astype")(dtype);
+}
+
 } // namespace
 
 void bind_tensor(py::module_ &m) {
     py::class_<Tensor>(m, "Tensor")
-        .def_static("from_numpy", &from_numpy, py::arg("array"), py::arg("dtype") = py::none(), py::kw_only(), py::arg("copy") = py::none())
-        .def_static("empty", [](DType dtype, const Shape &shape, const std::string &device) { return Tensor::empty(dtype, shape, find_device(device)); },
-                    py::arg("dtype"), py::arg("shape"), py::arg("device") = "cpu")
+        .def_static("from_numpy", &from_numpy, py::arg("array"), py::arg("dtype") = py::none(), py::kw_only(),
+                    py::arg("copy") = py::none())
+        .def_static(
+            "empty",
+            [](DType dtype, const Shape &shape, const DeviceOrName &device) {
+                return Tensor::empty(dtype, shape, device_of(device));
+            },
+            py::arg("dtype"), py::arg("shape"), py::arg("device") = "cpu")
         .def_static("from_dlpack", &tensor_from_dlpack, py::arg("source"))
         .def("numpy", &to_numpy)
-        .def("__array__",
-             [](const Tensor &self, const py::object &dtype, std::optional<bool> copy) {
-                 py::object array = to_numpy(self);
-                 if (!dtype.is_none()) array = array.attr("astype")(dtype);
-                 else if (copy == true) array = array.attr("copy")();
-                 return array;
-             },
-             py::arg("dtype") = py::none(), py::kw_only(), py::arg("copy") = py::none())
-        .def("__dlpack__", &tensor_to_dlpack, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
-             py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
-        .def("__dlpack_device__", [](const Tensor &self) {
-            self.data(); // on other devices: refused by name
-            return py::make_tuple(1, 0);
-        })
-        .def("to", [](const Tensor &self, const std::string &device) { return self.to(find_device(device)); }, py::arg("device"))
+        .def("__array__", &to_array, py::arg("dtype") = py::none(), py::kw_only(), py::arg("copy") = py::none())
+        .def("__dlpack__", &tensor_to_dlpack, py::kw_only(), py::arg("stream") = py::none(),
+             py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
+        .def("__dlpack_device__",
+             [](const Tensor &self) {
+                 self.data(); // on other devices: refused by name
+                 return py::make_tuple(1, 0);
+             })
+        .def(
+            "to", [](const Tensor &self, const DeviceOrName &device) { return self.to(device_of(device)); },
+            py::arg("device"))
         .def_property_readonly("dtype", &Tensor::dtype)
         .def_property_readonly("shape", [](const Tensor &self) { return py::tuple(py::cast(self.shape())); })
         .def_property_readonly("size_bytes", &Tensor::size_bytes)
         .def_property_readonly("device", &Tensor::device)
         .def_property_readonly("read_only", [](const Tensor &self) { return self.buffer()->read_only(); })
-        .def("__repr__", [](const Tensor &self) { return cat("Tensor(", name(self.dtype()), ", ", to_string(self.shape()), ", ", self.device().name(), ")"); });
+        .def("__repr__", [](const Tensor &self) {
+            return cat("Tensor(", name(self.dtype()), ", ", to_string(self.shape()), ", ", self.device().name(), ")");
+        });
 }
 
 } // namespace quire::bindings

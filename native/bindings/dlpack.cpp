@@ -53,11 +53,13 @@ DlType dl_type(DType dtype) {
 }
 
 DType dtype_of(DlType type) {
-    for (DType dtype : {DType::f32, DType::f16, DType::f64, DType::bf16, DType::i8, DType::i16, DType::i32, DType::i64}) {
+    for (DType dtype :
+         {DType::f32, DType::f16, DType::f64, DType::bf16, DType::i8, DType::i16, DType::i32, DType::i64}) {
         DlType candidate = dl_type(dtype);
         if (candidate.code == type.code && candidate.bits == type.bits && type.lanes == 1) return dtype;
     }
-    throw UnsupportedError("dlpack", cat("the type must be one of Quire's but is code ", int{type.code}, " of ", int{type.bits}, " bits"));
+    throw UnsupportedError(
+        "dlpack", cat("the type must be one of Quire's but is code ", int{type.code}, " of ", int{type.bits}, " bits"));
 }
 
 // The exported tensor with the arrays that its description points to.
@@ -68,7 +70,13 @@ struct Exported {
 
 DlTensor describe(Exported &exported) {
     const Tensor &tensor = exported.tensor;
-    return {tensor.data(), {1, 0}, static_cast<int32_t>(exported.shape.size()), dl_type(tensor.dtype()), exported.shape.data(), nullptr, 0};
+    return {tensor.data(),
+            {1, 0},
+            static_cast<int32_t>(exported.shape.size()),
+            dl_type(tensor.dtype()),
+            exported.shape.data(),
+            nullptr,
+            0};
 }
 
 template <class Managed> void drop(PyObject *capsule, const char *unused_name) {
@@ -97,7 +105,9 @@ bool is_dense(const DlTensor &tensor) {
 }
 
 Tensor adopt(const DlTensor &from, bool read_only, std::shared_ptr<void> owner) {
-    if (from.device.type != 1) throw UnsupportedError("dlpack", cat("the array must be in CPU memory but its device type is ", from.device.type));
+    if (from.device.type != 1)
+        throw UnsupportedError("dlpack",
+                               cat("the array must be in CPU memory but its device type is ", from.device.type));
     if (!is_dense(from)) throw ShapeError("dlpack", "the array must be contiguous but is not");
     DType dtype = dtype_of(from.type);
     Shape shape(from.shape, from.shape + from.n_dims);
@@ -109,17 +119,20 @@ Tensor adopt(const DlTensor &from, bool read_only, std::shared_ptr<void> owner) 
 
 } // namespace
 
-py::capsule tensor_to_dlpack(const Tensor &tensor, const py::object &stream, const py::object &max_version, const py::object &device,
-                             std::optional<bool> copy) {
-    if (!stream.is_none()) throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for without a stream");
-    if (!device.is_none() && !device.equal(py::make_tuple(1, 0))) throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for on (1, 0)");
+py::capsule tensor_to_dlpack(const Tensor &tensor, const py::object &stream, const py::object &max_version,
+                             const py::object &device, std::optional<bool> copy) {
+    if (!stream.is_none())
+        throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for without a stream");
+    if (!device.is_none() && !device.equal(py::make_tuple(1, 0)))
+        throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for on (1, 0)");
     Tensor source = tensor;
     if (copy == true) {
         source = Tensor::empty(tensor.dtype(), tensor.shape(), tensor.device());
         source.copy_from_host(tensor.data(), tensor.size_bytes());
     }
     auto *exported = new Exported{source, {source.shape().begin(), source.shape().end()}};
-    if (is_quantized(source.dtype())) exported->shape.back() = static_cast<int64_t>(row_bytes(source.dtype(), source.shape().back()));
+    if (is_quantized(source.dtype()))
+        exported->shape.back() = static_cast<int64_t>(row_bytes(source.dtype(), source.shape().back()));
     bool versioned = !max_version.is_none() && max_version.cast<py::tuple>()[0].cast<int>() >= 1;
     if (!versioned) {
         if (source.buffer()->read_only()) {
@@ -127,16 +140,22 @@ py::capsule tensor_to_dlpack(const Tensor &tensor, const py::object &stream, con
             throw py::buffer_error("[dlpack] a read-only tensor must be asked for with max_version of (1, 0) or above");
         }
         auto *managed = new DlManaged{describe(*exported), exported, [](DlManaged *self) {
-            delete static_cast<Exported *>(self->context);
-            delete self;
-        }};
+                                          delete static_cast<Exported *>(self->context);
+                                          delete self;
+                                      }};
         return py::capsule(managed, "dltensor", [](PyObject *capsule) { drop<DlManaged>(capsule, "dltensor"); });
     }
-    auto *managed = new DlVersioned{1, 0, exported, [](DlVersioned *self) {
-        delete static_cast<Exported *>(self->context);
-        delete self;
-    }, source.buffer()->read_only() ? read_only_flag : 0, describe(*exported)};
-    return py::capsule(managed, "dltensor_versioned", [](PyObject *capsule) { drop<DlVersioned>(capsule, "dltensor_versioned"); });
+    auto *managed = new DlVersioned{1,
+                                    0,
+                                    exported,
+                                    [](DlVersioned *self) {
+                                        delete static_cast<Exported *>(self->context);
+                                        delete self;
+                                    },
+                                    source.buffer()->read_only() ? read_only_flag : 0,
+                                    describe(*exported)};
+    return py::capsule(managed, "dltensor_versioned",
+                       [](PyObject *capsule) { drop<DlVersioned>(capsule, "dltensor_versioned"); });
 }
 
 Tensor tensor_from_dlpack(const py::object &source) {
@@ -155,7 +174,8 @@ Tensor tensor_from_dlpack(const py::object &source) {
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
         return adopt(managed->tensor, (managed->flags & read_only_flag) != 0, owner_of(managed));
     }
-    if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) throw ShapeError("dlpack", "the source must give a DLPack capsule that is not used yet");
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0)
+        throw ShapeError("dlpack", "the source must give a DLPack capsule that is not used yet");
     auto *managed = static_cast<DlManaged *>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
     return adopt(managed->tensor, false, owner_of(managed));

@@ -6,7 +6,8 @@
 
 namespace quire {
 
-Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bool read_only, std::shared_ptr<void> owner)
+Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bool read_only,
+               std::shared_ptr<void> owner)
     : device_(device), handle_(handle), size_bytes_(size_bytes), read_only_(read_only), owner_(std::move(owner)) {}
 
 Buffer::~Buffer() { ggml_backend_buffer_free(handle_); }
@@ -28,7 +29,8 @@ std::shared_ptr<Buffer> Buffer::borrow(void *data, size_t size_bytes, bool read_
     // as long as each tensor's own address suits the kernels (the callers check).
     auto address = reinterpret_cast<uintptr_t>(data) & ~static_cast<uintptr_t>(tensor_alignment_bytes - 1);
     size_t slack = reinterpret_cast<uintptr_t>(data) - address;
-    ggml_backend_buffer *handle = ggml_backend_cpu_buffer_from_ptr(reinterpret_cast<void *>(address), size_bytes + slack);
+    ggml_backend_buffer *handle =
+        ggml_backend_cpu_buffer_from_ptr(reinterpret_cast<void *>(address), size_bytes + slack);
     if (handle == nullptr) throw CapacityError("buffer", "borrowed memory must become a buffer but does not");
     return std::shared_ptr<Buffer>(new Buffer(cpu, handle, size_bytes + slack, read_only, std::move(owner)));
 }

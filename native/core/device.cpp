@@ -64,7 +64,8 @@ void load_backend(const std::string &path) {
         throw LoadError("device", cat("a backend must be named by its full path but is '", path, "'"));
     }
     if (ggml_backend_load(path.c_str()) == nullptr) {
-        throw LoadError("device", cat("'", path, "' must be a backend module of ggml ", ggml_version(), " but does not load"));
+        throw LoadError("device",
+                        cat("'", path, "' must be a backend module of ggml ", ggml_version(), " but does not load"));
     }
 }
 
@@ -89,8 +90,8 @@ void load_backends() {
             }
         }
         if (best_cpu.empty()) {
-            throw LoadError("device", cat("a CPU backend that fits this machine must lie in '", library_folder().string(),
-                                          "' but there is none"));
+            throw LoadError("device", cat("a CPU backend that fits this machine must lie in '",
+                                          library_folder().string(), "' but there is none"));
         }
         load_backend(best_cpu.string());
         cpu_module() = best_cpu;
@@ -164,12 +165,24 @@ std::vector<std::string> Device::operations() const {
     ggml_tensor *rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 8);
     ggml_tensor *one_expert = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, 1, 8);
     ggml_tensor *nodes[] = {
-        ggml_get_rows(ctx, matrix, ids), ggml_set_rows(ctx, matrix, rows, slots), ggml_mul_mat(ctx, matrix, rows),
-        ggml_mul_mat_id(ctx, experts, one_expert, chosen), ggml_rms_norm(ctx, x, 1e-6F), ggml_norm(ctx, x, 1e-6F),
-        ggml_add(ctx, rows, row), ggml_mul(ctx, rows, row), ggml_scale(ctx, x, 2.0F), ggml_silu(ctx, x), ggml_tanh(ctx, x),
-        ggml_swiglu_split(ctx, rows, rows), ggml_soft_max(ctx, x), ggml_argsort_top_k(ctx, rows, 2),
-        ggml_rope_ext(ctx, x, ids, nullptr, 64, GGML_ROPE_TYPE_NEOX, 0, 1e4F, 1, 0, 1, 32, 1), ggml_sum_rows(ctx, x),
-        ggml_div(ctx, rows, rows), ggml_cont(ctx, ggml_permute(ctx, x, 1, 0, 2, 3)),
+        ggml_get_rows(ctx, matrix, ids),
+        ggml_set_rows(ctx, matrix, rows, slots),
+        ggml_mul_mat(ctx, matrix, rows),
+        ggml_mul_mat_id(ctx, experts, one_expert, chosen),
+        ggml_rms_norm(ctx, x, 1e-6F),
+        ggml_norm(ctx, x, 1e-6F),
+        ggml_add(ctx, rows, row),
+        ggml_mul(ctx, rows, row),
+        ggml_scale(ctx, x, 2.0F),
+        ggml_silu(ctx, x),
+        ggml_tanh(ctx, x),
+        ggml_swiglu_split(ctx, rows, rows),
+        ggml_soft_max(ctx, x),
+        ggml_argsort_top_k(ctx, rows, 2),
+        ggml_rope_ext(ctx, x, ids, nullptr, 64, GGML_ROPE_TYPE_NEOX, 0, 1e4F, 1, 0, 1, 32, 1),
+        ggml_sum_rows(ctx, x),
+        ggml_div(ctx, rows, rows),
+        ggml_cont(ctx, ggml_permute(ctx, x, 1, 0, 2, 3)),
     };
     std::vector<std::string> names;
     for (ggml_tensor *node : nodes) {
@@ -181,7 +194,8 @@ std::vector<std::string> Device::operations() const {
 std::vector<std::string> Device::features() const {
     std::vector<std::string> found;
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(handle_);
-    auto get = reinterpret_cast<ggml_backend_get_features_t>(ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features"));
+    auto get = reinterpret_cast<ggml_backend_get_features_t>(
+        ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features"));
     if (get == nullptr) return found;
     for (const ggml_backend_feature *feature = get(reg); feature->name != nullptr; ++feature) {
         found.push_back(cat(feature->name, " = ", feature->value));
@@ -207,7 +221,8 @@ Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_t
     team_ = std::unique_ptr<ggml_threadpool, FreeTeam>(make(&params), free);
     if (!team_) throw CapacityError("device", cat("a team of ", n_threads_, " threads must start but does not"));
     cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(backend_.get(), n_threads_);
-    cpu_function<void (*)(ggml_backend_t, ggml_threadpool_t)>("ggml_backend_cpu_set_threadpool")(backend_.get(), team_.get());
+    cpu_function<void (*)(ggml_backend_t, ggml_threadpool_t)>("ggml_backend_cpu_set_threadpool")(backend_.get(),
+                                                                                                 team_.get());
 }
 
 } // namespace quire

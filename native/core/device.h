@@ -58,8 +58,13 @@ class Backend {
     bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
 
   private:
-    struct FreeBackend { void operator()(ggml_backend *) const; };
-    struct FreeTeam { void (*free)(ggml_threadpool *) = nullptr; void operator()(ggml_threadpool *team) const { free(team); } };
+    struct FreeBackend {
+        void operator()(ggml_backend *) const;
+    };
+    struct FreeTeam {
+        void (*free)(ggml_threadpool *) = nullptr;
+        void operator()(ggml_threadpool *team) const { free(team); }
+    };
     Device device_;
     int n_threads_;
     std::unique_ptr<ggml_threadpool, FreeTeam> team_; // outlives backend_, which refers to it

@@ -11,8 +11,9 @@ namespace quire {
 namespace {
 
 static_assert(static_cast<int>(DType::bf16) == GGML_TYPE_BF16 && static_cast<int>(DType::q6_k) == GGML_TYPE_Q6_K &&
-              static_cast<int>(DType::iq4_xs) == GGML_TYPE_IQ4_XS && static_cast<int>(DType::mxfp4) == GGML_TYPE_MXFP4 &&
-              static_cast<int>(DType::q2_0) == GGML_TYPE_Q2_0 && static_cast<int>(DType::f64) == GGML_TYPE_F64);
+              static_cast<int>(DType::iq4_xs) == GGML_TYPE_IQ4_XS &&
+              static_cast<int>(DType::mxfp4) == GGML_TYPE_MXFP4 && static_cast<int>(DType::q2_0) == GGML_TYPE_Q2_0 &&
+              static_cast<int>(DType::f64) == GGML_TYPE_F64);
 
 ggml_type to_ggml(DType dtype) { return static_cast<ggml_type>(dtype); }
 

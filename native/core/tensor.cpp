@@ -19,7 +19,8 @@ size_t shape_bytes(DType dtype, const Shape &shape) {
     }
     size_t bytes = 1;
     for (size_t i = 0; i < shape.size(); ++i) {
-        if (shape[i] < 1) throw ShapeError("tensor", cat("every dimension must be at least 1 but the shape is ", to_string(shape)));
+        if (shape[i] < 1)
+            throw ShapeError("tensor", cat("every dimension must be at least 1 but the shape is ", to_string(shape)));
         bool last = i + 1 == shape.size();
         size_t factor = last ? row_bytes(dtype, shape[i]) : static_cast<size_t>(shape[i]);
         if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes > (size_t{1} << 62)) {
@@ -32,8 +33,8 @@ size_t shape_bytes(DType dtype, const Shape &shape) {
 Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes)
     : dtype_(dtype), shape_(std::move(shape)), size_bytes_(shape_bytes(dtype, shape_)), buffer_(std::move(buffer)) {
     if (offset_bytes > buffer_->size_bytes() || size_bytes_ > buffer_->size_bytes() - offset_bytes) {
-        throw ShapeError("tensor", cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes, " must lie inside its buffer of ",
-                                       buffer_->size_bytes(), " bytes"));
+        throw ShapeError("tensor", cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes,
+                                       " must lie inside its buffer of ", buffer_->size_bytes(), " bytes"));
     }
     ggml_init_params params{ggml_tensor_overhead(), nullptr, true};
     context_ = std::shared_ptr<ggml_context>(ggml_init(params), ggml_free);
@@ -60,19 +61,23 @@ int64_t Tensor::n_elements() const { return ggml_nelements(handle_); }
 
 uint8_t *Tensor::data() const {
     if (!is_host()) {
-        throw UnsupportedError("tensor", cat("the tensor must be in host memory but is on ", device().name(), "; copy it with to(\"cpu\")"));
+        throw UnsupportedError("tensor", cat("the tensor must be in host memory but is on ", device().name(),
+                                             "; copy it with to(\"cpu\")"));
     }
     return static_cast<uint8_t *>(handle_->data);
 }
 
 void Tensor::copy_from_host(const void *source, size_t size_bytes) const {
-    if (size_bytes != size_bytes_) throw ShapeError("tensor", cat("the source must have ", size_bytes_, " bytes but has ", size_bytes));
-    if (buffer_->read_only()) throw UnsupportedError("tensor", "the tensor must be writable but its memory is read-only");
+    if (size_bytes != size_bytes_)
+        throw ShapeError("tensor", cat("the source must have ", size_bytes_, " bytes but has ", size_bytes));
+    if (buffer_->read_only())
+        throw UnsupportedError("tensor", "the tensor must be writable but its memory is read-only");
     ggml_backend_tensor_set(handle_, source, 0, size_bytes);
 }
 
 void Tensor::copy_to_host(void *target, size_t size_bytes) const {
-    if (size_bytes != size_bytes_) throw ShapeError("tensor", cat("the target must have ", size_bytes_, " bytes but has ", size_bytes));
+    if (size_bytes != size_bytes_)
+        throw ShapeError("tensor", cat("the target must have ", size_bytes_, " bytes but has ", size_bytes));
     ggml_backend_tensor_get(handle_, target, 0, size_bytes);
 }
 

@@ -129,9 +129,7 @@ const std::vector<SamplingStage> &default_sampling_order() {
     return order;
 }
 
-std::string name(SamplingStage stage) {
-    return stage_names[static_cast<size_t>(stage)];
-}
+std::string name(SamplingStage stage) { return stage_names[static_cast<size_t>(stage)]; }
 
 SamplingStage sampling_stage(const std::string &name) {
     const auto found = std::find(stage_names.begin(), stage_names.end(), name);

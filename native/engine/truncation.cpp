@@ -56,9 +56,7 @@ void keep_top_p(Candidates &candidates, double p) {
     candidates.filter([&](const Candidate &item, float) { return !likelier(least, item); });
 }
 
-void keep_min_p(Candidates &candidates, double fraction) {
-    candidates.keep_within(-std::log(fraction));
-}
+void keep_min_p(Candidates &candidates, double fraction) { candidates.keep_within(-std::log(fraction)); }
 
 void keep_typical(Candidates &candidates, double p) {
     const double entropy = candidates.entropy();

@@ -7,7 +7,19 @@
 namespace quire {
 
 enum class GgufType : uint32_t {
-    u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9, u64 = 10, i64 = 11, f64 = 12,
+    u8 = 0,
+    i8 = 1,
+    u16 = 2,
+    i16 = 3,
+    u32 = 4,
+    i32 = 5,
+    f32 = 6,
+    boolean = 7,
+    string = 8,
+    array = 9,
+    u64 = 10,
+    i64 = 11,
+    f64 = 12,
 };
 inline constexpr uint32_t gguf_n_types = 13;
 
@@ -27,16 +39,24 @@ inline constexpr uint32_t splits = 4096;
 // Bytes of a scalar; 0 for strings and arrays.
 constexpr size_t scalar_bytes(GgufType type) {
     switch (type) {
-    case GgufType::u8: case GgufType::i8: case GgufType::boolean: return 1;
-    case GgufType::u16: case GgufType::i16: return 2;
-    case GgufType::u32: case GgufType::i32: case GgufType::f32: return 4;
-    case GgufType::u64: case GgufType::i64: case GgufType::f64: return 8;
+    case GgufType::u8:
+    case GgufType::i8:
+    case GgufType::boolean: return 1;
+    case GgufType::u16:
+    case GgufType::i16: return 2;
+    case GgufType::u32:
+    case GgufType::i32:
+    case GgufType::f32: return 4;
+    case GgufType::u64:
+    case GgufType::i64:
+    case GgufType::f64: return 8;
     default: return 0;
     }
 }
 
 constexpr const char *type_name(GgufType type) {
-    constexpr const char *names[gguf_n_types] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+    constexpr const char *names[gguf_n_types] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                                 "bool", "string", "array", "u64", "i64", "f64"};
     return names[static_cast<uint32_t>(type)];
 }
 

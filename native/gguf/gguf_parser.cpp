@@ -5,7 +5,9 @@
 namespace quire {
 
 std::basic_string_view<uint8_t> ByteCursor::take(uint64_t n, const std::string &what) {
-    if (n > left()) throw LoadError("gguf", cat(what, " must lie inside the file but needs ", n, " bytes at ", position_, " of ", size_bytes_));
+    if (n > left())
+        throw LoadError(
+            "gguf", cat(what, " must lie inside the file but needs ", n, " bytes at ", position_, " of ", size_bytes_));
     std::basic_string_view<uint8_t> bytes(data_ + position_, static_cast<size_t>(n));
     position_ += static_cast<size_t>(n);
     return bytes;
@@ -68,41 +70,52 @@ void GgufParser::parse_header() {
     auto magic = cursor_.scalar<uint32_t>("the magic");
     if (magic != gguf_magic) throw LoadError("gguf", "the file must start with \"GGUF\" but does not");
     auto version = cursor_.scalar<uint32_t>("the version");
-    if (version == 0x02000000 || version == 0x03000000) throw LoadError("gguf", "the file must be little-endian but is big-endian");
+    if (version == 0x02000000 || version == 0x03000000)
+        throw LoadError("gguf", "the file must be little-endian but is big-endian");
     if (version != 2 && version != 3) throw LoadError("gguf", cat("the version must be 2 or 3 but is ", version));
     reader_.version_ = version;
     n_tensors_ = cursor_.scalar<uint64_t>("the number of tensors");
     n_keys_ = cursor_.scalar<uint64_t>("the number of keys");
-    if (n_tensors_ > gguf_limit::entries) throw LoadError("gguf", cat("tensors must be at most ", gguf_limit::entries, " but are ", n_tensors_));
-    if (n_keys_ > gguf_limit::entries) throw LoadError("gguf", cat("keys must be at most ", gguf_limit::entries, " but are ", n_keys_));
+    if (n_tensors_ > gguf_limit::entries)
+        throw LoadError("gguf", cat("tensors must be at most ", gguf_limit::entries, " but are ", n_tensors_));
+    if (n_keys_ > gguf_limit::entries)
+        throw LoadError("gguf", cat("keys must be at most ", gguf_limit::entries, " but are ", n_keys_));
     // The shortest key takes 13 bytes and the shortest tensor 36, so nothing is allocated beyond the bytes left.
     if (n_keys_ * 13 + n_tensors_ * 36 > cursor_.left()) {
-        throw LoadError("gguf", cat(n_keys_, " keys and ", n_tensors_, " tensors must fit in the file but ", cursor_.left(), " bytes are left"));
+        throw LoadError("gguf", cat(n_keys_, " keys and ", n_tensors_, " tensors must fit in the file but ",
+                                    cursor_.left(), " bytes are left"));
     }
 }
 
 void GgufParser::parse_entry(uint64_t number) {
     std::string key(cursor_.string(gguf_limit::key_bytes, cat("key ", number)));
     if (key.empty()) throw LoadError("gguf", cat("key ", number, " must have a name but has none"));
-    if (!is_utf8(key) || key.find('\0') != std::string::npos) throw LoadError("gguf", cat("key ", number, " must be UTF-8 without NUL but is not"));
+    if (!is_utf8(key) || key.find('\0') != std::string::npos)
+        throw LoadError("gguf", cat("key ", number, " must be UTF-8 without NUL but is not"));
     GgufValue value = parse_value(key);
-    if (!values_.emplace(key, value).second) throw LoadError("gguf", cat("key '", key, "' must be there once but comes again"));
+    if (!values_.emplace(key, value).second)
+        throw LoadError("gguf", cat("key '", key, "' must be there once but comes again"));
     keys_.push_back(std::move(key));
 }
 
 GgufValue GgufParser::parse_value(const std::string &key) {
     const std::string what = cat("key '", key, "'");
     auto type_number = cursor_.scalar<uint32_t>(what);
-    if (type_number >= gguf_n_types) throw LoadError("gguf", cat(what, " must have a known type but has ", type_number));
+    if (type_number >= gguf_n_types)
+        throw LoadError("gguf", cat(what, " must have a known type but has ", type_number));
     GgufValue value{static_cast<GgufType>(type_number), false, 1, {}};
     if (value.type == GgufType::array) {
         value.is_array = true;
         auto element = cursor_.scalar<uint32_t>(what);
-        if (element >= gguf_n_types) throw LoadError("gguf", cat(what, " must have elements of a known type but has ", element));
+        if (element >= gguf_n_types)
+            throw LoadError("gguf", cat(what, " must have elements of a known type but has ", element));
         value.type = static_cast<GgufType>(element);
-        if (value.type == GgufType::array) throw LoadError("gguf", cat(what, " must not hold arrays of arrays but does"));
+        if (value.type == GgufType::array)
+            throw LoadError("gguf", cat(what, " must not hold arrays of arrays but does"));
         value.n = cursor_.scalar<uint64_t>(what);
-        if (value.n > gguf_limit::array_entries) throw LoadError("gguf", cat(what, " must have at most ", gguf_limit::array_entries, " elements but has ", value.n));
+        if (value.n > gguf_limit::array_entries)
+            throw LoadError("gguf",
+                            cat(what, " must have at most ", gguf_limit::array_entries, " elements but has ", value.n));
     }
     if (value.type == GgufType::string) {
         size_t start = cursor_.position();
@@ -128,9 +141,11 @@ const GgufValue *GgufParser::value(const std::string &key) const {
 uint64_t GgufParser::whole_number(const std::string &key, uint64_t absent) const {
     const GgufValue *found = value(key);
     if (found == nullptr) return absent;
-    bool whole = !found->is_array && scalar_bytes(found->type) > 0 && found->type != GgufType::f32 && found->type != GgufType::f64 &&
-                 found->type != GgufType::boolean;
-    if (!whole) throw LoadError("gguf", cat("key '", key, "' must be a whole number but is ", found->is_array ? "an array" : type_name(found->type)));
+    bool whole = !found->is_array && scalar_bytes(found->type) > 0 && found->type != GgufType::f32 &&
+                 found->type != GgufType::f64 && found->type != GgufType::boolean;
+    if (!whole)
+        throw LoadError("gguf", cat("key '", key, "' must be a whole number but is ",
+                                    found->is_array ? "an array" : type_name(found->type)));
     uint64_t number = 0;
     std::memcpy(&number, found->bytes.data(), found->bytes.size());
     return number;
@@ -139,10 +154,12 @@ uint64_t GgufParser::whole_number(const std::string &key, uint64_t absent) const
 void GgufParser::parse_alignment() {
     const GgufValue *found = value("general.alignment");
     if (found == nullptr) return;
-    if (found->is_array || found->type != GgufType::u32) throw LoadError("gguf", cat("key 'general.alignment' must be u32 but is ", type_name(found->type)));
+    if (found->is_array || found->type != GgufType::u32)
+        throw LoadError("gguf", cat("key 'general.alignment' must be u32 but is ", type_name(found->type)));
     uint64_t alignment = whole_number("general.alignment", gguf_default_alignment);
     if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > gguf_limit::alignment) {
-        throw LoadError("gguf", cat("key 'general.alignment' must be a power of two up to ", gguf_limit::alignment, " but is ", alignment));
+        throw LoadError("gguf", cat("key 'general.alignment' must be a power of two up to ", gguf_limit::alignment,
+                                    " but is ", alignment));
     }
     alignment_ = alignment;
 }
@@ -152,13 +169,15 @@ void GgufParser::parse_tensor(uint64_t number) {
     info.part = part_;
     info.name = std::string(cursor_.string(gguf_limit::tensor_name_bytes, cat("the name of tensor ", number)));
     if (info.name.empty()) throw LoadError("gguf", cat("tensor ", number, " must have a name but has none"));
-    if (!is_utf8(info.name) || info.name.find('\0') != std::string::npos) throw LoadError("gguf", cat("the name of tensor ", number, " must be UTF-8 without NUL but is not"));
+    if (!is_utf8(info.name) || info.name.find('\0') != std::string::npos)
+        throw LoadError("gguf", cat("the name of tensor ", number, " must be UTF-8 without NUL but is not"));
     const std::string what = cat("tensor '", info.name, "'");
     auto n_dims = cursor_.scalar<uint32_t>(what);
     if (n_dims < 1 || n_dims > 4) throw LoadError("gguf", cat(what, " must have 1 to 4 dimensions but has ", n_dims));
     for (uint32_t i = 0; i < n_dims; ++i) {
         auto dim = cursor_.scalar<uint64_t>(what);
-        if (dim < 1 || dim > (uint64_t{1} << 62)) throw LoadError("gguf", cat(what, " must have dimensions of 1 to 2^62 but has ", dim));
+        if (dim < 1 || dim > (uint64_t{1} << 62))
+            throw LoadError("gguf", cat(what, " must have dimensions of 1 to 2^62 but has ", dim));
         info.shape.insert(info.shape.begin(), static_cast<int64_t>(dim)); // the file has the fastest dimension first
     }
     auto type_number = cursor_.scalar<uint32_t>(what);
@@ -171,7 +190,8 @@ void GgufParser::parse_tensor(uint64_t number) {
         throw LoadError("gguf", cat(what, " must have a sound shape: ", error.what()));
     }
     auto offset = cursor_.scalar<uint64_t>(what);
-    if (offset % alignment_ != 0) throw LoadError("gguf", cat(what, " must start at a multiple of ", alignment_, " but its offset is ", offset));
+    if (offset % alignment_ != 0)
+        throw LoadError("gguf", cat(what, " must start at a multiple of ", alignment_, " but its offset is ", offset));
     info.offset_bytes = offset;
     tensors_.push_back(std::move(info));
 }
@@ -183,12 +203,14 @@ void GgufParser::check_layout() {
     uint64_t end = 0; // of the tensor before, from `start`
     for (GgufTensorInfo &info : tensors_) {
         if (info.offset_bytes < end) {
-            throw LoadError("gguf", cat("tensor '", info.name, "' must start behind the one before it, at ", end, " or later, but its offset is ", info.offset_bytes));
+            throw LoadError("gguf", cat("tensor '", info.name, "' must start behind the one before it, at ", end,
+                                        " or later, but its offset is ", info.offset_bytes));
         }
-        bool inside = start <= file_bytes && info.offset_bytes <= file_bytes - start && info.size_bytes <= file_bytes - start - info.offset_bytes;
+        bool inside = start <= file_bytes && info.offset_bytes <= file_bytes - start &&
+                      info.size_bytes <= file_bytes - start - info.offset_bytes;
         if (!inside) {
-            throw LoadError("gguf", cat("tensor '", info.name, "' must lie inside the file of ", file_bytes, " bytes but needs ", info.size_bytes, " at ",
-                                        start, " + ", info.offset_bytes));
+            throw LoadError("gguf", cat("tensor '", info.name, "' must lie inside the file of ", file_bytes,
+                                        " bytes but needs ", info.size_bytes, " at ", start, " + ", info.offset_bytes));
         }
         end = info.offset_bytes + info.size_bytes;
         info.offset_bytes += start;

@@ -12,10 +12,12 @@ namespace {
 std::string part_path(const std::string &first, uint64_t number, uint64_t count) {
     char tail[64], wanted[64];
     std::snprintf(tail, sizeof tail, "-00001-of-%05llu.gguf", static_cast<unsigned long long>(count));
-    std::snprintf(wanted, sizeof wanted, "-%05llu-of-%05llu.gguf", static_cast<unsigned long long>(number + 1), static_cast<unsigned long long>(count));
+    std::snprintf(wanted, sizeof wanted, "-%05llu-of-%05llu.gguf", static_cast<unsigned long long>(number + 1),
+                  static_cast<unsigned long long>(count));
     size_t n = std::strlen(tail);
     if (first.size() < n || first.compare(first.size() - n, n, tail) != 0) {
-        throw LoadError("gguf", cat("the first of ", count, " parts must be called NAME", tail, " but is '", first, "'"));
+        throw LoadError("gguf",
+                        cat("the first of ", count, " parts must be called NAME", tail, " but is '", first, "'"));
     }
     return first.substr(0, first.size() - n) + wanted;
 }
@@ -24,7 +26,8 @@ std::string part_path(const std::string &first, uint64_t number, uint64_t count)
 void check_address(const GgufTensorInfo &info) {
     size_t wanted = is_quantized(info.dtype) ? 4 : block_bytes(info.dtype);
     if (info.offset_bytes % wanted != 0) {
-        throw LoadError("gguf", cat("tensor '", info.name, "' of ", name(info.dtype), " must start at a multiple of ", wanted, " but starts at ", info.offset_bytes));
+        throw LoadError("gguf", cat("tensor '", info.name, "' of ", name(info.dtype), " must start at a multiple of ",
+                                    wanted, " but starts at ", info.offset_bytes));
     }
 }
 
@@ -36,8 +39,11 @@ GgufReader::GgufReader(const std::string &path, LoadMode mode) {
     parser.parse();
     uint64_t count = parser.whole_number("split.count", 1);
     uint64_t number = parser.whole_number("split.no", 0);
-    if (count > gguf_limit::splits) throw LoadError("gguf", cat("key 'split.count' must be at most ", gguf_limit::splits, " but is ", count));
-    if (count > 1 && number != 0) throw LoadError("gguf", cat("a split model must be opened by its first part but this is part ", number + 1, " of ", count));
+    if (count > gguf_limit::splits)
+        throw LoadError("gguf", cat("key 'split.count' must be at most ", gguf_limit::splits, " but is ", count));
+    if (count > 1 && number != 0)
+        throw LoadError(
+            "gguf", cat("a split model must be opened by its first part but this is part ", number + 1, " of ", count));
     if (count > 1) open_parts(path, mode, count);
     for (const GgufTensorInfo &info : tensors_) check_address(info);
     for (const auto &file : files_) {
@@ -54,14 +60,17 @@ void GgufReader::open_parts(const std::string &path, LoadMode mode, uint64_t cou
         parser.parse();
         uint64_t its_count = parser.whole_number("split.count", 1), its_number = parser.whole_number("split.no", 0);
         if (its_count != count || its_number != number) {
-            throw LoadError("gguf", cat("'", files_.back()->path(), "' must be part ", number + 1, " of ", count, " but says ", its_number + 1, " of ", its_count));
+            throw LoadError("gguf", cat("'", files_.back()->path(), "' must be part ", number + 1, " of ", count,
+                                        " but says ", its_number + 1, " of ", its_count));
         }
     }
     if (total == nullptr) throw LoadError("gguf", "a split model must tell its 'split.tensors.count' but does not");
-    if (total->is_array || scalar_bytes(total->type) == 0) throw LoadError("gguf", "key 'split.tensors.count' must be a whole number");
+    if (total->is_array || scalar_bytes(total->type) == 0)
+        throw LoadError("gguf", "key 'split.tensors.count' must be a whole number");
     uint64_t wanted = 0;
     std::memcpy(&wanted, total->bytes.data(), total->bytes.size());
-    if (wanted != tensors_.size()) throw LoadError("gguf", cat("the parts must hold ", wanted, " tensors together but hold ", tensors_.size()));
+    if (wanted != tensors_.size())
+        throw LoadError("gguf", cat("the parts must hold ", wanted, " tensors together but hold ", tensors_.size()));
 }
 
 size_t GgufReader::size_bytes() const {

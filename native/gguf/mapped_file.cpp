@@ -27,7 +27,7 @@ struct Descriptor {
 } // namespace
 
 MappedFile::Identity MappedFile::identify(int descriptor) {
-    struct stat info {};
+    struct stat info{};
     if (fstat(descriptor, &info) != 0) return {};
     if (!S_ISREG(info.st_mode)) return {};
 #ifdef __APPLE__
@@ -47,7 +47,8 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode m
     mapped->path_ = path;
     mapped->mode_ = mode;
     mapped->identity_ = identify(file.value);
-    if (mapped->identity_.inode == 0) throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
+    if (mapped->identity_.inode == 0)
+        throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
     mapped->size_bytes_ = mapped->identity_.size_bytes;
     if (mapped->size_bytes_ == 0) throw LoadError("file", cat("'", path, "' must have contents but is empty"));
     mapped->map(file.value);
@@ -59,20 +60,24 @@ void MappedFile::map(int descriptor) {
     bool own = mode_ == LoadMode::copy;
     int flags = own ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void *pages = mmap(nullptr, size_bytes_, own ? PROT_READ | PROT_WRITE : PROT_READ, flags, own ? -1 : descriptor, 0);
-    if (pages == MAP_FAILED) throw CapacityError("file", cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", std::strerror(errno)));
+    if (pages == MAP_FAILED)
+        throw CapacityError("file",
+                            cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", std::strerror(errno)));
     data_ = static_cast<uint8_t *>(pages);
     if (own) {
 #ifdef MADV_HUGEPAGE
         madvise(pages, size_bytes_, MADV_HUGEPAGE); // weights are read from end to end for every token
 #endif
     } else if (mode_ == LoadMode::lock && mlock(pages, size_bytes_) != 0) {
-        throw CapacityError("file", cat("'", path_, "' must be locked in memory (", size_bytes_, " bytes, see ulimit -l): ", std::strerror(errno)));
+        throw CapacityError("file", cat("'", path_, "' must be locked in memory (", size_bytes_,
+                                        " bytes, see ulimit -l): ", std::strerror(errno)));
     }
 }
 
 void MappedFile::read(int descriptor) {
     for (size_t done = 0; done < size_bytes_;) {
-        ssize_t n = pread(descriptor, data_ + done, std::min<size_t>(size_bytes_ - done, size_t{1} << 30), static_cast<off_t>(done));
+        ssize_t n = pread(descriptor, data_ + done, std::min<size_t>(size_bytes_ - done, size_t{1} << 30),
+                          static_cast<off_t>(done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) fail(path_, "be readable to its end");
         if (n == 0) throw LoadError("file", cat("'", path_, "' must have ", size_bytes_, " bytes but ends at ", done));
@@ -88,7 +93,8 @@ MappedFile::~MappedFile() {
 void MappedFile::check_unchanged() const {
     Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file.value < 0) fail(path_, "still be there");
-    if (!(identify(file.value) == identity_)) throw LoadError("file", cat("'", path_, "' must not change while it is in use but did"));
+    if (!(identify(file.value) == identity_))
+        throw LoadError("file", cat("'", path_, "' must not change while it is in use but did"));
 }
 
 } // namespace quire

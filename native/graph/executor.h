@@ -8,14 +8,14 @@ namespace quire {
 
 // Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.
 struct StepBatch {
-    std::vector<int32_t> tokens;      // [n_rows] ids
-    std::vector<int32_t> positions;   // [n_rows] position in the sequence
-    std::vector<int32_t> slots;       // [n_rows] where the row's K and V go: block * block_tokens + offset
-    std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
-    std::vector<int32_t> row_begin;   // [n_sequences + 1] first row of each sequence
-    std::vector<int32_t> n_kv;        // [n_sequences] tokens in the cache after this step's writes
+    std::vector<int32_t> tokens; // [n_rows] ids
+    std::vector<int32_t> positions; // [n_rows] position in the sequence
+    std::vector<int32_t> slots; // [n_rows] where the row's K and V go: block * block_tokens + offset
+    std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
+    std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
+    std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
     std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
-    std::vector<int32_t> tables;      // block ids
+    std::vector<int32_t> tables; // block ids
 };
 
 // A traced model on a device, with its cache store.  One owner thread.
@@ -23,11 +23,11 @@ class Executor {
   public:
     virtual ~Executor() = default;
     virtual int n_vocab() const = 0;
-    virtual int max_rows() const = 0;       // of one step
+    virtual int max_rows() const = 0; // of one step
     virtual int max_logit_rows() const = 0; // of one step
-    virtual int max_sequences() const = 0;  // of one step
-    virtual int max_kv_tokens() const = 0;  // sum of n_kv over the sequences of one step; 0: no limit
-    virtual int n_blocks() const = 0;       // of the store, the null block included
+    virtual int max_sequences() const = 0; // of one step
+    virtual int max_kv_tokens() const = 0; // sum of n_kv over the sequences of one step; 0: no limit
+    virtual int n_blocks() const = 0; // of the store, the null block included
     virtual int block_tokens() const = 0;
     // Copy the contents of a block in every layer (copy on write).
     virtual void copy_block(int from, int to) = 0;

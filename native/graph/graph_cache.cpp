@@ -8,7 +8,8 @@ namespace quire {
 namespace {
 
 void check(ggml_status status) {
-    if (status != GGML_STATUS_SUCCESS) throw InternalError("graph", cat("a graph must run but ended with ", ggml_status_to_string(status)));
+    if (status != GGML_STATUS_SUCCESS)
+        throw InternalError("graph", cat("a graph must run but ended with ", ggml_status_to_string(status)));
 }
 
 // Plans of all graphs share one work buffer: only one runs at a time.
@@ -56,7 +57,8 @@ std::unique_ptr<GraphRunner> make_runner(const Backend &backend) {
 }
 
 GraphCache::GraphCache(const Backend &backend, std::unique_ptr<GraphRunner> runner)
-    : backend_(backend), runner_(std::move(runner)), allocator_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.handle()))) {
+    : backend_(backend), runner_(std::move(runner)),
+      allocator_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.handle()))) {
     if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
 }
 
@@ -65,7 +67,8 @@ void GraphCache::check_supported(const LoweredGraph &graph) const {
         ggml_tensor *node = ggml_graph_node(graph.graph, i);
         if (!ggml_backend_supports_op(backend_.handle(), node)) {
             const char *type = node->src[0] == nullptr ? "none" : ggml_type_name(node->src[0]->type);
-            throw UnsupportedError("graph", cat("device ", backend_.device().name(), " must support every operation of the model but not ",
+            throw UnsupportedError("graph", cat("device ", backend_.device().name(),
+                                                " must support every operation of the model but not ",
                                                 ggml_op_desc(node), " of ", type));
         }
     }
@@ -79,11 +82,13 @@ bool GraphCache::try_fill(const Trace &trace, const Lowering &lowering, const st
         LoweredGraph graph = lowering.lower(trace, key);
         if (first) {
             check_supported(graph);
-            if (!ggml_gallocr_reserve(allocator_.get(), graph.graph)) throw CapacityError("graph", "the compute buffer must fit in memory but does not");
+            if (!ggml_gallocr_reserve(allocator_.get(), graph.graph))
+                throw CapacityError("graph", "the compute buffer must fit in memory but does not");
             size_bytes = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
         }
         first = false;
-        if (!ggml_gallocr_alloc_graph(allocator_.get(), graph.graph)) throw CapacityError("graph", "the compute buffer must fit in memory but does not");
+        if (!ggml_gallocr_alloc_graph(allocator_.get(), graph.graph))
+            throw CapacityError("graph", "the compute buffer must fit in memory but does not");
         // A grown buffer moved, and the graphs before this one point to where it was.
         if (ggml_gallocr_get_buffer_size(allocator_.get(), 0) != size_bytes) return false;
         graphs_.emplace(key, std::move(graph));

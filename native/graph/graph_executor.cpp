@@ -19,13 +19,15 @@ std::vector<KvLayerSpec> layer_specs(const Trace &trace) {
 
 bool own_kernels(Kernels kernels, const Backend &backend) {
     if (kernels == Kernels::cpu && !backend.is_cpu()) {
-        throw UnsupportedError("executor", cat("kernels \"cpu\" must run on the CPU but the device is ", backend.device().name()));
+        throw UnsupportedError("executor",
+                               cat("kernels \"cpu\" must run on the CPU but the device is ", backend.device().name()));
     }
     return kernels != Kernels::stock && backend.is_cpu();
 }
 
 GraphLimits limits_for(const ExecutorOptions &options, bool own) {
-    if (options.max_rows < 1 || options.max_rows > 4096) throw ShapeError("executor", cat("max_rows must be 1 to 4096 but is ", options.max_rows));
+    if (options.max_rows < 1 || options.max_rows > 4096)
+        throw ShapeError("executor", cat("max_rows must be 1 to 4096 but is ", options.max_rows));
     if (options.max_sequences < 1 || options.max_sequences > 1024) {
         throw ShapeError("executor", cat("max_sequences must be 1 to 1024 but is ", options.max_sequences));
     }
@@ -61,15 +63,19 @@ void GraphExecutor::check(const StepBatch &batch) const {
         if (!holds) throw InternalError("executor", what);
     };
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
-    expect(batch.positions.size() == n_rows && batch.slots.size() == n_rows, "positions and slots must be as many as tokens");
-    expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()), "logit rows must be at most max_logit_rows");
+    expect(batch.positions.size() == n_rows && batch.slots.size() == n_rows,
+           "positions and slots must be as many as tokens");
+    expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
+           "logit rows must be at most max_logit_rows");
     expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1 && batch.table_begin.size() == n_sequences,
            "row_begin, n_kv and table_begin must agree");
-    expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows, "row_begin must span all rows");
+    expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
+           "row_begin must span all rows");
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
     for (int32_t token : batch.tokens) expect(inside(token, n_vocab()), "token ids must be below n_vocab");
     for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
-    for (int32_t slot : batch.slots) expect(inside(slot, int64_t{n_blocks()} * block_tokens()), "slots must lie in the store");
+    for (int32_t slot : batch.slots)
+        expect(inside(slot, int64_t{n_blocks()} * block_tokens()), "slots must lie in the store");
     for (int32_t block : batch.tables) expect(inside(block, n_blocks()), "blocks must lie in the store");
     for (size_t s = 0; s < n_sequences; ++s) {
         int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];
@@ -78,7 +84,8 @@ void GraphExecutor::check(const StepBatch &batch) const {
         expect(batch.table_begin[s] >= 0 && batch.table_begin[s] + n_table <= static_cast<int64_t>(batch.tables.size()),
                "a block table must hold all cached tokens");
         for (int32_t i = 0; i < rows; ++i) {
-            expect(batch.positions[static_cast<size_t>(batch.row_begin[s] + i)] == n_kv - rows + i, "positions must be the last of the sequence");
+            expect(batch.positions[static_cast<size_t>(batch.row_begin[s] + i)] == n_kv - rows + i,
+                   "positions must be the last of the sequence");
         }
     }
 }

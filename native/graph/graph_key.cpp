@@ -16,7 +16,8 @@ std::vector<int> up_to(std::vector<int> sizes, int limit) {
 
 int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
     auto found = std::lower_bound(sizes.begin(), sizes.end(), wanted);
-    if (found == sizes.end()) throw InternalError("graph", cat("a step must have at most ", sizes.back(), " ", what, " but has ", wanted));
+    if (found == sizes.end())
+        throw InternalError("graph", cat("a step must have at most ", sizes.back(), " ", what, " but has ", wanted));
     return *found;
 }
 
@@ -24,10 +25,13 @@ int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
 
 GraphBuckets::GraphBuckets(GraphLimits limits) : limits_(limits) {
     if (limits.max_rows < 1 || limits.max_logit_rows < 1 || limits.max_kv_tokens < 0) {
-        throw ShapeError("graph", cat("limits must be positive but are ", limits.max_rows, " rows, ", limits.max_logit_rows, " logit rows"));
+        throw ShapeError("graph", cat("limits must be positive but are ", limits.max_rows, " rows, ",
+                                      limits.max_logit_rows, " logit rows"));
     }
     if (limits.max_kv_tokens == 0) {
-        tokens_ = up_to({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096}, limits.max_rows);
+        tokens_ =
+            up_to({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096},
+                  limits.max_rows);
         rows_ = up_to({1, 8, 32, 64}, limits.max_logit_rows);
         kv_ = {0};
     } else {

@@ -19,7 +19,8 @@ const float *floats(const ggml_tensor *tensor) { return static_cast<const float 
 // Sources: the K pool (whose view the node is), k, v.
 void write_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
     const auto &node = *static_cast<const AttentionNode *>(data);
-    kv_write(node.shape, node.step->batch, floats(dst->src[1]), floats(dst->src[2]), node.k_pool, node.v_pool, worker, n_workers);
+    kv_write(node.shape, node.step->batch, floats(dst->src[1]), floats(dst->src[2]), node.k_pool, node.v_pool, worker,
+             n_workers);
 }
 
 // Sources: q, and the write node for the order.
@@ -62,21 +63,23 @@ ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation,
     const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
     const KvStore::Layer &layer = store().layer(operation.layer);
     int n_head = static_cast<int>(inputs.q->ne[1]);
-    auto node = std::make_shared<AttentionNode>(AttentionNode{
-        {n_head, spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(store().dtype()), operation.scale, operation.soft_cap, spec.window},
-        &step_,
-        &step_.next[static_cast<size_t>(operation.layer)],
-        layer.k.data(),
-        layer.v.data(),
-        operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
+    auto node = std::make_shared<AttentionNode>(
+        AttentionNode{{n_head, spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(store().dtype()),
+                       operation.scale, operation.soft_cap, spec.window},
+                      &step_,
+                      &step_.next[static_cast<size_t>(operation.layer)],
+                      layer.k.data(),
+                      layer.v.data(),
+                      operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
     build.out.node_data.push_back(node);
     // The kernels read dense rows; ggml copies only what is not dense already.
     auto dense = [ctx](ggml_tensor *x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x); };
     ggml_tensor *to_write[] = {dense(inputs.k), dense(inputs.v)};
-    ggml_tensor *written = ggml_custom_inplace(ctx, layer.k.handle(), to_write, 2, write_node, GGML_N_TASKS_MAX, node.get());
+    ggml_tensor *written =
+        ggml_custom_inplace(ctx, layer.k.handle(), to_write, 2, write_node, GGML_N_TASKS_MAX, node.get());
     ggml_tensor *to_read[] = {dense(inputs.q), written};
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2, attend_node,
-                          GGML_N_TASKS_MAX, node.get());
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2,
+                          attend_node, GGML_N_TASKS_MAX, node.get());
 }
 
 } // namespace quire

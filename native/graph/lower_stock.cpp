@@ -15,7 +15,8 @@ ggml_tensor *new_input(ggml_context *ctx, ggml_type type, int64_t n0, int64_t n1
 }
 
 // Inputs that several layers share are made once per graph.
-ggml_tensor *shared_input(std::map<int, ggml_tensor *> &inputs, int which, ggml_tensor *(*make)(GraphBuild &, int), GraphBuild &build) {
+ggml_tensor *shared_input(std::map<int, ggml_tensor *> &inputs, int which, ggml_tensor *(*make)(GraphBuild &, int),
+                          GraphBuild &build) {
     auto [place, fresh] = inputs.try_emplace(which, nullptr);
     if (fresh) place->second = make(build, which);
     return place->second;
@@ -60,8 +61,8 @@ ggml_tensor *capped(ggml_context *ctx, ggml_tensor *x, float cap) {
 ggml_tensor *rotated(ggml_context *ctx, ggml_tensor *x, ggml_tensor *positions, const RopeSpec &spec) {
     int mode = spec.layout == RopeLayout::half ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     ggml_tensor *factors = spec.factors ? spec.factors->tensor.handle() : nullptr;
-    return ggml_rope_ext(ctx, x, positions, factors, spec.n_dims, mode, spec.n_ctx_orig, spec.freq_base, spec.freq_scale,
-                         spec.ext_factor, spec.attn_factor, spec.beta_fast, spec.beta_slow);
+    return ggml_rope_ext(ctx, x, positions, factors, spec.n_dims, mode, spec.n_ctx_orig, spec.freq_base,
+                         spec.freq_scale, spec.ext_factor, spec.attn_factor, spec.beta_fast, spec.beta_slow);
 }
 
 // Weights of the chosen experts, [n_used, n_tokens], and their numbers.
@@ -87,11 +88,13 @@ ggml_tensor *mixture(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
     ggml_tensor *gate = ggml_mul_mat_id(ctx, moe.gate->tensor.handle(), each, experts);
     ggml_tensor *up = ggml_mul_mat_id(ctx, moe.up->tensor.handle(), each, experts);
-    ggml_tensor *down = ggml_mul_mat_id(ctx, moe.down->tensor.handle(), gated(ctx, gate, up, moe.spec.activation), experts);
+    ggml_tensor *down =
+        ggml_mul_mat_id(ctx, moe.down->tensor.handle(), gated(ctx, gate, up, moe.spec.activation), experts);
     ggml_tensor *weighted = ggml_mul(ctx, down, ggml_reshape_3d(ctx, weights, 1, n_used, n_tokens));
     ggml_tensor *sum = nullptr;
     for (int64_t i = 0; i < n_used; ++i) {
-        ggml_tensor *one = ggml_view_2d(ctx, weighted, dim, n_tokens, weighted->nb[2], static_cast<size_t>(i) * weighted->nb[1]);
+        ggml_tensor *one =
+            ggml_view_2d(ctx, weighted, dim, n_tokens, weighted->nb[2], static_cast<size_t>(i) * weighted->nb[1]);
         sum = sum == nullptr ? one : ggml_add(ctx, sum, one);
     }
     return n_used == 1 ? ggml_cont(ctx, sum) : sum;
@@ -105,7 +108,8 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
     int64_t n_tokens = build.out.key.n_tokens, n_kv = build.out.key.n_kv;
     auto stored = [&](ggml_tensor *x, const Tensor &pool, int64_t head_dim) {
         ggml_tensor *rows = shared_input(build.out.inputs.write_rows, spec.n_kv_head, make_write_rows, build);
-        return ggml_set_rows(ctx, pool.handle(), ggml_reshape_2d(ctx, ggml_cont(ctx, x), head_dim, n_tokens * spec.n_kv_head), rows);
+        return ggml_set_rows(ctx, pool.handle(),
+                             ggml_reshape_2d(ctx, ggml_cont(ctx, x), head_dim, n_tokens * spec.n_kv_head), rows);
     };
     auto gathered = [&](ggml_tensor *pool, int64_t head_dim) {
         ggml_tensor *rows = shared_input(build.out.inputs.gather_rows, spec.n_kv_head, make_gather_rows, build);
@@ -142,10 +146,18 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         decltype(input) &value;
         int64_t lead;
 
-        ggml_tensor *operator()(const op::Tokens &) const { return in.tokens = new_input(ctx, GGML_TYPE_I32, lead, 0, "tokens"); }
-        ggml_tensor *operator()(const op::Positions &) const { return in.positions = new_input(ctx, GGML_TYPE_I32, lead, 0, "positions"); }
-        ggml_tensor *operator()(const op::LogitRows &) const { return in.logit_rows = new_input(ctx, GGML_TYPE_I32, lead, 0, "logit_rows"); }
-        ggml_tensor *operator()(const op::Embed &o) const { return ggml_get_rows(ctx, o.weight->tensor.handle(), value(0)); }
+        ggml_tensor *operator()(const op::Tokens &) const {
+            return in.tokens = new_input(ctx, GGML_TYPE_I32, lead, 0, "tokens");
+        }
+        ggml_tensor *operator()(const op::Positions &) const {
+            return in.positions = new_input(ctx, GGML_TYPE_I32, lead, 0, "positions");
+        }
+        ggml_tensor *operator()(const op::LogitRows &) const {
+            return in.logit_rows = new_input(ctx, GGML_TYPE_I32, lead, 0, "logit_rows");
+        }
+        ggml_tensor *operator()(const op::Embed &o) const {
+            return ggml_get_rows(ctx, o.weight->tensor.handle(), value(0));
+        }
         ggml_tensor *operator()(const op::Linear &o) const {
             ggml_tensor *y = ggml_mul_mat(ctx, o.weight->tensor.handle(), value(0));
             return o.bias ? ggml_add(ctx, y, o.bias->tensor.handle()) : y;
@@ -155,7 +167,9 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
             return o.weight ? ggml_mul(ctx, y, o.weight->tensor.handle()) : y;
         }
         ggml_tensor *operator()(const op::Rope &o) const { return rotated(ctx, value(0), value(1), o.spec); }
-        ggml_tensor *operator()(const op::Attend &o) const { return self.attend(build, o, {value(0), value(1), value(2)}); }
+        ggml_tensor *operator()(const op::Attend &o) const {
+            return self.attend(build, o, {value(0), value(1), value(2)});
+        }
         ggml_tensor *operator()(const op::Glu &o) const { return gated(ctx, value(0), value(1), o.activation); }
         ggml_tensor *operator()(const op::Activate &o) const { return activated(ctx, value(0), o.activation); }
         ggml_tensor *operator()(const op::SoftCap &o) const { return capped(ctx, value(0), o.cap); }
@@ -166,7 +180,8 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         ggml_tensor *operator()(const op::Scale &o) const { return ggml_scale(ctx, value(0), o.factor); }
         ggml_tensor *operator()(const op::Reshape &) const {
             const std::vector<int64_t> &rest = operation.shape.rest;
-            return rest.size() == 2 ? ggml_reshape_3d(ctx, value(0), rest[1], rest[0], lead) : ggml_reshape_2d(ctx, value(0), rest[0], lead);
+            return rest.size() == 2 ? ggml_reshape_3d(ctx, value(0), rest[1], rest[0], lead)
+                                    : ggml_reshape_2d(ctx, value(0), rest[0], lead);
         }
     };
     return std::visit(Visitor{*this, build, operation, ctx, in, input, lead}, operation.kind);
@@ -182,7 +197,8 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     }
     LoweredGraph out;
     out.key = key;
-    ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr, true};
+    ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr,
+                            true};
     out.context.reset(ggml_init(params));
     if (!out.context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
     GraphBuild build{trace, out, {}};

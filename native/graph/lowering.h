@@ -26,9 +26,9 @@ struct GraphInputs {
     ggml_tensor *positions = nullptr;  // i32 [n_tokens]
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
     // Stock attention only, keyed by n_kv_head: rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
-    std::map<int, ggml_tensor *> write_rows;  // i64 [n_tokens * n_kv_head], head fastest
+    std::map<int, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<int, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
-    std::map<int, ggml_tensor *> masks;       // by window: f32 [n_tokens, n_kv], 0 or -inf
+    std::map<int, ggml_tensor *> masks; // by window: f32 [n_tokens, n_kv], 0 or -inf
 };
 
 struct FreeContext {

@@ -65,25 +65,50 @@ namespace op {
 struct Tokens {};
 struct Positions {};
 struct LogitRows {};
-struct Embed { WeightRef weight; };
-struct Linear { WeightRef weight, bias; }; // bias may be null
-struct RmsNorm { WeightRef weight; float eps; }; // weight may be null
-struct Rope { RopeSpec spec; };
-struct Attend { int layer; float scale; float soft_cap; WeightRef sinks; }; // sinks may be null
-struct Glu { Activation activation; };
-struct Activate { Activation activation; };
-struct SoftCap { float cap; };
+struct Embed {
+    WeightRef weight;
+};
+struct Linear {
+    WeightRef weight, bias;
+}; // bias may be null
+struct RmsNorm {
+    WeightRef weight;
+    float eps;
+}; // weight may be null
+struct Rope {
+    RopeSpec spec;
+};
+struct Attend {
+    int layer;
+    float scale;
+    float soft_cap;
+    WeightRef sinks;
+}; // sinks may be null
+struct Glu {
+    Activation activation;
+};
+struct Activate {
+    Activation activation;
+};
+struct SoftCap {
+    float cap;
+};
 struct SelectRows {};
-struct Moe { WeightRef router, gate, up, down; MoeSpec spec; };
+struct Moe {
+    WeightRef router, gate, up, down;
+    MoeSpec spec;
+};
 struct Add {};
 struct Multiply {};
-struct Scale { float factor; };
+struct Scale {
+    float factor;
+};
 struct Reshape {}; // heads, merge_heads
 } // namespace op
 
-using OperationKind = std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm, op::Rope,
-                                   op::Attend, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe, op::Add,
-                                   op::Multiply, op::Scale, op::Reshape>;
+using OperationKind = std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm,
+                                   op::Rope, op::Attend, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe,
+                                   op::Add, op::Multiply, op::Scale, op::Reshape>;
 
 struct Operation {
     OperationKind kind;

@@ -35,7 +35,8 @@ void StepInputs::fill_write_rows(ggml_tensor *target, const StepBatch &batch, in
         // and then any of the values will do.
         int64_t slot = row < batch.slots.size() ? batch.slots[row] : static_cast<int64_t>(row) % block_tokens;
         for (int head = 0; head < n_kv_head; ++head) {
-            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] = store_row(slot, head, n_kv_head, block_tokens);
+            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] =
+                store_row(slot, head, n_kv_head, block_tokens);
         }
     }
     upload(target, longs_);
@@ -50,7 +51,8 @@ void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, i
         for (int32_t position = 0; position < batch.n_kv[sequence]; ++position, ++column) {
             int64_t slot = int64_t{table[position / block_tokens]} * block_tokens + position % block_tokens;
             for (int head = 0; head < n_kv_head; ++head) {
-                ints_[static_cast<size_t>(head) * n_kv + column] = static_cast<int32_t>(store_row(slot, head, n_kv_head, block_tokens));
+                ints_[static_cast<size_t>(head) * n_kv + column] =
+                    static_cast<int32_t>(store_row(slot, head, n_kv_head, block_tokens));
             }
         }
     }

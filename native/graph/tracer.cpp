@@ -22,7 +22,8 @@ void expect_rank(const char *place, const char *what, const TraceTensor &x, size
 
 void expect_weight(const char *place, const WeightRef &weight, const Shape &wanted) {
     if (weight->tensor.shape() != wanted) {
-        throw ShapeError(place, cat(weight->name, " must be ", to_string(wanted), " but is ", to_string(weight->tensor.shape())));
+        throw ShapeError(
+            place, cat(weight->name, " must be ", to_string(wanted), " but is ", to_string(weight->tensor.shape())));
     }
 }
 
@@ -46,9 +47,10 @@ Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attende
     for (size_t layer = 0; layer < cache_.size(); ++layer) {
         const CacheSpec &spec = cache_[layer];
         if (spec.n_kv_head < 1 || spec.head_dim < 1 || spec.v_head_dim < 1 || spec.window < 0) {
-            throw ShapeError("trace", cat("layer ", layer, " must have positive head counts and sizes but has n_kv_head ",
-                                          spec.n_kv_head, ", head_dim ", spec.head_dim, ", v_head_dim ", spec.v_head_dim,
-                                          ", window ", spec.window));
+            throw ShapeError("trace",
+                             cat("layer ", layer, " must have positive head counts and sizes but has n_kv_head ",
+                                 spec.n_kv_head, ", head_dim ", spec.head_dim, ", v_head_dim ", spec.v_head_dim,
+                                 ", window ", spec.window));
         }
     }
     operations_.push_back({op::Tokens{}, {}, {Lead::tokens, {}}});
@@ -56,13 +58,16 @@ Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attende
     operations_.push_back({op::LogitRows{}, {}, {Lead::rows, {}}});
 }
 
-std::shared_ptr<Tracer> Tracer::make(std::vector<CacheSpec> cache) { return std::shared_ptr<Tracer>(new Tracer(std::move(cache))); }
+std::shared_ptr<Tracer> Tracer::make(std::vector<CacheSpec> cache) {
+    return std::shared_ptr<Tracer>(new Tracer(std::move(cache)));
+}
 
 TraceTensor Tracer::record(OperationKind kind, const std::vector<TraceTensor> &inputs, TraceShape shape) {
     if (finished_) throw ShapeError("trace", "operations must come before the trace is finished");
     Operation operation{std::move(kind), {}, std::move(shape)};
     for (const TraceTensor &input : inputs) {
-        if (input.tracer.get() != this) throw ShapeError("trace", "all values of an operation must come from one tracer");
+        if (input.tracer.get() != this)
+            throw ShapeError("trace", "all values of an operation must come from one tracer");
         operation.inputs.push_back(input.id);
     }
     operations_.push_back(std::move(operation));
@@ -77,30 +82,37 @@ const CacheSpec &Tracer::cache_of(int layer) const {
 }
 
 void Tracer::mark_attended(int layer) {
-    if (attended_[static_cast<size_t>(layer)]) throw ShapeError("attend", cat("layer ", layer, " must be attended to once but is again"));
+    if (attended_[static_cast<size_t>(layer)])
+        throw ShapeError("attend", cat("layer ", layer, " must be attended to once but is again"));
     attended_[static_cast<size_t>(layer)] = true;
 }
 
 Trace Tracer::finish(const TraceTensor &logits) {
-    if (logits.tracer.get() != this || finished_) throw ShapeError("trace", "a trace must be finished once, with its own value");
+    if (logits.tracer.get() != this || finished_)
+        throw ShapeError("trace", "a trace must be finished once, with its own value");
     const TraceShape &shape = logits.shape();
     if (shape.lead != Lead::rows || shape.rest.size() != 1) {
         throw ShapeError("trace", cat("logits must be [rows, n_vocab] but are ", shape_text(shape)));
     }
     for (size_t layer = 0; layer < attended_.size(); ++layer) {
-        if (!attended_[layer]) throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
+        if (!attended_[layer])
+            throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
     }
     finished_ = true;
     return Trace{cache_, operations_, logits.id, shape.rest[0]};
 }
 
 TraceTensor add(const TraceTensor &a, const TraceTensor &b) {
-    if (!(a.shape() == b.shape())) throw ShapeError("add", cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
+    if (!(a.shape() == b.shape()))
+        throw ShapeError("add",
+                         cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
     return a.tracer->record(op::Add{}, {a, b}, a.shape());
 }
 
 TraceTensor multiply(const TraceTensor &a, const TraceTensor &b) {
-    if (!(a.shape() == b.shape())) throw ShapeError("multiply", cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
+    if (!(a.shape() == b.shape()))
+        throw ShapeError("multiply",
+                         cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
     return a.tracer->record(op::Multiply{}, {a, b}, a.shape());
 }
 
@@ -125,7 +137,8 @@ TraceTensor merge_heads(const TraceTensor &x) {
 TraceTensor embed(const TraceTensor &tokens, WeightRef weight) {
     expect_rank("embed", "tokens", tokens, 0);
     if (weight->tensor.shape().size() != 2) {
-        throw ShapeError("embed", cat(weight->name, " must be [n_vocab, dim] but is ", to_string(weight->tensor.shape())));
+        throw ShapeError("embed",
+                         cat(weight->name, " must be [n_vocab, dim] but is ", to_string(weight->tensor.shape())));
     }
     int64_t dim = weight->tensor.shape()[1];
     return tokens.tracer->record(op::Embed{std::move(weight)}, {tokens}, {Lead::tokens, {dim}});
@@ -135,7 +148,8 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
     expect_rank("linear", "x", x, 1);
     const Shape &shape = weight->tensor.shape();
     if (shape.size() != 2 || shape[1] != x.shape().rest[0]) {
-        throw ShapeError("linear", cat(weight->name, " must be [out, ", x.shape().rest[0], "] but is ", to_string(shape)));
+        throw ShapeError("linear",
+                         cat(weight->name, " must be [out, ", x.shape().rest[0], "] but is ", to_string(shape)));
     }
     int64_t n_out = shape[0];
     if (bias) expect_vector("linear", bias, n_out);
@@ -172,23 +186,29 @@ TraceTensor attend(const Heads &heads, op::Attend parameters) {
     int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != spec.head_dim ||
         n_head % spec.n_kv_head != 0) {
-        throw ShapeError("attend", cat("q, k, v must fit the cache of layer ", parameters.layer, " (", spec.n_kv_head, " heads of ",
-                                       spec.head_dim, ", values of ", spec.v_head_dim, ") but are ", shape_text(q.shape()), ", ",
-                                       shape_text(k.shape()), ", ", shape_text(v.shape())));
+        throw ShapeError("attend",
+                         cat("q, k, v must fit the cache of layer ", parameters.layer, " (", spec.n_kv_head,
+                             " heads of ", spec.head_dim, ", values of ", spec.v_head_dim, ") but are ",
+                             shape_text(q.shape()), ", ", shape_text(k.shape()), ", ", shape_text(v.shape())));
     }
     expect_positive("attend", "scale", parameters.scale);
-    if (!(parameters.soft_cap >= 0)) throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
+    if (!(parameters.soft_cap >= 0))
+        throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
     if (parameters.sinks) expect_vector("attend", parameters.sinks, n_head);
     q.tracer->mark_attended(parameters.layer);
     return q.tracer->record(std::move(parameters), {q, k, v}, {Lead::tokens, {n_head, spec.v_head_dim}});
 }
 
 TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activation) {
-    if (!(gate.shape() == up.shape())) throw ShapeError("glu", cat("gate and up must be alike but are ", shape_text(gate.shape()), " and ", shape_text(up.shape())));
+    if (!(gate.shape() == up.shape()))
+        throw ShapeError("glu", cat("gate and up must be alike but are ", shape_text(gate.shape()), " and ",
+                                    shape_text(up.shape())));
     return gate.tracer->record(op::Glu{activation}, {gate, up}, gate.shape());
 }
 
-TraceTensor activate(const TraceTensor &x, Activation activation) { return x.tracer->record(op::Activate{activation}, {x}, x.shape()); }
+TraceTensor activate(const TraceTensor &x, Activation activation) {
+    return x.tracer->record(op::Activate{activation}, {x}, x.shape());
+}
 
 TraceTensor soft_cap(const TraceTensor &x, float cap) {
     expect_positive("soft_cap", "cap", cap);
@@ -208,7 +228,8 @@ TraceTensor moe(const TraceTensor &x, op::Moe parameters) {
     expect_rank("moe", "x", x, 1);
     int64_t dim = x.shape().rest[0];
     const Shape &gate = parameters.gate->tensor.shape();
-    if (gate.size() != 3) throw ShapeError("moe", cat(parameters.gate->name, " must be [n_expert, ffn, dim] but is ", to_string(gate)));
+    if (gate.size() != 3)
+        throw ShapeError("moe", cat(parameters.gate->name, " must be [n_expert, ffn, dim] but is ", to_string(gate)));
     int64_t n_expert = gate[0], ffn = gate[1];
     expect_weight("moe", parameters.router, {n_expert, dim});
     expect_weight("moe", parameters.gate, {n_expert, ffn, dim});
@@ -226,8 +247,12 @@ struct Describe {
     std::string operator()(const op::Positions &) const { return "positions"; }
     std::string operator()(const op::LogitRows &) const { return "logit_rows"; }
     std::string operator()(const op::Embed &o) const { return "embed " + o.weight->name; }
-    std::string operator()(const op::Linear &o) const { return "linear " + o.weight->name + (o.bias ? " + " + o.bias->name : ""); }
-    std::string operator()(const op::RmsNorm &o) const { return "rms_norm" + (o.weight ? " " + o.weight->name : std::string()); }
+    std::string operator()(const op::Linear &o) const {
+        return "linear " + o.weight->name + (o.bias ? " + " + o.bias->name : "");
+    }
+    std::string operator()(const op::RmsNorm &o) const {
+        return "rms_norm" + (o.weight ? " " + o.weight->name : std::string());
+    }
     std::string operator()(const op::Rope &o) const { return cat("rope ", o.spec.n_dims, " base ", o.spec.freq_base); }
     std::string operator()(const op::Attend &o) const { return cat("attend layer ", o.layer); }
     std::string operator()(const op::Glu &) const { return "glu"; }

@@ -49,9 +49,7 @@ const std::vector<Isa> &supported_isas() {
     return found;
 }
 
-Isa isa() {
-    return current().load(std::memory_order_relaxed);
-}
+Isa isa() { return current().load(std::memory_order_relaxed); }
 
 void set_isa(Isa isa) {
     const auto &known = supported_isas();

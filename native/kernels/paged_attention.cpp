@@ -18,9 +18,7 @@ float *thread_scratch(size_t n_floats) {
     return memory.data() + ((64 - address % 64) % 64) / sizeof(float);
 }
 
-size_t padded(int n) {
-    return (static_cast<size_t>(n) + 15) / 16 * 16;
-}
+size_t padded(int n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
 
 // Queries and accumulators, then scores and three numbers for each query: see attention_tile.h.
 size_t tile_scratch_floats(const AttentionShape &shape) {

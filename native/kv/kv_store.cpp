@@ -14,7 +14,9 @@ size_t block_bytes_of(DType dtype, int n_kv_head, int head_dim) {
     return row_bytes(dtype, head_dim) * static_cast<size_t>(n_kv_head) * kv_store_block_tokens;
 }
 
-size_t aligned(size_t bytes) { return (bytes + tensor_alignment_bytes - 1) / tensor_alignment_bytes * tensor_alignment_bytes; }
+size_t aligned(size_t bytes) {
+    return (bytes + tensor_alignment_bytes - 1) / tensor_alignment_bytes * tensor_alignment_bytes;
+}
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
@@ -24,7 +26,8 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
         return buffer;
     }
     void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED) throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
+    if (pages == MAP_FAILED)
+        throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
     std::shared_ptr<void> owner(pages, [size_bytes](void *p) { munmap(p, size_bytes); });
     return Buffer::borrow(pages, size_bytes, false, owner);
 }
@@ -34,12 +37,14 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
 size_t KvStore::bytes_per_block(const std::vector<KvLayerSpec> &layers, DType dtype) {
     size_t sum = 0;
     for (const KvLayerSpec &spec : layers) {
-        sum += block_bytes_of(dtype, spec.n_kv_head, spec.head_dim) + block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim);
+        sum += block_bytes_of(dtype, spec.n_kv_head, spec.head_dim) +
+               block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim);
     }
     return sum;
 }
 
-KvStore::KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_blocks, Device device) : dtype_(dtype), n_blocks_(n_blocks) {
+KvStore::KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_blocks, Device device)
+    : dtype_(dtype), n_blocks_(n_blocks) {
     if (n_blocks < 2) throw CapacityError("kv_store", cat("n_blocks must be at least 2 but is ", n_blocks));
     size_t total = 0;
     for (const KvLayerSpec &spec : layers) {
@@ -57,13 +62,15 @@ KvStore::KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_bloc
     for (const KvLayerSpec &spec : layers) {
         Tensor k = array(spec.n_kv_head, spec.head_dim);
         Tensor v = array(spec.n_kv_head, spec.v_head_dim);
-        layers_.push_back({k, v, block_bytes_of(dtype, spec.n_kv_head, spec.head_dim), block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim)});
+        layers_.push_back({k, v, block_bytes_of(dtype, spec.n_kv_head, spec.head_dim),
+                           block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim)});
     }
 }
 
 void KvStore::copy_block(int from, int to) const {
     if (from < 0 || to < 1 || from >= n_blocks_ || to >= n_blocks_) {
-        throw InternalError("kv_store", cat("blocks must be below ", n_blocks_, " but ", from, " is to be copied to ", to));
+        throw InternalError("kv_store",
+                            cat("blocks must be below ", n_blocks_, " but ", from, " is to be copied to ", to));
     }
     std::vector<uint8_t> staging;
     auto copy = [&](const Tensor &tensor, size_t bytes) {

@@ -15,13 +15,16 @@
 namespace quire {
 namespace {
 
-// Calls work(first row, number of rows) for pieces of all rows, on several threads.  Exceptions come through.
+// Calls work(first row, number of rows) for pieces of all rows, on several threads.  Of exceptions the one of the
+// first rows comes through, whatever the threads: pieces before a failed one have been begun, and are finished.
 template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n_threads, Work work) {
-    int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / row_elements);
-    int64_t n_pieces = (n_rows + piece - 1) / piece;
-    int64_t cores = n_threads > 0 ? n_threads : static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+    const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / row_elements);
+    const int64_t n_pieces = (n_rows + piece - 1) / piece;
+    const int64_t cores =
+        n_threads > 0 ? n_threads : static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
     std::atomic<int64_t> next{0};
     std::exception_ptr failure;
+    int64_t failed = n_pieces;
     std::mutex failing;
     auto run = [&] {
         for (int64_t i; (i = next.fetch_add(1)) < n_pieces;) {
@@ -29,7 +32,8 @@ template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n
                 work(i * piece, std::min(piece, n_rows - i * piece));
             } catch (...) {
                 std::lock_guard lock(failing);
-                if (!failure) failure = std::current_exception();
+                if (i < failed) failure = std::current_exception();
+                failed = std::min(failed, i);
                 next = n_pieces;
             }
         }
@@ -41,23 +45,76 @@ template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n
     if (failure) std::rethrow_exception(failure);
 }
 
-void check_finite(const float *values, int64_t first, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        if (!std::isfinite(values[i])) throw ShapeError("quantize", cat("values must be finite but element ", first + i, " is ", values[i]));
+// Above this ggml's searches for scales overflow, and some end the process then.
+constexpr float largest_quantized = 1 << 20;
+// Below this no type overflows.
+constexpr float always_fits = 1024;
+
+struct Rows {
+    DType dtype;
+    int64_t elements; // of one
+    int64_t first, n;
+};
+
+// The largest magnitude; throws for what is not finite.
+float check_values(const Rows &rows, const float *values) {
+    const int64_t begin = rows.first * rows.elements, end = begin + rows.n * rows.elements;
+    float largest = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        if (!std::isfinite(values[i])) {
+            throw ShapeError("quantize", cat("values must be finite but element ", i, " is ", values[i]));
+        }
+        largest = std::max(largest, std::fabs(values[i]));
+        if (largest > largest_quantized && is_quantized(rows.dtype)) {
+            throw ShapeError("quantize", cat("values of ", name(rows.dtype), " must be at most ", largest_quantized,
+                                             " but element ", i, " is ", values[i]));
+        }
     }
+    return largest;
+}
+
+// Scales are f16 or smaller in most types.
+void check_result(const Rows &rows, const uint8_t *data) {
+    if (rows.dtype == DType::f32) return;
+    const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(rows.dtype));
+    const size_t bytes = row_bytes(rows.dtype, rows.elements);
+    std::vector<float> row(static_cast<size_t>(rows.elements));
+    for (int64_t i = rows.first; i < rows.first + rows.n; ++i) {
+        traits->to_float(data + static_cast<size_t>(i) * bytes, row.data(), rows.elements);
+        for (float value : row) {
+            if (!std::isfinite(value)) {
+                throw ShapeError("quantize", cat("values must fit ", name(rows.dtype), " but row ", i, " overflows"));
+            }
+        }
+    }
+}
+
+// Only ratios count.  A power of two brings the largest near 1, which changes no other bit and keeps ggml's sums of
+// squares from overflowing.
+std::vector<float> scaled_importance(std::span<const float> importance) {
+    std::vector<float> scaled(importance.begin(), importance.end());
+    const float largest = scaled.empty() ? 0.0F : *std::max_element(scaled.begin(), scaled.end());
+    if (largest > 0) {
+        const int exponent = std::ilogb(largest);
+        for (float &weight : scaled) weight = std::ldexp(weight, -exponent);
+    }
+    return scaled;
 }
 
 void check_importance(DType dtype, std::span<const float> importance, int64_t row_elements) {
     if (importance.empty()) {
-        if (needs_importance(dtype)) throw ShapeError("quantize", cat(name(dtype), " must be given the importance of each column but is not"));
+        if (needs_importance(dtype))
+            throw ShapeError("quantize", cat(name(dtype), " must be given the importance of each column but is not"));
         return;
     }
     if (static_cast<int64_t>(importance.size()) != row_elements) {
-        throw ShapeError("quantize", cat("importance must have ", row_elements, " elements, one per column, but has ", importance.size()));
+        throw ShapeError("quantize", cat("importance must have ", row_elements, " elements, one per column, but has ",
+                                         importance.size()));
     }
     for (size_t i = 0; i < importance.size(); ++i) {
         if (!std::isfinite(importance[i]) || importance[i] < 0) {
-            throw ShapeError("quantize", cat("importance must be finite and 0 or above but element ", i, " is ", importance[i]));
+            throw ShapeError("quantize",
+                             cat("importance must be finite and 0 or above but element ", i, " is ", importance[i]));
         }
     }
 }
@@ -66,26 +123,35 @@ void check_importance(DType dtype, std::span<const float> importance, int64_t ro
 
 bool can_quantize(DType dtype) {
     switch (dtype) {
-    case DType::f32: case DType::f16: case DType::bf16: return true;
-    case DType::q8_1: case DType::q8_k: return false; // of intermediate results, not of files
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return true;
+    case DType::q8_1:
+    case DType::q8_k: return false; // of intermediate results, not of files
     default: return is_quantized(dtype);
     }
 }
 
 bool needs_importance(DType dtype) { return ggml_quantize_requires_imatrix(static_cast<ggml_type>(dtype)); }
 
-Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<const float> importance, int n_threads) {
-    if (!can_quantize(dtype)) throw UnsupportedError("quantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<const float> importance,
+                int n_threads) {
+    if (!can_quantize(dtype))
+        throw UnsupportedError(
+            "quantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
     shape_bytes(dtype, shape);
     int64_t row_elements = shape.back();
     check_importance(dtype, importance, row_elements);
     Tensor result = Tensor::empty(dtype, shape, find_device("CPU"));
-    auto type = static_cast<ggml_type>(dtype);
+    const auto type = static_cast<ggml_type>(dtype);
     ggml_quantize_init(type); // makes lookup tables; locks by itself
-    const float *weights = importance.empty() ? nullptr : importance.data();
+    const std::vector<float> scaled = scaled_importance(importance);
+    const float *weights = scaled.empty() ? nullptr : scaled.data();
     over_rows(result.n_elements() / row_elements, row_elements, n_threads, [&](int64_t first, int64_t n) {
-        check_finite(values + first * row_elements, first * row_elements, n * row_elements);
+        const Rows rows{dtype, row_elements, first, n};
+        const float largest = check_values(rows, values);
         ggml_quantize_chunk(type, values, result.data(), first * row_elements, n, row_elements, weights);
+        if (largest > always_fits) check_result(rows, result.data());
     });
     return result;
 }
@@ -95,7 +161,8 @@ void dequantize(const Tensor &tensor, float *values, int n_threads) {
     const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(dtype));
     bool plain = dtype == DType::f32;
     if (!plain && (traits->to_float == nullptr || !can_quantize(dtype))) {
-        throw UnsupportedError("dequantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+        throw UnsupportedError(
+            "dequantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
     }
     int64_t row_elements = tensor.shape().back();
     size_t bytes = row_bytes(dtype, row_elements);

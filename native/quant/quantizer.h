@@ -14,8 +14,9 @@ bool can_quantize(DType dtype);
 bool needs_importance(DType dtype);
 
 // Rows of `shape` to `dtype`, on the CPU.  `importance`: a weight per element of a row (how much an error there costs),
-// or empty.  ShapeError for broken rows, values that are not finite or a wrong number of weights; UnsupportedError
-// for types that values cannot be stored as.  The result does not depend on n_threads (0: one per core).
+// or empty.  ShapeError for broken rows, values that are not finite or do not fit (quantized types take magnitudes up to
+// 2^20) and wrong weights; UnsupportedError for types that values cannot be stored as.  The result does not depend on
+// n_threads (0: one per core).
 Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<const float> importance, int n_threads);
 
 // All values as f32, to `values` [n_elements].

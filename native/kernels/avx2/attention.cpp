@@ -5,9 +5,7 @@
 namespace quire {
 namespace {
 
-__m128i to_f16_lanes(__m256 x) {
-    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+__m128i to_f16_lanes(__m256 x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 __m128i to_bf16_lanes(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);

@@ -5,9 +5,7 @@
 namespace quire {
 namespace {
 
-__m256i to_f16_lanes(__m512 x) {
-    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+__m256i to_f16_lanes(__m512 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 // The BF16 extension's own instruction would flush subnormal numbers.
 __m256i to_bf16_lanes(__m512 x) {

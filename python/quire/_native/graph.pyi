@@ -69,6 +69,14 @@ class CacheSpec:
     """What one layer keeps per token.  ``window`` 0: all is attended to; else only the last ``window`` tokens."""
 
     def __init__(self, *, n_kv_head: int, head_dim: int, v_head_dim: int | None = None, window: int = 0) -> None: ...
+    @property
+    def n_kv_head(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def v_head_dim(self) -> int: ...
+    @property
+    def window(self) -> int: ...
 
 @final
 class Tracer:
@@ -130,7 +138,9 @@ def attend(
 def glu(gate: TraceTensor, up: TraceTensor, activation: Activation) -> TraceTensor:
     """``activation(gate) * up`` (Shazeer 2020)."""
 
-def activate(x: TraceTensor, activation: Activation) -> TraceTensor: ...
+def activate(x: TraceTensor, activation: Activation) -> TraceTensor:
+    """``activation(x)``, elementwise."""
+
 def soft_cap(x: TraceTensor, cap: float) -> TraceTensor:
     """``cap * tanh(x / cap)``."""
 
@@ -162,8 +172,11 @@ def moe(x: TraceTensor, router: Weight, gate: Weight, up: Weight, down: Weight, 
     ``[n_expert, dim, ffn]``.
     """
 
+class ExecutorBase:
+    """What a decoder runs its steps on."""
+
 @final
-class Executor:
+class Executor(ExecutorBase):
     """A traced model on a device with its cache store.  One thread at a time.
 
     ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's only: the oracle), ``"cpu"``.
@@ -218,4 +231,5 @@ class Executor:
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``."""
 
-def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16"]) -> int: ...
+def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16"]) -> int:
+    """Bytes that one block of tokens takes in the caches of all layers."""

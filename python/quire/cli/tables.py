@@ -27,4 +27,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     # A file or a pipe has no width: nothing is to be cut there.
-    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().strip("\n").splitlines():
+        print(line.rstrip())
+    print()

@@ -214,6 +214,7 @@ class Engine:
             return
         try:
             logits = event.logits
+            assert logits is not None
             for processor in waiting.processors:
                 logits = processor(token_ids, logits)
             decoder.provide_logits(event.request_id, event.choice, logits)
@@ -230,6 +231,7 @@ class Engine:
 def _item(event: Event) -> Event | Failure:
     if event.kind != "error":
         return event
+    assert event.error_kind is not None
     return Failure(event.request_id, _KINDS[event.error_kind](event.error))
 
 

@@ -73,7 +73,7 @@ class FrontEnd:
     def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
         import numpy as np
 
-        rows = [event.logits for event in events if event.kind == "prompt_logits"]
+        rows = [event.logits for event in events if event.logits is not None]
         return np.concatenate(rows).reshape(-1, self.n_vocab)
 
 

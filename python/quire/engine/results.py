@@ -146,6 +146,7 @@ class Collector:
         return Delta(event.choice, event.text, token_ids, logprobs, event.finish_reason, event.stop_reason)
 
     def _finish(self, event: Event, parts: _Parts) -> None:
+        assert event.finish_reason is not None
         times = event.timings
         self._n_cached_tokens = max(self._n_cached_tokens, event.n_cached_tokens)
         self._choices[event.choice] = Choice(

@@ -1,0 +1,179 @@
+"""``quire chat`` and ``quire run`` on a terminal of their own (a pseudo-terminal)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from test_cli_model import environment
+
+CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
+TIMEOUT_S = 60.0
+IDENTITY = "I am Tiny, a very small language model."
+
+
+class Terminal:
+    """The keyboard and the screen of a process."""
+
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
+        self._descriptor = descriptor
+        self.process = process
+        self._screen = b""
+
+    def type(self, keys: bytes | str) -> None:
+        os.write(self._descriptor, keys if isinstance(keys, bytes) else keys.encode())
+
+    def until(self, text: str) -> str:
+        """What is shown up to and with ``text``, since the last call."""
+        wanted = text.encode()
+        deadline = time.monotonic() + TIMEOUT_S
+        while wanted not in self._screen:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} must be shown but is not: {self._screen.decode()!r}"
+            if select.select([self._descriptor], [], [], left)[0]:
+                self._screen += os.read(self._descriptor, 4096)
+        found, _, self._screen = self._screen.partition(wanted)
+        return (found + wanted).decode().replace("\r\n", "\n")
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the process; its exit code and what it showed last."""
+        while True:
+            try:
+                data = os.read(self._descriptor, 4096)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not data:
+                break
+            self._screen += data
+        return self.process.wait(TIMEOUT_S), self._screen.decode().replace("\r\n", "\n")
+
+
+@contextmanager
+def terminal(*arguments: str, kind: str = "dumb") -> Iterator[Terminal]:
+    keyboard, screen = pty.openpty()
+    command = [sys.executable, "-m", "quire", *arguments]
+    variables = {**environment(), "TERM": kind}
+    process = subprocess.Popen(
+        command,
+        stdin=screen,
+        stdout=screen,
+        stderr=screen,
+        env=variables,
+        start_new_session=True,
+        preexec_fn=_control,  # noqa: PLW1509 - this process has no other thread
+    )
+    os.close(screen)
+    try:
+        yield Terminal(keyboard, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def _control() -> None:
+    """Make the pseudo-terminal the one that Ctrl-C comes from."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@contextmanager
+def chat(*arguments: str) -> Iterator[Terminal]:
+    with terminal("chat", "--temp", "0", *arguments) as screen:
+        assert "no model given" in screen.until("> ")
+        yield screen
+
+
+def test_questions_and_answers() -> None:
+    with chat() as screen:
+        screen.type("Who are you?\n")
+        assert IDENTITY in screen.until("\n> ")
+        screen.type("What is the capital of France?\n")
+        assert "Paris" in screen.until("\n> ")
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    with chat("--ignore-eos") as screen:
+        screen.type("Tell me a story about a fox\n")
+        screen.until("fox\r\n")  # the echo
+        begin = screen.until(" ")
+        screen.type(CTRL_C)
+        screen.until("\n> ")
+        screen.type(f"/save {saved}\n")
+        screen.until("saved 2 messages")
+        screen.until("> ")
+        screen.type("/exit\n")
+        assert screen.end()[0] == 0
+    question, answer = json.loads(saved.read_text(encoding="utf-8"))["messages"]
+    assert question["content"] == "Tell me a story about a fox"
+    assert answer["content"].startswith(begin.strip())
+    # The answer, which would have gone on to the end of the context, was cut.
+    assert len(answer["content"]) < 7000
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line() -> None:
+    with chat() as screen:
+        screen.type("Tell me a very long")
+        screen.until("very long")
+        screen.type(CTRL_C)
+        assert "Ctrl-D leaves" in screen.until("leaves")
+        screen.until("> ")
+        screen.type("/exit\n")
+        assert screen.end()[0] == 0
+
+
+def test_the_arrow_key_brings_a_line_back_also_from_the_last_time(tmp_path: Path) -> None:
+    pytest.importorskip("readline")
+    history = tmp_path / "history"
+    with chat("--history", str(history)) as screen:
+        screen.type("Who are you?\n")
+        screen.until("\n> ")
+        screen.type(UP + b"\n")
+        assert IDENTITY in screen.until("\n> ")
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    assert "Who are you?" in history.read_text()
+    with chat("--history", str(history)) as screen:
+        screen.type(UP)
+        screen.until("Who are you?")
+        screen.type(b"\n")
+        assert IDENTITY in screen.until("\n> ")
+
+
+def test_lines_that_go_on_and_help() -> None:
+    with chat() as screen:
+        screen.type("Who are \\\n")
+        screen.until("... ")
+        screen.type("you?\n")
+        screen.until("\n> ")
+        screen.type("/help\n")
+        assert "/reset" in screen.until("goes on in the next one.")
+
+
+def test_run_asks_for_a_prompt_instead_of_waiting() -> None:
+    with terminal("run") as screen:
+        code, shown = screen.end()
+    assert code == 2
+    assert shown == "quire: [run] a PROMPT must be given, or text on standard input (quire run --help)\n"
+
+
+def test_a_long_work_shows_its_progress() -> None:
+    with terminal("bench", "-p", "8", "-n", "2", "-b", "1", "-r", "1", kind="xterm") as screen:
+        assert "measuring" in screen.until("measuring")
+        code, shown = screen.end()
+    assert code == 0
+    assert "tokens/s" in shown
