@@ -95,7 +95,7 @@ py::array to_numpy(const Tensor &self) {
     return view;
 }
 
-using DeviceOrName = std::variant<Device, std::string>;
+using DeviceOrName = std::variant<std::string, Device>;
 
 Device device_of(const DeviceOrName &wanted) {
     if (const auto *device = std::get_if<Device>(&wanted)) return *device;

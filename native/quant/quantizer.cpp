@@ -73,18 +73,27 @@ float check_values(const Rows &rows, const float *values) {
     return largest;
 }
 
-// Scales are f16 or smaller in most types.
-void check_result(const Rows &rows, const uint8_t *data) {
+// Scales are f16 or smaller in most types: they overflow, or stay at their largest.
+void check_result(const Rows &rows, const float *values, const uint8_t *data) {
     if (rows.dtype == DType::f32) return;
+    // One bit stores the mean magnitude, so that a single large value is not seen in the result.
+    const bool keeps_the_largest = rows.dtype != DType::q1_0;
     const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(rows.dtype));
     const size_t bytes = row_bytes(rows.dtype, rows.elements);
     std::vector<float> row(static_cast<size_t>(rows.elements));
     for (int64_t i = rows.first; i < rows.first + rows.n; ++i) {
         traits->to_float(data + static_cast<size_t>(i) * bytes, row.data(), rows.elements);
-        for (float value : row) {
-            if (!std::isfinite(value)) {
-                throw ShapeError("quantize", cat("values must fit ", name(rows.dtype), " but row ", i, " overflows"));
-            }
+        const float *original = values + i * rows.elements;
+        float largest = 0, largest_stored = 0;
+        bool finite = true;
+        for (size_t j = 0; j < row.size(); ++j) {
+            largest = std::max(largest, std::fabs(original[j]));
+            largest_stored = std::max(largest_stored, std::fabs(row[j]));
+            finite = finite && std::isfinite(row[j]);
+        }
+        if (!finite || (keeps_the_largest && largest_stored < largest / 4)) {
+            throw ShapeError("quantize",
+                             cat("values must fit ", name(rows.dtype), " but those of row ", i, " reach ", largest));
         }
     }
 }
@@ -151,7 +160,7 @@ Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<
         const Rows rows{dtype, row_elements, first, n};
         const float largest = check_values(rows, values);
         ggml_quantize_chunk(type, values, result.data(), first * row_elements, n, row_elements, weights);
-        if (largest > always_fits) check_result(rows, result.data());
+        if (largest > always_fits) check_result(rows, values, result.data());
     });
     return result;
 }
