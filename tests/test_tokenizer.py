@@ -253,7 +253,7 @@ def test_checkpoint_folder_to_gguf_metadata(shared: Path) -> None:
         (("pre_tokenizer",), None, UnsupportedError, "pre_tokenizer must be byte-level"),
         (("pre_tokenizer",), {"type": "Metaspace"}, UnsupportedError, "must end in ByteLevel"),
         (("pre_tokenizer",), {"type": "ByteLevel", "add_prefix_space": True}, UnsupportedError, "add_prefix_space"),
-        (("pre_tokenizer", "pretokenizers", 0, "pattern"), {"Regex": "x+"}, UnsupportedError, "no scanner"),
+        (("pre_tokenizer", "pretokenizers", 0, "pattern"), {"Regex": "x+"}, UnsupportedError, "expression must be"),
         (("pre_tokenizer", "pretokenizers", 0, "behavior"), "Removed", UnsupportedError, "Isolated"),
         (("post_processor",), {"type": "BertProcessing"}, UnsupportedError, "BertProcessing"),
         (("added_tokens",), [{"id": 3}], LoadError, "an added token must have"),
@@ -296,7 +296,7 @@ def test_template_processing_adds_its_tokens(tmp_path: Path, shared: Path) -> No
     oracle = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert tokenizer.encode("Once upon") == oracle.encode("Once upon").ids
     assert tokenizer.encode("Once upon", add_special=False) == oracle.encode("Once upon", add_special_tokens=False).ids
-    with pytest.raises(LoadError, match=r"absent.*must be a JSON file"):
+    with pytest.raises(LoadError, match=r"absent.*must be readable"):
         Tokenizer.from_pretrained(tmp_path / "absent")
 
 

@@ -56,7 +56,7 @@ def test_names() -> None:
     assert passes_of_expression(EXPRESSIONS["qwen2"]) == ("qwen2",)
     with pytest.raises(UnsupportedError, match=r"one of gpt-2, .*starcoder.* but is 'tekken-9'"):
         named("tekken-9")
-    with pytest.raises(UnsupportedError, match="no scanner"):
+    with pytest.raises(UnsupportedError, match="expression must be"):
         passes_of_expression(r"\w+")
     with pytest.raises(ValueError, match="a pass must be"):
         split("x", ["nothing"])

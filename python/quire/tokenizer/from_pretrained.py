@@ -70,7 +70,9 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
 def _read_json(path: Path) -> Json:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise LoadError(f"[tokenizer] {path} must be readable but is not: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise LoadError(f"[tokenizer] {path} must be a JSON file but: {error}") from error
     if not isinstance(value, dict):
         raise LoadError(f"[tokenizer] {path} must hold an object but holds {type(value).__name__}")

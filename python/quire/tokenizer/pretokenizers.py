@@ -114,4 +114,4 @@ def passes_of_expression(expression: str) -> tuple[str, ...]:
     for name, known in EXPRESSIONS.items():
         if expression == known:
             return (name,)
-    raise UnsupportedError(f"[tokenizer] no scanner is known for the pre-tokenizer's expression {expression!r}")
+    raise UnsupportedError(f"[tokenizer] the pre-tokenizer's expression must be a known one but is {expression!r}")
