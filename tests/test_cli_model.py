@@ -25,6 +25,8 @@ CHATS = {
     2: "What is the capital of France?",
     5: "Count from 5 to 14.",
 }
+# At the 42nd token of 12 two logits are 0.005 of 9.3 apart, less than the rounding of activations to 8 bits moves them.
+N_TOKENS = 40
 RAW = {12: "Once upon a time", 17: "The old lighthouse"}
 
 
@@ -57,14 +59,16 @@ def reference(number: int) -> tuple[list[int], list[int]]:
 def test_run_gives_transformers_tokens(number: int, kernels: str) -> None:
     prompt, answer = reference(number)
     flags = ("--raw", RAW[number]) if number in RAW else (CHATS[number],)
-    text = output("run", "--temp", "0", "-n", "48", "--kv-dtype", "f32", "--kernels", kernels, "--json", *flags)
+    text = output(
+        "run", "--temp", "0", "-n", str(N_TOKENS), "--kv-dtype", "f32", "--kernels", kernels, "--json", *flags
+    )
     found = json.loads(text)
     assert found["n_prompt_tokens"] == len(prompt)
     ids = found["token_ids"]
     if found["finish_reason"] == "stop":
         assert found["stop_reason"] == END_OF_TURN
         ids = ids[:-1] if ids[-1] == END_OF_TURN else ids
-    assert ids == answer
+    assert ids == answer[:N_TOKENS]
 
 
 def test_run_streams_what_json_says() -> None:

@@ -45,6 +45,11 @@ Kernels kernels(const std::string &text) {
     return parse("executor", "kernels", text, names);
 }
 
+Repack repack(const std::string &text) {
+    static constexpr Named<Repack> names[] = {{"no", Repack::no}, {"keep", Repack::keep}, {"release", Repack::release}};
+    return parse("executor", "repack", text, names);
+}
+
 py::tuple shape_of(const TraceTensor &x) {
     py::list dims;
     dims.append(x.shape().lead == Lead::tokens ? "tokens" : "rows");
@@ -187,14 +192,16 @@ void bind_executor(py::module_ &m) {
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
-                         const std::string &kernel_set, int max_rows, int max_sequences) {
-                 ExecutorOptions options{n_blocks, threads, kv_dtype(kv), kernels(kernel_set), max_rows, max_sequences};
+                         const std::string &kernel_set, int max_rows, int max_sequences,
+                         const std::string &repack_mode) {
+                 const ExecutorOptions options{n_blocks, threads,       kv_dtype(kv),       kernels(kernel_set),
+                                               max_rows, max_sequences, repack(repack_mode)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
-             py::arg("max_sequences") = 32)
+             py::arg("max_sequences") = 32, py::arg("repack") = "keep")
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
         .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
@@ -208,7 +215,8 @@ void bind_executor(py::module_ &m) {
         .def_property_readonly("memory_bytes",
                                [](const GraphExecutor &self) {
                                    return std::map<std::string, size_t>{{"cache", self.cache_bytes()},
-                                                                        {"compute", self.compute_bytes()}};
+                                                                        {"compute", self.compute_bytes()},
+                                                                        {"packed", self.packed_bytes()}};
                                })
         .def(
             "run",

@@ -11,7 +11,8 @@ void bind_tensor(pybind11::module_ &m);   // Tensor: NumPy and DLPack (into subm
 void bind_gguf(pybind11::module_ &m);     // readers and writers of GGUF and safetensors
 void bind_quant(pybind11::module_ &m);    // quantize, dequantize
 void bind_kv(pybind11::module_ &m);       // BlockPool, BlockTable, prefix hashes
-void bind_kernels(pybind11::module_ &m);  // the CPU kernels on NumPy arrays, for tests and benchmarks
+void bind_kernels(pybind11::module_ &m);
+void bind_matmul(pybind11::module_ &m);  // the CPU kernels on NumPy arrays, for tests and benchmarks
 void bind_graph(pybind11::module_ &m);    // tracer, graphs
 void bind_sampling(pybind11::module_ &m); // SamplingParams, Sampler, StopMatcher (into submodule engine)
 void bind_scheduler(pybind11::module_ &m); // Scheduler with an outside clock

@@ -27,10 +27,13 @@ install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTIN
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
   file(GLOB avx2_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2/*.cpp)
   file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512/*.cpp)
+  file(GLOB avx512vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512vnni/*.cpp)
   set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   # GCC 12 takes the undefined operands of its own AVX-512 header for mistakes.
-  set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS
-    "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-Wno-uninitialized;-Wno-maybe-uninitialized")
+  set(avx512_options -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-uninitialized
+    -Wno-maybe-uninitialized)
+  set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options}")
+  set_source_files_properties(${avx512vnni_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options};-mavx512vnni")
 else()
   list(FILTER native_sources EXCLUDE REGEX "native/kernels/avx")
   set_target_properties(_native PROPERTIES SOURCES "${native_sources}")

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "graph/lower_cpu.h"
 #include "graph/lower_stock.h"
+#include "kernels/matmul.h"
 
 namespace quire {
 namespace {
@@ -42,12 +43,15 @@ GraphLimits limits_for(const ExecutorOptions &options, bool own) {
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
       store_(layer_specs(trace_), options.kv_dtype, options.n_blocks, device), max_sequences_(options.max_sequences),
-      cpu_step_(own_kernels(options.kernels, backend_) ? std::make_unique<CpuStep>(trace_.cache.size()) : nullptr),
+      cpu_step_(own_kernels(options.kernels, backend_) ? std::make_unique<CpuStep>(trace_.operations.size()) : nullptr),
+      packed_(cpu_step_ && options.repack != Repack::no && has_packed_matmul()
+                  ? std::make_unique<PackedModel>(trace_, options.repack, backend_.n_threads())
+                  : nullptr),
       buckets_(limits_for(options, cpu_step_ != nullptr)),
       graphs_(std::make_unique<GraphCache>(backend_, make_runner(backend_))) {
     std::unique_ptr<Lowering> lowering;
     if (cpu_step_) {
-        lowering = std::make_unique<CpuLowering>(store_, *cpu_step_);
+        lowering = std::make_unique<CpuLowering>(store_, *cpu_step_, packed_.get());
     } else {
         lowering = std::make_unique<StockLowering>(store_);
     }

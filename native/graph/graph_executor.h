@@ -7,6 +7,7 @@
 #include "graph/executor.h"
 #include "graph/graph_cache.h"
 #include "graph/graph_key.h"
+#include "graph/packed_model.h"
 #include "graph/step_inputs.h"
 
 namespace quire {
@@ -20,6 +21,7 @@ struct ExecutorOptions {
     Kernels kernels;
     int max_rows;      // tokens of a step
     int max_sequences; // of a step
+    Repack repack;     // weights that our own products read
 };
 
 // What the CPU lowering's nodes read: one step's batch, and a counter of handed-out work per node.
@@ -43,6 +45,7 @@ class GraphExecutor : public Executor {
 
     size_t cache_bytes() const { return store_.size_bytes(); }
     size_t compute_bytes() const { return graphs_->compute_bytes(); }
+    size_t packed_bytes() const { return packed_ ? packed_->size_bytes() : 0; }
     size_t n_graphs() const { return graphs_->n_graphs(); }
     bool uses_own_kernels() const { return cpu_step_ != nullptr; }
     int n_threads() const { return backend_.n_threads(); }
@@ -54,6 +57,7 @@ class GraphExecutor : public Executor {
     KvStore store_;
     int max_sequences_;
     std::unique_ptr<CpuStep> cpu_step_; // null with stock kernels
+    std::unique_ptr<PackedModel> packed_; // null without kernels that read it
     GraphBuckets buckets_;
     std::unique_ptr<GraphCache> graphs_;
     StepInputs inputs_;

@@ -1,6 +1,7 @@
 #include "graph/lower_cpu.h"
 
 #include "core/error.h"
+#include "kernels/matmul.h"
 
 namespace quire {
 namespace {
@@ -36,6 +37,41 @@ void attend_node(ggml_tensor *dst, int, int, void *data) {
     paged_attention(node.shape, node.step->batch, arrays, *node.next);
 }
 
+// What a product or look-up needs.
+struct MatrixNode {
+    PackedWeights weights;
+    const CpuStep *step;
+    Lead lead;
+    std::atomic<int> *next;
+};
+
+// Source: the activations [n, n_in].
+void round_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
+    const auto &node = *static_cast<const MatrixNode *>(data);
+    QuantizedRows to{dst->src[0]->ne[0], static_cast<uint8_t *>(dst->data)};
+    quantize_rows(floats(dst->src[0]), node.step->n_real(node.lead), worker, n_workers, to);
+}
+
+// Source: the activations, rounded or (few rows) as they are.  Rows behind the real ones keep what is there.
+void product_node(ggml_tensor *dst, int, int n_workers, void *data) {
+    const auto &node = *static_cast<const MatrixNode *>(data);
+    const bool raw = dst->src[0]->type == GGML_TYPE_F32;
+    Matmul matmul{node.weights,
+                  raw ? floats(dst->src[0]) : nullptr,
+                  {node.weights.n_in, static_cast<uint8_t *>(dst->src[0]->data)},
+                  node.step->n_real(node.lead),
+                  static_cast<float *>(dst->data)};
+    packed_matmul(matmul, *node.next, n_workers);
+}
+
+// Source: ids.
+void embed_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
+    const auto &node = *static_cast<const MatrixNode *>(data);
+    const auto *ids = static_cast<const int32_t *>(dst->src[0]->data);
+    for (int row = worker; row < node.step->n_real(node.lead); row += n_workers)
+        unpack_row(node.weights, ids[row], static_cast<float *>(dst->data) + row * node.weights.n_in);
+}
+
 KvType kv_type(DType dtype) {
     switch (dtype) {
     case DType::f32: return KvType::f32;
@@ -49,6 +85,7 @@ KvType kv_type(DType dtype) {
 
 void CpuStep::begin(const StepBatch &from) {
     batch.n_rows = static_cast<int>(from.tokens.size());
+    n_logit_rows = static_cast<int>(from.logit_rows.size());
     batch.n_sequences = static_cast<int>(from.n_kv.size());
     batch.row_begin = from.row_begin.data();
     batch.n_kv = from.n_kv.data();
@@ -67,7 +104,7 @@ ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation,
         AttentionNode{{n_head, spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(store().dtype()),
                        operation.scale, operation.soft_cap, spec.window},
                       &step_,
-                      &step_.next[static_cast<size_t>(operation.layer)],
+                      &step_.next[build.values.size()],
                       layer.k.data(),
                       layer.v.data(),
                       operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
@@ -80,6 +117,38 @@ ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation,
     ggml_tensor *to_read[] = {dense(inputs.q), written};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2,
                           attend_node, GGML_N_TASKS_MAX, node.get());
+}
+
+ggml_tensor *CpuLowering::embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const {
+    const PackedWeights *weights = packed(operation.weight);
+    if (weights == nullptr) return StockLowering::embed(build, operation, tokens);
+    auto node = std::make_shared<MatrixNode>(MatrixNode{*weights, &step_, Lead::tokens, nullptr});
+    build.out.node_data.push_back(node);
+    return ggml_custom_4d(build.context(), GGML_TYPE_F32, weights->n_in, tokens->ne[0], 1, 1, &tokens, 1, embed_node,
+                          GGML_N_TASKS_MAX, node.get());
+}
+
+ggml_tensor *CpuLowering::rounded(GraphBuild &build, Lead lead, ggml_tensor *x) const {
+    ggml_tensor *&found = build.rounded[x];
+    if (found != nullptr) return found;
+    ggml_context *ctx = build.context();
+    ggml_tensor *dense = ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
+    if (dense->ne[1] <= max_raw_rows) return found = dense;
+    auto node = std::make_shared<MatrixNode>(MatrixNode{{}, &step_, lead, nullptr});
+    build.out.node_data.push_back(node);
+    return found = ggml_custom_4d(ctx, GGML_TYPE_I8, QuantizedRows::row_bytes(x->ne[0]), x->ne[1], 1, 1, &dense, 1,
+                                  round_node, GGML_N_TASKS_MAX, node.get());
+}
+
+ggml_tensor *CpuLowering::product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const {
+    const PackedWeights *weights = packed(std::get<op::Linear>(operation.kind).weight);
+    if (weights == nullptr) return StockLowering::product(build, operation, x);
+    const Lead lead = operation.shape.lead;
+    auto node = std::make_shared<MatrixNode>(MatrixNode{*weights, &step_, lead, &step_.next[build.values.size()]});
+    build.out.node_data.push_back(node);
+    ggml_tensor *source = rounded(build, lead, x);
+    return ggml_custom_4d(build.context(), GGML_TYPE_F32, weights->n_out, x->ne[1], 1, 1, &source, 1, product_node,
+                          GGML_N_TASKS_MAX, node.get());
 }
 
 } // namespace quire

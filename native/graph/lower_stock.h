@@ -9,7 +9,8 @@ namespace quire {
 struct GraphBuild {
     const Trace &trace;
     LoweredGraph &out;
-    std::vector<ggml_tensor *> values; // by operation number
+    std::vector<ggml_tensor *> values; // by operation number; as many as are lowered
+    std::map<ggml_tensor *, ggml_tensor *> rounded = {}; // activations in the form that our own products read
     ggml_context *context() const { return out.context.get(); }
 };
 
@@ -23,6 +24,10 @@ class StockLowering : public Lowering {
     struct AttendInputs {
         ggml_tensor *q, *k, *v; // [n_tokens, heads, head_dim]
     };
+    // Rows of a table, [n_tokens, dim].
+    virtual ggml_tensor *embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const;
+    // x W^T without the bias, [n, n_out].
+    virtual ggml_tensor *product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const;
     // Store k and v, attend; [n_tokens, n_head, v_head_dim].  Gathers the cached rows into one array and masks.
     virtual ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const;
     const KvStore &store() const { return store_; }

@@ -180,6 +180,8 @@ class Executor(ExecutorBase):
     """A traced model on a device with its cache store.  One thread at a time.
 
     ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's only: the oracle), ``"cpu"``.
+    ``repack``: whether weights are rearranged for our own products, where this machine has them; ``"release"`` gives
+    the memory that they were read from back to the system, so that nobody may read those tensors again.
     Every bucket of sizes is lowered and planned here; afterwards the cache of graphs is frozen.
     """
 
@@ -194,6 +196,7 @@ class Executor(ExecutorBase):
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
+        repack: Literal["no", "keep", "release"] = "keep",
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -215,7 +218,7 @@ class Executor(ExecutorBase):
     def threads(self) -> int: ...
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes by use: ``cache``, ``compute``."""
+        """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
     @property
     def n_graphs(self) -> int: ...
     def run(

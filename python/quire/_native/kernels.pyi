@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .core import Tensor
+
 def isa() -> str:
     """The instruction set that kernels use: ``portable``, ``avx2`` or ``avx512``."""
 
@@ -75,3 +77,28 @@ def paged_attention(
     in the softmax, with no value (as in gpt-oss).  A row's bits do not depend on the other rows, on how a prompt is cut
     into steps, nor on ``n_workers``.  Raises ShapeError.
     """
+
+def has_packed_matmul() -> bool:
+    """Whether matrix products of our own are in use: AVX-512 with VNNI, and no lower set chosen."""
+
+class PackedMatrix:
+    """A matrix [n_out, n_in] in the layout of our own products, a copy of ``tensor``.
+
+    Raises UnsupportedError for types without a layout.
+    """
+
+    def __init__(self, tensor: Tensor, *, threads: int = 1) -> None: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def values(self) -> npt.NDArray[np.float32]:
+        """The matrix as float32, as table look-ups read it."""
+    def multiply(
+        self, x: npt.NDArray[np.float32], *, n_workers: int = 1, raw: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """``x [n, n_in] @ matrix.T``, with x rounded to 8 bits in groups of 32 columns (largest magnitude / 127).
+
+        ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.  Raises
+        ShapeError, and UnsupportedError where ``has_packed_matmul`` is false.
+        """

@@ -1,0 +1,77 @@
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <thread>
+
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "graph/packed_model.h"
+#include "kernels/matmul.h"
+
+namespace quire::bindings {
+namespace py = pybind11;
+namespace {
+
+using Floats = py::array_t<float, py::array::c_style>;
+
+// A matrix in the layout of our own products, made from a tensor.
+class PackedMatrix {
+  public:
+    explicit PackedMatrix(const Tensor &tensor, int threads) : packed_(pack(tensor, threads)) {}
+
+    int64_t n_out() const { return packed_.weights.n_out; }
+    int64_t n_in() const { return packed_.weights.n_in; }
+    int64_t size_bytes() const { return packed_.weights.size_bytes(); }
+
+    Floats values() const {
+        Floats out({n_out(), n_in()});
+        for (int64_t row = 0; row < n_out(); ++row) unpack_row(packed_.weights, row, out.mutable_data() + row * n_in());
+        return out;
+    }
+
+    Floats multiply(const Floats &x, int n_workers, bool raw) const {
+        if (x.ndim() != 2 || x.shape(1) != n_in() || x.shape(0) < 1)
+            throw ShapeError("matmul", cat("x must be [1 or more, ", n_in(), "]"));
+        if (n_workers < 1 || n_workers > 64)
+            throw ShapeError("matmul", cat("workers must be 1 to 64 but are ", n_workers));
+        if (!has_packed_matmul()) throw UnsupportedError("matmul", "this machine must have AVX-512 with VNNI in use");
+        const int n_rows = static_cast<int>(x.shape(0));
+        Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
+        const std::shared_ptr<uint8_t> rounded(
+            static_cast<uint8_t *>(
+                ::operator new(static_cast<size_t>(QuantizedRows::size_bytes(n_rows, n_in())), std::align_val_t{64})),
+            [](uint8_t *p) { ::operator delete(p, std::align_val_t{64}); });
+        Matmul matmul{packed_.weights, raw ? x.data() : nullptr, {n_in(), rounded.get()}, n_rows, out.mutable_data()};
+        py::gil_scoped_release release;
+        if (!raw) in_parallel(n_workers, [&](int i) { quantize_rows(x.data(), n_rows, i, n_workers, matmul.x); });
+        std::atomic<int> next{0};
+        in_parallel(n_workers, [&](int) { packed_matmul(matmul, next, n_workers); });
+        return out;
+    }
+
+  private:
+    template <class Work> static void in_parallel(int n_workers, Work work) {
+        std::vector<std::thread> others;
+        for (int i = 1; i < n_workers; ++i) others.emplace_back(work, i);
+        work(0);
+        for (std::thread &thread : others) thread.join();
+    }
+    PackedTensor packed_;
+};
+
+} // namespace
+
+void bind_matmul(py::module_ &m) {
+    py::class_<PackedMatrix>(m, "PackedMatrix")
+        .def(py::init<const Tensor &, int>(), py::arg("tensor"), py::kw_only(), py::arg("threads") = 1)
+        .def_property_readonly("shape",
+                               [](const PackedMatrix &self) { return py::make_tuple(self.n_out(), self.n_in()); })
+        .def_property_readonly("size_bytes", &PackedMatrix::size_bytes)
+        .def("values", &PackedMatrix::values)
+        .def("multiply", &PackedMatrix::multiply, py::arg("x"), py::kw_only(), py::arg("n_workers") = 1,
+             py::arg("raw") = false);
+    m.def("has_packed_matmul", &has_packed_matmul);
+}
+
+} // namespace quire::bindings

@@ -1,0 +1,114 @@
+#include "graph/packed_model.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+std::optional<WeightFormat> format_of(DType dtype) {
+    switch (dtype) {
+    case DType::q4_0: return WeightFormat::q4_0;
+    case DType::q4_1: return WeightFormat::q4_1;
+    case DType::q5_0: return WeightFormat::q5_0;
+    case DType::q5_1: return WeightFormat::q5_1;
+    case DType::q8_0: return WeightFormat::q8_0;
+    case DType::q4_k: return WeightFormat::q4_k;
+    case DType::q5_k: return WeightFormat::q5_k;
+    case DType::q6_k: return WeightFormat::q6_k;
+    default: return std::nullopt;
+    }
+}
+
+// Matrices of products and tables, in the order of their first use; and what other operations read.
+struct Uses {
+    std::vector<WeightRef> matrices;
+    std::set<const Weight *> others;
+};
+
+Uses uses_of(const Trace &trace) {
+    Uses uses;
+    std::set<const Weight *> seen;
+    for (const Operation &operation : trace.operations) {
+        WeightRef matrix;
+        if (const auto *linear = std::get_if<op::Linear>(&operation.kind)) matrix = linear->weight;
+        if (const auto *embed = std::get_if<op::Embed>(&operation.kind)) matrix = embed->weight;
+        if (matrix && seen.insert(matrix.get()).second) uses.matrices.push_back(matrix);
+        if (const auto *moe = std::get_if<op::Moe>(&operation.kind)) {
+            for (const WeightRef &each : {moe->router, moe->gate, moe->up, moe->down}) uses.others.insert(each.get());
+        }
+    }
+    return uses;
+}
+
+std::shared_ptr<uint8_t> pages(size_t size_bytes) {
+    void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
+#ifdef MADV_HUGEPAGE
+    madvise(memory, size_bytes, MADV_HUGEPAGE); // read from end to end for every token
+#endif
+    return {static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); }};
+}
+
+// The whole pages inside of a range.  Mapped files are read again when touched, memory of our own is zero then.
+void give_back(const uint8_t *begin, size_t size_bytes) {
+    constexpr uintptr_t page = 65536; // a multiple of every system's
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
+    if (first < end) madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+}
+
+} // namespace
+
+bool can_pack(const Tensor &tensor) { return tensor.shape().size() == 2 && format_of(tensor.dtype()); }
+
+PackedTensor pack(const Tensor &tensor, int n_threads) {
+    if (!can_pack(tensor)) {
+        throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
+                                              name(tensor.dtype()), ' ', to_string(tensor.shape())));
+    }
+    PackedWeights packed{*format_of(tensor.dtype()), tensor.shape()[0], tensor.shape()[1], nullptr};
+    std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()));
+    packed.data = memory.get();
+    std::atomic<int64_t> next{0};
+    auto work = [&] {
+        constexpr int64_t run = 16;
+        for (int64_t i; (i = next.fetch_add(run)) < packed.n_tiles();) {
+            for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile)
+                pack_tile(packed, tensor.data(), tile, memory.get() + tile * packed.tile_bytes());
+        }
+    };
+    std::vector<std::thread> others;
+    for (int i = 1; i < n_threads; ++i) others.emplace_back(work);
+    work();
+    for (std::thread &thread : others) thread.join();
+    return {std::move(memory), packed};
+}
+
+PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads) {
+    const Uses uses = uses_of(trace);
+    for (const WeightRef &weight : uses.matrices) {
+        const Tensor &tensor = weight->tensor;
+        if (uses.others.count(weight.get()) != 0 || !can_pack(tensor)) continue;
+        PackedTensor packed = pack(tensor, n_threads);
+        if (repack == Repack::release) give_back(tensor.data(), tensor.size_bytes());
+        size_bytes_ += static_cast<size_t>(packed.weights.size_bytes());
+        matrices_.emplace(weight.get(), std::move(packed));
+    }
+}
+
+const PackedWeights *PackedModel::find(const WeightRef &weight) const {
+    const auto found = matrices_.find(weight.get());
+    return found == matrices_.end() ? nullptr : &found->second.weights;
+}
+
+} // namespace quire

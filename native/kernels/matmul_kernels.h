@@ -1,0 +1,33 @@
+// What an instruction set offers to matmul.cpp.  See attention_kernels.h for why nothing else may be visible.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/matmul.h"
+
+namespace quire {
+
+// Some tiles of the weights times some rows.
+struct MatmulPart {
+    const PackedWeights *weights;
+    int64_t first_tile, n_tiles; // at most strip_tiles
+    const QuantizedRows *x;
+    int first_row, n_rows;
+    float *out;         // [rows, out_stride] of row 0, column 0
+    int64_t out_stride; // in floats
+    uint8_t *scratch;   // matmul_scratch_bytes(n_in), 64-byte aligned
+};
+
+inline constexpr int strip_tiles = 4;
+
+struct MatmulKernels {
+    // Rows [first, last) of x [.., n_in].
+    void (*quantize)(const float *x, int64_t first, int64_t last, QuantizedRows &to);
+    void (*multiply)(const MatmulPart &part);
+};
+
+namespace avx512vnni {
+extern const MatmulKernels matmul_kernels;
+}
+
+} // namespace quire

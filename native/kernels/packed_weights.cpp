@@ -1,0 +1,236 @@
+#include "kernels/packed_weights.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace quire {
+namespace {
+
+constexpr int max_columns = 256;
+constexpr int max_scales = 16;
+
+// One chunk of one row: the codes, and what scales them, as the layout stores them.
+struct RowChunk {
+    std::array<uint8_t, max_columns> codes;
+    std::array<uint16_t, max_scales> scales; // f16, or small integers
+    std::array<uint16_t, max_scales> minima;
+    uint16_t factor, minimum_factor; // f16
+};
+
+uint16_t half_at(const uint8_t *at) {
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof bits);
+    return bits;
+}
+
+// Blocks of 32: an f16 scale; with minima an f16 minimum; with 5 bits the fifth ones in 4 bytes; then codes, two in a
+// byte, the first half of the block in the low bits.
+void read_small_blocks(const ChunkLayout &layout, const uint8_t *block, int64_t block_bytes, int n, RowChunk &to) {
+    for (int i = 0; i < n; ++i, block += block_bytes) {
+        const uint8_t *at = block;
+        uint8_t *codes = to.codes.data() + i * group_columns;
+        to.scales[static_cast<size_t>(i)] = half_at(at);
+        at += 2;
+        if (layout.has_minima) {
+            to.minima[static_cast<size_t>(i)] = half_at(at);
+            at += 2;
+        }
+        if (layout.code_bits == 8) {
+            for (int k = 0; k < group_columns; ++k) codes[k] = static_cast<uint8_t>(at[k] + 128);
+            continue;
+        }
+        uint32_t high = 0;
+        if (layout.code_bits == 5) {
+            std::memcpy(&high, at, sizeof high);
+            at += 4;
+        }
+        for (int k = 0; k < 16; ++k) {
+            codes[k] = static_cast<uint8_t>((at[k] & 15) | (((high >> k) & 1) << 4));
+            codes[k + 16] = static_cast<uint8_t>((at[k] >> 4) | (((high >> (k + 16)) & 1) << 4));
+        }
+    }
+}
+
+// Q4_K and Q5_K: f16 factors of scales and minima, 8 scales and 8 minima of 6 bits in 12 bytes, with 5 bits the fifth
+// ones in 32 bytes (bit i of byte k: group i, column k), then codes: byte k of 32 has column k of two groups.
+void read_k_block(const ChunkLayout &layout, const uint8_t *block, RowChunk &to) {
+    to.factor = half_at(block);
+    to.minimum_factor = half_at(block + 2);
+    const uint8_t *packed = block + 4;
+    for (size_t g = 0; g < 8; ++g) {
+        const size_t low = g % 4;
+        if (g < 4) {
+            to.scales[g] = packed[low] & 63;
+            to.minima[g] = packed[low + 4] & 63;
+        } else {
+            to.scales[g] = static_cast<uint16_t>((packed[low + 8] & 15) | ((packed[low] >> 6) << 4));
+            to.minima[g] = static_cast<uint16_t>((packed[low + 8] >> 4) | ((packed[low + 4] >> 6) << 4));
+        }
+    }
+    const uint8_t *high = block + 16;
+    const uint8_t *codes = layout.code_bits == 5 ? high + 32 : high;
+    for (int g = 0; g < 8; ++g) {
+        for (int k = 0; k < 32; ++k) {
+            const int low = (codes[g / 2 * 32 + k] >> (g % 2 * 4)) & 15;
+            const int fifth = layout.code_bits == 5 ? (high[k] >> g) & 1 : 0;
+            to.codes[static_cast<size_t>(g * 32 + k)] = static_cast<uint8_t>(low | (fifth << 4));
+        }
+    }
+}
+
+// Q6_K, in halves of 128 columns: 64 bytes with the low 4 bits (columns k and k + 64 in byte k), 32 with the high 2
+// (columns k, k + 32, k + 64, k + 96 in byte k); 16 scales of int8; an f16 factor.
+void read_q6_k(const uint8_t *block, RowChunk &to) {
+    for (int half = 0; half < 2; ++half) {
+        const uint8_t *low = block + half * 64, *high = block + 128 + half * 32;
+        for (int k = 0; k < 128; ++k) {
+            const int low_bits = (low[k % 64] >> (k / 64 * 4)) & 15;
+            const int high_bits = (high[k % 32] >> (k / 32 * 2)) & 3;
+            to.codes[static_cast<size_t>(half * 128 + k)] = static_cast<uint8_t>(low_bits | (high_bits << 4));
+        }
+    }
+    for (size_t i = 0; i < 16; ++i) to.scales[i] = block[192 + i];
+    to.factor = half_at(block + 208);
+}
+
+void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to) {
+    const ChunkLayout layout = chunk_layout(format);
+    // Of columns behind the last: the scale is zero, so the code may be anything.
+    to = {};
+    switch (format) {
+    case WeightFormat::q4_k:
+    case WeightFormat::q5_k: return read_k_block(layout, blocks, to);
+    case WeightFormat::q6_k: return read_q6_k(blocks, to);
+    default: return read_small_blocks(layout, blocks, file_block_bytes(format), n_blocks, to);
+    }
+}
+
+void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+    uint8_t *high = chunk + layout.low_bytes();
+    for (int column = 0; column < layout.columns; ++column) {
+        const int code = from.codes[static_cast<size_t>(column)];
+        const int group = column / group_columns, step = column % group_columns / step_columns;
+        const int lane = row * step_columns + column % step_columns;
+        if (layout.code_bits == 8) {
+            chunk[(group * group_steps + step) * register_bytes + lane] = static_cast<uint8_t>(code);
+            continue;
+        }
+        chunk[(group * 4 + step / 2) * register_bytes + lane] |= static_cast<uint8_t>((code & 15) << (step % 2 * 4));
+        if (layout.code_bits == 5) {
+            high[group * register_bytes + lane] |= static_cast<uint8_t>((code >> 4) << step);
+        } else if (layout.code_bits == 6) {
+            high[(group * 2 + step / 4) * register_bytes + lane] |= static_cast<uint8_t>((code >> 4) << (step % 4 * 2));
+        }
+    }
+}
+
+void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+    auto put_half = [&](int at, uint16_t value) { std::memcpy(chunk + at + row * 2, &value, 2); };
+    for (int i = 0; i < layout.scales(); ++i) {
+        const uint16_t scale = from.scales[static_cast<size_t>(i)], minimum = from.minima[static_cast<size_t>(i)];
+        if (layout.has_two_levels) {
+            chunk[layout.scales_at() + i * tile_rows + row] = static_cast<uint8_t>(scale);
+            if (layout.has_minima) chunk[layout.minima_at() + i * tile_rows + row] = static_cast<uint8_t>(minimum);
+        } else {
+            put_half(layout.scales_at() + i * tile_rows * 2, scale);
+            if (layout.has_minima) put_half(layout.minima_at() + i * tile_rows * 2, minimum);
+        }
+    }
+    if (!layout.has_two_levels) return;
+    put_half(layout.factors_at(), from.factor);
+    put_half(layout.factors_at() + tile_rows * 2, from.minimum_factor);
+}
+
+int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int column) {
+    const int group = column / group_columns, step = column % group_columns / step_columns;
+    const int lane = lane_row * step_columns + column % step_columns;
+    if (layout.code_bits == 8) return chunk[(group * group_steps + step) * register_bytes + lane];
+    const uint8_t *high = chunk + layout.low_bytes();
+    const int low = (chunk[(group * 4 + step / 2) * register_bytes + lane] >> (step % 2 * 4)) & 15;
+    if (layout.code_bits == 5) return low | (((high[group * register_bytes + lane] >> step) & 1) << 4);
+    if (layout.code_bits == 6)
+        return low | (((high[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3) << 4);
+    return low;
+}
+
+float half_to_float(uint16_t bits) {
+    const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    float value = std::ldexp(static_cast<float>(fraction), -24);
+    if (exponent == 31) {
+        value = fraction == 0 ? INFINITY : NAN;
+    } else if (exponent > 0) {
+        value = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+    }
+    return (bits & 0x8000) != 0 ? -value : value;
+}
+
+// Scale i of a row, or its minimum where `at` and `factor_at` are those of minima.
+float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int at, int factor_at, int i, int lane_row) {
+    if (!layout.has_two_levels) return half_to_float(half_at(chunk + at + (i * tile_rows + lane_row) * 2));
+    const uint8_t small = chunk[at + i * tile_rows + lane_row];
+    const float factor = half_to_float(half_at(chunk + factor_at + lane_row * 2));
+    return factor * static_cast<float>(layout.has_minima ? int{small} : int{static_cast<int8_t>(small)});
+}
+
+} // namespace
+
+void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
+    const ChunkLayout layout = chunk_layout(packed.format);
+    const uint8_t *chunk = packed.data + row / tile_rows * packed.tile_bytes();
+    const int lane_row = static_cast<int>(row % tile_rows);
+    for (int64_t begin = 0; begin < packed.n_in; begin += layout.columns, chunk += layout.bytes()) {
+        for (int column = 0; column < layout.columns && begin + column < packed.n_in; ++column) {
+            const int i = column / layout.scale_columns;
+            const float scale = scale_at(layout, chunk, layout.scales_at(), layout.factors_at(), i, lane_row);
+            const int code = code_at(layout, chunk, lane_row, column);
+            float value = scale * static_cast<float>(code - layout.zero_point);
+            if (layout.has_minima) {
+                const float minimum =
+                    scale_at(layout, chunk, layout.minima_at(), layout.factors_at() + tile_rows * 2, i, lane_row);
+                value = layout.has_two_levels ? value - minimum : value + minimum;
+            }
+            to[begin + column] = value;
+        }
+    }
+}
+
+int64_t file_block_columns(WeightFormat format) {
+    const int columns = chunk_layout(format).columns;
+    return columns == 256 ? 256 : 32;
+}
+
+int64_t file_block_bytes(WeightFormat format) {
+    switch (format) {
+    case WeightFormat::q4_0: return 18;
+    case WeightFormat::q4_1: return 20;
+    case WeightFormat::q5_0: return 22;
+    case WeightFormat::q5_1: return 24;
+    case WeightFormat::q8_0: return 34;
+    case WeightFormat::q4_k: return 144;
+    case WeightFormat::q5_k: return 176;
+    case WeightFormat::q6_k: return 210;
+    }
+    return 0;
+}
+
+void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    const ChunkLayout layout = chunk_layout(packed.format);
+    const int64_t block_bytes = file_block_bytes(packed.format);
+    const int64_t row_blocks = packed.n_in / file_block_columns(packed.format);
+    const int64_t chunk_blocks = layout.columns / file_block_columns(packed.format);
+    std::memset(to, 0, static_cast<size_t>(packed.tile_bytes()));
+    RowChunk row_chunk;
+    for (int row = 0; row < tile_rows && tile * tile_rows + row < packed.n_out; ++row) {
+        const uint8_t *blocks = rows + (tile * tile_rows + row) * row_blocks * block_bytes;
+        for (int64_t c = 0; c < packed.n_chunks(); ++c) {
+            const int64_t first = c * chunk_blocks;
+            const int n = static_cast<int>(first + chunk_blocks <= row_blocks ? chunk_blocks : row_blocks - first);
+            read_chunk(packed.format, blocks + first * block_bytes, n, row_chunk);
+            write_codes(layout, row_chunk, row, to + c * layout.bytes());
+            write_scales(layout, row_chunk, row, to + c * layout.bytes());
+        }
+    }
+}
+
+} // namespace quire

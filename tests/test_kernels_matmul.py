@@ -1,0 +1,150 @@
+"""Our own matrix products.  Oracle: NumPy in double precision on the dequantized weights and the rounded activations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import quire
+from quire import ShapeError, UnsupportedError, dequantize, quantize
+from quire._native.kernels import PackedMatrix, has_packed_matmul, isa, set_isa
+
+FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"]
+needs_vnni = pytest.mark.skipif(not has_packed_matmul(), reason="this machine has no AVX-512 with VNNI")
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Activations as the products see them: 8 bits, 32 columns to a scale."""
+    groups = x.reshape(x.shape[0], -1, 32)
+    scales = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        codes = np.where(scales > 0, np.rint(groups * (np.float32(1) / scales)), 0)
+    return (codes.astype(np.float64) * scales).reshape(x.shape)
+
+
+def columns_of(dtype: str, n: int) -> int:
+    size = quire.DType(dtype).block_size
+    return -(-n // size) * size
+
+
+def check(dtype: str, weights: np.ndarray, x: np.ndarray, **options: object) -> np.ndarray:
+    """The product, after comparing it; its error is that of single-precision sums."""
+    tensor = quantize(weights, dtype)
+    found = PackedMatrix(tensor).multiply(x, **options)
+    values = dequantize(tensor).astype(np.float64)
+    expected = rounded(x) @ values.T
+    size = np.abs(rounded(x)) @ np.abs(values).T
+    assert found.dtype == np.float32
+    # Each sum of a group rounds a few times; minima cancel against what they are taken from.
+    assert (np.abs(found - expected) <= 2e-6 * size + 1e-30).all()
+    return found
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("shape", [(1, 32), (16, 64), (17, 96), (100, 512), (33, 800)])
+def test_packing_keeps_every_value(dtype, shape):
+    n_out, n_in = shape[0], columns_of(dtype, shape[1])
+    tensor = quantize(normal(n_out, n_in), dtype)
+    packed = PackedMatrix(tensor, threads=3)
+    assert packed.shape == (n_out, n_in)
+    np.testing.assert_array_equal(packed.values(), dequantize(tensor))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_packing_takes_any_bytes(dtype):
+    """Also scales and minima that no quantizer makes: negative, subnormal, the largest."""
+    d = quire.DType(dtype)
+    storage = np.random.default_rng(3).integers(0, 256, (48, d.row_bytes(512)), np.uint8)
+    tensor = quire.Tensor.from_numpy(storage, dtype)
+    np.testing.assert_array_equal(PackedMatrix(tensor).values(), dequantize(tensor))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_packing_costs_little_memory(dtype):
+    tensor = quantize(normal(64, 1024), dtype)
+    assert PackedMatrix(tensor).size_bytes <= 1.03 * tensor.size_bytes
+
+
+@needs_vnni
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 6, 7, 11, 24, 25, 31, 200])
+def test_products(dtype, n_rows):
+    n_in = columns_of(dtype, 32 * (n_rows % 5 + 1))
+    for n_out in (1, 15, 16, 17, 63, 130):
+        check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
+
+
+@needs_vnni
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_rows_bits_are_its_own(dtype):
+    """Alone, among others, in any part, by any number of workers, rounded by each worker or once."""
+    weights = PackedMatrix(quantize(normal(1100, 1024), dtype))
+    x = normal(400, 1024, seed=1)
+    whole = weights.multiply(x, n_workers=3)
+    for row in (0, 5, 191, 192, 399):
+        np.testing.assert_array_equal(weights.multiply(x[row : row + 1], raw=True)[0], whole[row])
+    for n in (2, 4, 7, 24, 25, 60):
+        np.testing.assert_array_equal(weights.multiply(x[100 : 100 + n], n_workers=n), whole[100 : 100 + n])
+    np.testing.assert_array_equal(weights.multiply(x[:30], raw=True, n_workers=2), whole[:30])
+
+
+@needs_vnni
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e3, 1e30])
+def test_activations_of_any_size(dtype, size):
+    x = normal(3, 256) * np.float32(size)
+    x[1, 32:64] = 0
+    x[2, ::7] *= 1e-4
+    if size > 1e-37:  # below it the largest magnitude / 127 is subnormal, and its inverse may be infinite
+        check(dtype, normal(20, 256), x)
+    else:
+        assert np.isfinite(PackedMatrix(quantize(normal(20, 256), dtype)).multiply(x)).all()
+
+
+@needs_vnni
+def test_extreme_codes_do_not_overflow():
+    weights = np.full((16, 4096), -1.0, np.float32)
+    weights[1::2] = 1
+    for dtype in FORMATS:
+        for sign in (1, -1):
+            check(dtype, weights, np.full((7, 4096), sign, np.float32))
+
+
+@needs_vnni
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows(value):
+    x = normal(8, 128)
+    x[3, 40] = value
+    for raw in (False, True):
+        found = PackedMatrix(quantize(normal(32, 128), "q8_0")).multiply(x, raw=raw)
+        assert not np.isfinite(found[3]).any()
+        assert np.isfinite(np.delete(found, 3, axis=0)).all()
+
+
+@needs_vnni
+def test_a_lower_instruction_set_switches_it_off():
+    before = isa()
+    packed = PackedMatrix(quantize(normal(16, 32), "q8_0"))
+    try:
+        set_isa("avx2")
+        assert not has_packed_matmul()
+        with pytest.raises(UnsupportedError, match="VNNI"):
+            packed.multiply(normal(1, 32))
+    finally:
+        set_isa(before)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UnsupportedError, match="iq4_nl"):
+        PackedMatrix(quantize(normal(16, 32), "iq4_nl"))
+    with pytest.raises(UnsupportedError, match=r"\[2, 16, 32\]"):
+        PackedMatrix(quantize(normal(2, 16, 32), "q8_0"))
+    packed = PackedMatrix(quantize(normal(16, 32), "q8_0"))
+    for x in (normal(1, 31), normal(32), normal(0, 32)):
+        with pytest.raises(ShapeError, match=r"\[1 or more, 32\]"):
+            packed.multiply(x)
+    with pytest.raises(ShapeError, match="workers"):
+        packed.multiply(normal(1, 32), n_workers=0)
