@@ -94,11 +94,9 @@ class PackedMatrix:
     def size_bytes(self) -> int: ...
     def values(self) -> npt.NDArray[np.float32]:
         """The matrix as float32, as table look-ups read it."""
-    def multiply(
-        self, x: npt.NDArray[np.float32], *, n_workers: int = 1, raw: bool = False
-    ) -> npt.NDArray[np.float32]:
+    def multiply(self, x: npt.NDArray[np.float32], *, n_workers: int = 1, raw: bool = False) -> npt.NDArray[np.float32]:
         """``x [n, n_in] @ matrix.T``, with x rounded to 8 bits in groups of 32 columns (largest magnitude / 127).
 
-        ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.  Raises
-        ShapeError, and UnsupportedError where ``has_packed_matmul`` is false.
+        ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.
+        Raises ShapeError, and UnsupportedError where ``has_packed_matmul`` is false.
         """
