@@ -37,14 +37,15 @@ class PackedMatrix {
             throw ShapeError("matmul", cat("workers must be 1 to 64 but are ", n_workers));
         if (!has_packed_matmul()) throw UnsupportedError("matmul", "this machine must have AVX-512 with VNNI in use");
         const int n_rows = static_cast<int>(x.shape(0));
+        const bool as_is = raw || packed_.weights.is_float();
         Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
         const std::shared_ptr<uint8_t> rounded(
             static_cast<uint8_t *>(
                 ::operator new(static_cast<size_t>(QuantizedRows::size_bytes(n_rows, n_in())), std::align_val_t{64})),
             [](uint8_t *p) { ::operator delete(p, std::align_val_t{64}); });
-        Matmul matmul{packed_.weights, raw ? x.data() : nullptr, {n_in(), rounded.get()}, n_rows, out.mutable_data()};
+        Matmul matmul{packed_.weights, as_is ? x.data() : nullptr, {n_in(), rounded.get()}, n_rows, out.mutable_data()};
         py::gil_scoped_release release;
-        if (!raw) in_parallel(n_workers, [&](int i) { quantize_rows(x.data(), n_rows, i, n_workers, matmul.x); });
+        if (!as_is) in_parallel(n_workers, [&](int i) { quantize_rows(x.data(), n_rows, i, n_workers, matmul.x); });
         std::atomic<int> next{0};
         in_parallel(n_workers, [&](int) { packed_matmul(matmul, next, n_workers); });
         return out;

@@ -72,6 +72,11 @@ void embed_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
         unpack_row(node.weights, ids[row], static_cast<float *>(dst->data) + row * node.weights.n_in);
 }
 
+// The kernels read dense rows; ggml copies only what is not dense already.
+ggml_tensor *dense(GraphBuild &build, ggml_tensor *x) {
+    return ggml_is_contiguous(x) ? x : ggml_cont(build.context(), x);
+}
+
 KvType kv_type(DType dtype) {
     switch (dtype) {
     case DType::f32: return KvType::f32;
@@ -109,12 +114,10 @@ ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation,
                       layer.v.data(),
                       operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
     build.out.node_data.push_back(node);
-    // The kernels read dense rows; ggml copies only what is not dense already.
-    auto dense = [ctx](ggml_tensor *x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x); };
-    ggml_tensor *to_write[] = {dense(inputs.k), dense(inputs.v)};
+    ggml_tensor *to_write[] = {dense(build, inputs.k), dense(build, inputs.v)};
     ggml_tensor *written =
         ggml_custom_inplace(ctx, layer.k.handle(), to_write, 2, write_node, GGML_N_TASKS_MAX, node.get());
-    ggml_tensor *to_read[] = {dense(inputs.q), written};
+    ggml_tensor *to_read[] = {dense(build, inputs.q), written};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2,
                           attend_node, GGML_N_TASKS_MAX, node.get());
 }
@@ -131,13 +134,12 @@ ggml_tensor *CpuLowering::embed(GraphBuild &build, const op::Embed &operation, g
 ggml_tensor *CpuLowering::rounded(GraphBuild &build, Lead lead, ggml_tensor *x) const {
     ggml_tensor *&found = build.rounded[x];
     if (found != nullptr) return found;
-    ggml_context *ctx = build.context();
-    ggml_tensor *dense = ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
-    if (dense->ne[1] <= max_raw_rows) return found = dense;
+    ggml_tensor *source = dense(build, x);
+    if (x->ne[1] <= max_raw_rows) return found = source;
     auto node = std::make_shared<MatrixNode>(MatrixNode{{}, &step_, lead, nullptr});
     build.out.node_data.push_back(node);
-    return found = ggml_custom_4d(ctx, GGML_TYPE_I8, QuantizedRows::row_bytes(x->ne[0]), x->ne[1], 1, 1, &dense, 1,
-                                  round_node, GGML_N_TASKS_MAX, node.get());
+    return found = ggml_custom_4d(build.context(), GGML_TYPE_I8, QuantizedRows::row_bytes(x->ne[0]), x->ne[1], 1, 1,
+                                  &source, 1, round_node, GGML_N_TASKS_MAX, node.get());
 }
 
 ggml_tensor *CpuLowering::product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const {
@@ -146,7 +148,7 @@ ggml_tensor *CpuLowering::product(GraphBuild &build, const Operation &operation,
     const Lead lead = operation.shape.lead;
     auto node = std::make_shared<MatrixNode>(MatrixNode{*weights, &step_, lead, &step_.next[build.values.size()]});
     build.out.node_data.push_back(node);
-    ggml_tensor *source = rounded(build, lead, x);
+    ggml_tensor *source = weights->is_float() ? dense(build, x) : rounded(build, lead, x);
     return ggml_custom_4d(build.context(), GGML_TYPE_F32, weights->n_out, x->ne[1], 1, 1, &source, 1, product_node,
                           GGML_N_TASKS_MAX, node.get());
 }

@@ -16,6 +16,9 @@ namespace {
 
 std::optional<WeightFormat> format_of(DType dtype) {
     switch (dtype) {
+    case DType::f32: return WeightFormat::f32;
+    case DType::f16: return WeightFormat::f16;
+    case DType::bf16: return WeightFormat::bf16;
     case DType::q4_0: return WeightFormat::q4_0;
     case DType::q4_1: return WeightFormat::q4_1;
     case DType::q5_0: return WeightFormat::q5_0;

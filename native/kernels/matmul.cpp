@@ -1,6 +1,7 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <new>
 
@@ -38,8 +39,11 @@ size_t scratch_bytes(int64_t n_in) {
 
 #if defined(__x86_64__)
 const MatmulKernels &kernels() { return avx512vnni::matmul_kernels; }
+const FloatMatmulKernels &float_kernels() { return avx512::float_matmul_kernels; }
 #else
-const MatmulKernels &kernels(); // never called: has_packed_matmul() is false
+// Never called: has_packed_matmul() is false.
+const MatmulKernels &kernels() { std::abort(); }
+const FloatMatmulKernels &float_kernels() { std::abort(); }
 #endif
 
 } // namespace
@@ -57,36 +61,57 @@ void quantize_rows(const float *x, int n_rows, int worker, int n_workers, Quanti
     kernels().quantize(x, first, last, to);
 }
 
-void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
-    const int64_t n_tiles = matmul.weights.n_tiles();
-    // Long runs of tiles read memory fastest; yet each worker should find several, so that a late one delays little.
-    int64_t run = n_tiles / (int64_t{8} * n_workers) / strip_tiles * strip_tiles;
-    if (matmul.n_rows > 8) run = strip_tiles;
-    run = std::clamp<int64_t>(run, strip_tiles, 64);
-    const int64_t n_runs = (n_tiles + run - 1) / run;
-    const int n_row_parts = (matmul.n_rows + part_rows - 1) / part_rows;
-    thread_local Scratch strips, rows;
-    QuantizedRows x = matmul.x;
-    if (matmul.raw != nullptr) {
-        x = {matmul.weights.n_in,
-             rows.get(static_cast<size_t>(QuantizedRows::size_bytes(matmul.n_rows, matmul.weights.n_in)))};
-        kernels().quantize(matmul.raw, 0, matmul.n_rows, x);
+namespace {
+
+// How a product is cut into parts.
+struct Parts {
+    int64_t n_tiles, strip, run, n_runs; // a worker takes a run of tiles, and multiplies a strip of it at a time
+    int rows, n_row_parts;
+
+    Parts(const Matmul &matmul, int n_workers) : n_tiles(matmul.weights.n_tiles()) {
+        const bool is_float = matmul.weights.is_float();
+        strip = is_float ? 1 : strip_tiles;
+        // Long runs of tiles read memory fastest; yet each worker should find several, so that a late one delays little.
+        run = matmul.n_rows > 8 ? strip : n_tiles / (int64_t{8} * n_workers) / strip * strip;
+        run = std::clamp<int64_t>(run, strip, 16 * strip);
+        n_runs = (n_tiles + run - 1) / run;
+        rows = is_float ? part_rows / 2 : part_rows;
+        n_row_parts = (matmul.n_rows + rows - 1) / rows;
     }
+};
+
+void run_part(const Matmul &matmul, const Parts &parts, int64_t i, MatmulPart part) {
+    const int64_t begin = i / parts.n_row_parts * parts.run, end = std::min(begin + parts.run, parts.n_tiles);
+    part.first_row = static_cast<int>(i % parts.n_row_parts) * parts.rows;
+    part.n_rows = std::min(parts.rows, matmul.n_rows - part.first_row);
+    for (part.first_tile = begin; part.first_tile < end; part.first_tile += parts.strip) {
+        part.n_tiles = std::min(parts.strip, end - part.first_tile);
+        matmul.weights.is_float() ? float_kernels().multiply(part) : kernels().multiply(part);
+    }
+}
+
+} // namespace
+
+void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
+    thread_local Scratch strips, rows;
+    const PackedWeights &weights = matmul.weights;
+    QuantizedRows x = matmul.x;
     MatmulPart part{};
-    part.weights = &matmul.weights;
+    part.weights = &weights;
+    part.raw = matmul.raw;
     part.x = &x;
     part.out = matmul.out;
-    part.out_stride = matmul.weights.n_out;
-    part.scratch = strips.get(scratch_bytes(matmul.weights.n_in));
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n_runs * n_row_parts;) {
-        const int64_t begin = i / n_row_parts * run, end = std::min(begin + run, n_tiles);
-        part.first_row = static_cast<int>(i % n_row_parts) * part_rows;
-        part.n_rows = std::min(part_rows, matmul.n_rows - part.first_row);
-        for (part.first_tile = begin; part.first_tile < end; part.first_tile += strip_tiles) {
-            part.n_tiles = std::min<int64_t>(strip_tiles, end - part.first_tile);
-            kernels().multiply(part);
+    part.out_stride = weights.n_out;
+    if (!weights.is_float()) {
+        if (matmul.raw != nullptr) {
+            x = {weights.n_in, rows.get(static_cast<size_t>(QuantizedRows::size_bytes(matmul.n_rows, weights.n_in)))};
+            kernels().quantize(matmul.raw, 0, matmul.n_rows, x);
         }
+        part.scratch = strips.get(scratch_bytes(weights.n_in));
     }
+    const Parts parts(matmul, n_workers);
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts.n_runs * parts.n_row_parts;)
+        run_part(matmul, parts, i, part);
 }
 
 } // namespace quire

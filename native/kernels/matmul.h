@@ -1,6 +1,6 @@
 // Matrix products with packed weights on the CPU: y = x W^T.
 //
-// Activations are rounded to 8 bits, 32 columns to a scale (largest magnitude / 127), as ggml's products do; products
+// With weights of 16 or 32 bits everything is single precision.  With quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest magnitude / 127), as ggml's products do; products
 // of codes are summed exactly, in integers, scaled and added in single precision, group by group in the order of the
 // columns.  So the bits of a row depend on that row alone: not on the other rows, the part it is computed in, nor the
 // number of workers.
@@ -39,8 +39,8 @@ void quantize_rows(const float *x, int n_rows, int worker, int n_workers, Quanti
 
 struct Matmul {
     PackedWeights weights;
-    const float *raw; // [n_rows, n_in]: each worker rounds it for itself (few rows); or null
-    QuantizedRows x;  // where `raw` is null
+    const float *raw; // [n_rows, n_in]: of floats, or few rows, which each worker rounds for itself; or null
+    QuantizedRows x; // where `raw` is null
     int n_rows;
     float *out; // [n_rows, n_out]
 };

@@ -11,7 +11,8 @@ namespace quire {
 struct MatmulPart {
     const PackedWeights *weights;
     int64_t first_tile, n_tiles; // at most strip_tiles
-    const QuantizedRows *x;
+    const QuantizedRows *x; // of codes
+    const float *raw;       // of floats: [rows, n_in] of row 0
     int first_row, n_rows;
     float *out;         // [rows, out_stride] of row 0, column 0
     int64_t out_stride; // in floats
@@ -26,6 +27,13 @@ struct MatmulKernels {
     void (*multiply)(const MatmulPart &part);
 };
 
+struct FloatMatmulKernels {
+    void (*multiply)(const MatmulPart &part); // of weights of 16 or 32 bits
+};
+
+namespace avx512 {
+extern const FloatMatmulKernels float_matmul_kernels;
+}
 namespace avx512vnni {
 extern const MatmulKernels matmul_kernels;
 }

@@ -1,5 +1,6 @@
 #include "kernels/packed_weights.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -173,9 +174,46 @@ float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int at, int fact
     return factor * static_cast<float>(layout.has_minima ? int{small} : int{static_cast<int8_t>(small)});
 }
 
+template <class Value> void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    const auto *from = reinterpret_cast<const Value *>(rows);
+    auto *values = reinterpret_cast<Value *>(to);
+    const int64_t first = tile * float_tile_rows, n = std::min<int64_t>(float_tile_rows, packed.n_out - first);
+    std::memset(to, 0, static_cast<size_t>(packed.tile_bytes()));
+    // Some columns at a time, so that both sides stay in the first-level cache.
+    constexpr int64_t run = 32;
+    for (int64_t begin = 0; begin < packed.n_in; begin += run) {
+        const int64_t end = std::min(begin + run, packed.n_in);
+        for (int64_t r = 0; r < n; ++r) {
+            for (int64_t k = begin; k < end; ++k) values[k * float_tile_rows + r] = from[(first + r) * packed.n_in + k];
+        }
+    }
+}
+
+void pack_float_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    if (packed.format == WeightFormat::f32) return transpose<uint32_t>(packed, rows, tile, to);
+    transpose<uint16_t>(packed, rows, tile, to);
+}
+
+void unpack_float_row(const PackedWeights &packed, int64_t row, float *to) {
+    const uint8_t *tile = packed.data + row / float_tile_rows * packed.tile_bytes();
+    const int64_t value_bytes = packed.format == WeightFormat::f32 ? 4 : 2;
+    for (int64_t k = 0; k < packed.n_in; ++k) {
+        const uint8_t *at = tile + (k * float_tile_rows + row % float_tile_rows) * value_bytes;
+        if (packed.format == WeightFormat::f32) {
+            std::memcpy(to + k, at, sizeof(float));
+        } else if (packed.format == WeightFormat::f16) {
+            to[k] = half_to_float(half_at(at));
+        } else {
+            const uint32_t bits = static_cast<uint32_t>(half_at(at)) << 16;
+            std::memcpy(to + k, &bits, sizeof bits);
+        }
+    }
+}
+
 } // namespace
 
 void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
+    if (packed.is_float()) return unpack_float_row(packed, row, to);
     const ChunkLayout layout = chunk_layout(packed.format);
     const uint8_t *chunk = packed.data + row / tile_rows * packed.tile_bytes();
     const int lane_row = static_cast<int>(row % tile_rows);
@@ -196,6 +234,7 @@ void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
 }
 
 int64_t file_block_columns(WeightFormat format) {
+    if (format <= WeightFormat::bf16) return 1;
     const int columns = chunk_layout(format).columns;
     return columns == 256 ? 256 : 32;
 }
@@ -210,11 +249,15 @@ int64_t file_block_bytes(WeightFormat format) {
     case WeightFormat::q4_k: return 144;
     case WeightFormat::q5_k: return 176;
     case WeightFormat::q6_k: return 210;
+    case WeightFormat::f32: return 4;
+    case WeightFormat::f16:
+    case WeightFormat::bf16: return 2;
     }
     return 0;
 }
 
 void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    if (packed.is_float()) return pack_float_tile(packed, rows, tile, to);
     const ChunkLayout layout = chunk_layout(packed.format);
     const int64_t block_bytes = file_block_bytes(packed.format);
     const int64_t row_blocks = packed.n_in / file_block_columns(packed.format);

@@ -8,6 +8,8 @@
 // 1 bit each: bit i of a byte belongs to step i; 2 bits each: bits 2i and 2i + 1 belong to step i, of four.
 //
 // A value is scale * (code - zero_point), or scale * code - minimum.
+//
+// Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row].
 #pragma once
 
 #include <cstddef>
@@ -15,9 +17,10 @@
 
 namespace quire {
 
-enum class WeightFormat { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
+enum class WeightFormat { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
 
 inline constexpr int tile_rows = 16;
+inline constexpr int float_tile_rows = 64;
 inline constexpr int group_columns = 32;
 inline constexpr int step_columns = 4;
 inline constexpr int group_steps = group_columns / step_columns;
@@ -55,8 +58,8 @@ constexpr ChunkLayout chunk_layout(WeightFormat format) {
     case WeightFormat::q4_k: return {256, 4, 32, 0, true, true};
     case WeightFormat::q5_k: return {256, 5, 32, 0, true, true};
     case WeightFormat::q6_k: return {256, 6, 16, 32, false, true};
+    default: return {};
     }
-    return {};
 }
 
 // A matrix in tiles.  `data` is aligned to 64 bytes.
@@ -65,13 +68,18 @@ struct PackedWeights {
     int64_t n_out, n_in;
     const uint8_t *data;
 
-    int64_t n_tiles() const { return (n_out + tile_rows - 1) / tile_rows; }
+    bool is_float() const { return format <= WeightFormat::bf16; }
+    int64_t rows_of_tile() const { return is_float() ? float_tile_rows : tile_rows; }
+    int64_t n_tiles() const { return (n_out + rows_of_tile() - 1) / rows_of_tile(); }
     // Columns are filled up to whole chunks with zeros.
-    int64_t n_chunks() const {
+    int64_t n_chunks() const { // not of floats
         const int columns = chunk_layout(format).columns;
         return (n_in + columns - 1) / columns;
     }
-    int64_t tile_bytes() const { return n_chunks() * chunk_layout(format).bytes(); }
+    int64_t tile_bytes() const {
+        if (is_float()) return n_in * float_tile_rows * (format == WeightFormat::f32 ? 4 : 2);
+        return n_chunks() * chunk_layout(format).bytes();
+    }
     int64_t size_bytes() const { return n_tiles() * tile_bytes(); }
 };
 

@@ -266,6 +266,7 @@ void multiply_any(const MatmulPart &part) {
     case WeightFormat::q4_k: return multiply<WeightFormat::q4_k>(part);
     case WeightFormat::q5_k: return multiply<WeightFormat::q5_k>(part);
     case WeightFormat::q6_k: return multiply<WeightFormat::q6_k>(part);
+    default: return; // floats are float_matmul.cpp's
     }
 }
 
