@@ -72,7 +72,11 @@ template <class L, class T> class TileAttention {
         const int window = shape_.window;
         const int oldest = window > 0 && tile_.position >= window ? tile_.position - window + 1 : 0;
         const int newest = tile_.position + tile_.n_rows - 1;
-        for (int block = oldest / block_tokens; block <= newest / block_tokens; ++block) visit(block);
+        const int last = newest / block_tokens;
+        for (int block = oldest / block_tokens; block <= last; ++block) {
+            next_ = tile_.table[block < last ? block + 1 : block];
+            visit(block);
+        }
         finish();
     }
 
@@ -122,10 +126,23 @@ template <class L, class T> class TileAttention {
         }
     }
 
-    void attend(int32_t block, Range range, int begin, int end) {
+    const T *keys_of(int32_t block) const {
         const int64_t at = (static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head) * block_tokens;
-        const T *k = static_cast<const T *>(tile_.k_pool) + at * shape_.head_dim;
-        const T *v = static_cast<const T *>(tile_.v_pool) + at * shape_.v_head_dim;
+        return static_cast<const T *>(tile_.k_pool) + at * shape_.head_dim;
+    }
+    const T *values_of(int32_t block) const {
+        const int64_t at = (static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head) * block_tokens;
+        return static_cast<const T *>(tile_.v_pool) + at * shape_.v_head_dim;
+    }
+
+    // Blocks lie anywhere, so the hardware does not foresee the next one.
+    static void prefetch(const T *from, int n) {
+        for (int i = 0; i < n; i += static_cast<int>(64 / sizeof(T))) __builtin_prefetch(from + i);
+    }
+
+    void attend(int32_t block, Range range, int begin, int end) {
+        const T *k = keys_of(block);
+        const T *v = values_of(block);
         int i = begin;
         for (; i + 4 <= end; i += 4) attend_queries<4>(k, v, range, i);
         if (i + 2 <= end) {
@@ -137,7 +154,11 @@ template <class L, class T> class TileAttention {
 
     template <int n> void attend_queries(const T *k, const T *v, Range range, int first) {
         constexpr int step = width / n;
-        for (int t = range.begin / step * step; t < range.end; t += step) score<n>(k, t, first);
+        const bool ahead = first == 0; // once for all queries of the tile
+        for (int t = range.begin / step * step; t < range.end; t += step) {
+            if (ahead) prefetch(keys_of(next_) + t * shape_.head_dim, step * shape_.head_dim);
+            score<n>(k, t, first);
+        }
         for (int i = first; i < first + n; ++i) weigh(range, i);
         // Wide pieces first; a piece's width changes no sum.
         constexpr int wide = (n == 4 ? 4 : 8) * width;
@@ -219,7 +240,9 @@ template <class L, class T> class TileAttention {
                 sum[i][j] = L::mul(L::load(sums + i * sum_stride_ + j * width), L::set(rescale_[first + i]));
         }
         const T *values = v + static_cast<int64_t>(range.begin) * shape_.v_head_dim + d;
-        for (int t = range.begin; t < range.end; ++t, values += shape_.v_head_dim) {
+        const T *next = values_of(next_) + static_cast<int64_t>(range.begin) * shape_.v_head_dim + d;
+        for (int t = range.begin; t < range.end; ++t, values += shape_.v_head_dim, next += shape_.v_head_dim) {
+            if (first == 0) prefetch(next, m * width);
 #pragma GCC unroll 8
             for (int j = 0; j < m; ++j) {
                 const Vec value = L::load(values + j * width);
@@ -250,6 +273,7 @@ template <class L, class T> class TileAttention {
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     int n_queries_, q_stride_, sum_stride_;
+    int32_t next_ = 0;
     // Per query: itself times scale, its weighted sum of values, its scores in the block at hand, and the three numbers
     // of the softmax.
     float *queries_, *sums_, *scores_, *largest_, *total_, *rescale_;
