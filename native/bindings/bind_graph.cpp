@@ -46,7 +46,8 @@ Kernels kernels(const std::string &text) {
 }
 
 Repack repack(const std::string &text) {
-    static constexpr Named<Repack> names[] = {{"no", Repack::no}, {"keep", Repack::keep}, {"release", Repack::release}};
+    static constexpr Named<Repack> names[] = {
+        {"no", Repack::no}, {"keep", Repack::keep}, {"release", Repack::release}, {"lock", Repack::lock}};
     return parse("executor", "repack", text, names);
 }
 

@@ -18,7 +18,7 @@ using Floats = py::array_t<float, py::array::c_style>;
 // A matrix in the layout of our own products, made from a tensor.
 class PackedMatrix {
   public:
-    explicit PackedMatrix(const Tensor &tensor, int threads) : packed_(pack(tensor, threads)) {}
+    explicit PackedMatrix(const Tensor &tensor, int threads) : packed_(pack(tensor, Repack::keep, threads)) {}
 
     int64_t n_out() const { return packed_.weights.n_out; }
     int64_t n_in() const { return packed_.weights.n_in; }

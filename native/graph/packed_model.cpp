@@ -1,6 +1,7 @@
 #include "graph/packed_model.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -52,48 +53,62 @@ Uses uses_of(const Trace &trace) {
     return uses;
 }
 
-std::shared_ptr<uint8_t> pages(size_t size_bytes) {
+std::shared_ptr<uint8_t> pages(size_t size_bytes, bool locked) {
     void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
 #ifdef MADV_HUGEPAGE
     madvise(memory, size_bytes, MADV_HUGEPAGE); // read from end to end for every token
 #endif
-    return {static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); }};
+    std::shared_ptr<uint8_t> owner(static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); });
+    if (locked && mlock(memory, size_bytes) != 0) {
+        throw CapacityError("weights",
+                            cat(size_bytes, " bytes of packed weights must be locked in memory (see ulimit -l) "
+                                            "but are not"));
+    }
+    return owner;
 }
 
 // The whole pages inside of a range.  Mapped files are read again when touched, memory of our own is zero then.
 void give_back(const uint8_t *begin, size_t size_bytes) {
-    constexpr uintptr_t page = 65536; // a multiple of every system's
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
     const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
-    if (first < end) madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+    if (first >= end) return;
+    munlock(reinterpret_cast<void *>(first), end - first);
+    madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
 }
 
 } // namespace
 
 bool can_pack(const Tensor &tensor) { return tensor.shape().size() == 2 && format_of(tensor.dtype()); }
 
-PackedTensor pack(const Tensor &tensor, int n_threads) {
+PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
     if (!can_pack(tensor)) {
         throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
                                               name(tensor.dtype()), ' ', to_string(tensor.shape())));
     }
     PackedWeights packed{*format_of(tensor.dtype()), tensor.shape()[0], tensor.shape()[1], nullptr};
-    std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()));
+    std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()), repack == Repack::lock);
     packed.data = memory.get();
     std::atomic<int64_t> next{0};
+    const bool release = repack == Repack::release || repack == Repack::lock;
+    const auto row = static_cast<int64_t>(row_bytes(tensor.dtype(), packed.n_in));
     auto work = [&] {
         constexpr int64_t run = 16;
         for (int64_t i; (i = next.fetch_add(run)) < packed.n_tiles();) {
             for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile)
                 pack_tile(packed, tensor.data(), tile, memory.get() + tile * packed.tile_bytes());
+            const int64_t begin = i * packed.rows_of_tile();
+            const int64_t end = std::min((i + run) * packed.rows_of_tile(), packed.n_out);
+            if (release) give_back(tensor.data() + begin * row, static_cast<size_t>((end - begin) * row));
         }
     };
     std::vector<std::thread> others;
     for (int i = 1; i < n_threads; ++i) others.emplace_back(work);
     work();
     for (std::thread &thread : others) thread.join();
+    if (release) give_back(tensor.data(), tensor.size_bytes()); // pages that two runs share
     return {std::move(memory), packed};
 }
 
@@ -102,8 +117,7 @@ PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads) {
     for (const WeightRef &weight : uses.matrices) {
         const Tensor &tensor = weight->tensor;
         if (uses.others.count(weight.get()) != 0 || !can_pack(tensor)) continue;
-        PackedTensor packed = pack(tensor, n_threads);
-        if (repack == Repack::release) give_back(tensor.data(), tensor.size_bytes());
+        PackedTensor packed = pack(tensor, repack, n_threads);
         size_bytes_ += static_cast<size_t>(packed.weights.size_bytes());
         matrices_.emplace(weight.get(), std::move(packed));
     }

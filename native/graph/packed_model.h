@@ -13,7 +13,8 @@ namespace quire {
 enum class Repack {
     no,
     keep,   // somebody else may read it
-    release // its pages are given back to the system: nobody reads them again
+    release, // its pages are given back to the system while packing goes on: nobody reads them again
+    lock     // the same, and the packed form is locked in memory
 };
 
 // A matrix in tiles, with its memory.
@@ -25,7 +26,7 @@ struct PackedTensor {
 // Whether there is a layout for the tensor.
 bool can_pack(const Tensor &tensor);
 // UnsupportedError where there is none, CapacityError when memory does not suffice.
-PackedTensor pack(const Tensor &tensor, int n_threads);
+PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads);
 
 class PackedModel {
   public:

@@ -181,7 +181,8 @@ class Executor(ExecutorBase):
 
     ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's only: the oracle), ``"cpu"``.
     ``repack``: whether weights are rearranged for our own products, where this machine has them; ``"release"`` gives
-    the memory that they were read from back to the system, so that nobody may read those tensors again.
+    the memory that they were read from back to the system, so that nobody may read those tensors again; ``"lock"``
+    also locks the rearranged ones in memory.
     Every bucket of sizes is lowered and planned here; afterwards the cache of graphs is frozen.
     """
 
@@ -196,7 +197,7 @@ class Executor(ExecutorBase):
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
-        repack: Literal["no", "keep", "release"] = "keep",
+        repack: Literal["no", "keep", "release", "lock"] = "keep",
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...

@@ -96,7 +96,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         kernels=config.kernels,
         max_rows=config.max_step_tokens,
         max_sequences=config.max_sequences,
-        repack="release",
+        repack="lock" if config.load == "lock" else "release",
     )
     decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)
