@@ -9,7 +9,7 @@ from quire import ShapeError, UnsupportedError, dequantize, quantize
 from quire._native.kernels import PackedMatrix, has_packed_matmul, isa, set_isa
 
 FLOATS = ["f32", "f16", "bf16"]
-FORMATS = [*FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"]
+FORMATS = [*FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
 needs_vnni = pytest.mark.skipif(not has_packed_matmul(), reason="this machine has no AVX-512 with VNNI")
 
 
@@ -69,7 +69,7 @@ def test_packing_takes_any_bytes(dtype):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_packing_costs_little_memory(dtype):
     tensor = quantize(normal(64, 1024), dtype)
-    assert PackedMatrix(tensor).size_bytes <= 1.03 * tensor.size_bytes
+    assert PackedMatrix(tensor).size_bytes <= 1.06 * tensor.size_bytes
 
 
 @needs_vnni
@@ -142,8 +142,8 @@ def test_a_lower_instruction_set_switches_it_off():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UnsupportedError, match="iq4_nl"):
-        PackedMatrix(quantize(normal(16, 32), "iq4_nl"))
+    with pytest.raises(UnsupportedError, match="iq3_s"):
+        PackedMatrix(quantize(normal(16, 256), "iq3_s"))
     with pytest.raises(UnsupportedError, match=r"\[2, 16, 32\]"):
         PackedMatrix(quantize(normal(2, 16, 32), "q8_0"))
     packed = PackedMatrix(quantize(normal(16, 32), "q8_0"))

@@ -28,6 +28,9 @@ std::optional<WeightFormat> format_of(DType dtype) {
     case DType::q4_k: return WeightFormat::q4_k;
     case DType::q5_k: return WeightFormat::q5_k;
     case DType::q6_k: return WeightFormat::q6_k;
+    case DType::q3_k: return WeightFormat::q3_k;
+    case DType::iq4_nl: return WeightFormat::iq4_nl;
+    case DType::iq4_xs: return WeightFormat::iq4_xs;
     default: return std::nullopt;
     }
 }

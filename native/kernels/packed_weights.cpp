@@ -95,6 +95,39 @@ void read_q6_k(const uint8_t *block, RowChunk &to) {
     to.factor = half_at(block + 208);
 }
 
+// Q3_K: high bits in 32 bytes (bit i of byte k: column 32 i + k), then in halves of 128 columns 32 bytes with the low 2
+// bits (columns k, k + 32, k + 64, k + 96 in byte k), 16 scales of 6 bits (32 is zero) in 12 bytes, an f16 factor.
+void read_q3_k(const uint8_t *block, RowChunk &to) {
+    const uint8_t *low = block + 32, *packed = block + 96;
+    for (int k = 0; k < 256; ++k) {
+        const int low_bits = (low[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2)) & 3;
+        const int high_bit = (block[k % 32] >> (k / 32)) & 1;
+        to.codes[static_cast<size_t>(k)] = static_cast<uint8_t>(low_bits | (high_bit << 2));
+    }
+    for (size_t i = 0; i < 16; ++i) {
+        const int low_bits = (packed[i % 8] >> (i / 8 * 4)) & 15;
+        const int high_bits = (packed[8 + i % 4] >> (i / 4 * 2)) & 3;
+        to.scales[i] = static_cast<uint8_t>((low_bits | (high_bits << 4)) - 32);
+    }
+    to.factor = half_at(block + 108);
+}
+
+// IQ4_XS: an f16 factor; scales of 6 bits (32 is zero), the high 2 of group i in bits 2i of 16, the low 4 in 4 bytes;
+// codes as in blocks of 32.
+void read_iq4_xs(const uint8_t *block, RowChunk &to) {
+    to.factor = half_at(block);
+    const uint16_t high = half_at(block + 2);
+    for (size_t g = 0; g < 8; ++g) {
+        const int low_bits = (block[4 + g / 2] >> (g % 2 * 4)) & 15, high_bits = (high >> (2 * g)) & 3;
+        to.scales[g] = static_cast<uint8_t>((low_bits | (high_bits << 4)) - 32);
+        for (size_t k = 0; k < 16; ++k) {
+            const uint8_t pair = block[8 + g * 16 + k];
+            to.codes[g * 32 + k] = pair & 15;
+            to.codes[g * 32 + k + 16] = pair >> 4;
+        }
+    }
+}
+
 void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to) {
     const ChunkLayout layout = chunk_layout(format);
     // Of columns behind the last: the scale is zero, so the code may be anything.
@@ -103,6 +136,8 @@ void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChu
     case WeightFormat::q4_k:
     case WeightFormat::q5_k: return read_k_block(layout, blocks, to);
     case WeightFormat::q6_k: return read_q6_k(blocks, to);
+    case WeightFormat::q3_k: return read_q3_k(blocks, to);
+    case WeightFormat::iq4_xs: return read_iq4_xs(blocks, to);
     default: return read_small_blocks(layout, blocks, file_block_bytes(format), n_blocks, to);
     }
 }
@@ -115,6 +150,12 @@ void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8
         const int lane = row * step_columns + column % step_columns;
         if (layout.code_bits == 8) {
             chunk[(group * group_steps + step) * register_bytes + lane] = static_cast<uint8_t>(code);
+            continue;
+        }
+        if (layout.code_bits == 3) {
+            const int at = (group * 2 + step / 4) * register_bytes + lane;
+            chunk[at] |= static_cast<uint8_t>((code & 3) << (step % 4 * 2));
+            high[group * register_bytes + lane] |= static_cast<uint8_t>((code >> 2) << step);
             continue;
         }
         chunk[(group * 4 + step / 2) * register_bytes + lane] |= static_cast<uint8_t>((code & 15) << (step % 2 * 4));
@@ -148,7 +189,12 @@ int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int c
     const int lane = lane_row * step_columns + column % step_columns;
     if (layout.code_bits == 8) return chunk[(group * group_steps + step) * register_bytes + lane];
     const uint8_t *high = chunk + layout.low_bytes();
+    if (layout.code_bits == 3) {
+        const int low = (chunk[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3;
+        return low | (((high[group * register_bytes + lane] >> step) & 1) << 2);
+    }
     const int low = (chunk[(group * 4 + step / 2) * register_bytes + lane] >> (step % 2 * 4)) & 15;
+    if (layout.has_table) return four_bit_values[low] + layout.zero_point;
     if (layout.code_bits == 5) return low | (((high[group * register_bytes + lane] >> step) & 1) << 4);
     if (layout.code_bits == 6)
         return low | (((high[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3) << 4);
@@ -249,6 +295,9 @@ int64_t file_block_bytes(WeightFormat format) {
     case WeightFormat::q4_k: return 144;
     case WeightFormat::q5_k: return 176;
     case WeightFormat::q6_k: return 210;
+    case WeightFormat::q3_k: return 110;
+    case WeightFormat::iq4_nl: return 18;
+    case WeightFormat::iq4_xs: return 136;
     case WeightFormat::f32: return 4;
     case WeightFormat::f16:
     case WeightFormat::bf16: return 2;

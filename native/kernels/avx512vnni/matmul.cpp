@@ -31,6 +31,13 @@ __m512i broadcast(const int8_t *at) {
     return _mm512_set1_epi32(four);
 }
 
+// The bits of `mask` in each byte, after moving them by `left`.
+[[gnu::always_inline]] inline __m512i shifted(__m512i bits, int left, int mask) {
+    const __m512i moved = left >= 0 ? _mm512_slli_epi16(bits, static_cast<unsigned>(left))
+                                    : _mm512_srli_epi16(bits, static_cast<unsigned>(-left));
+    return _mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(mask)));
+}
+
 // Weights of a tile as they lie in memory.
 template <WeightFormat format> struct Packed {
     static constexpr ChunkLayout layout = chunk_layout(format);
@@ -46,20 +53,25 @@ template <WeightFormat format> struct Packed {
     // The codes of a step of the chunk's group g.
     __m512i codes(int g, int step) const {
         if constexpr (layout.code_bits == 8) return load(chunk + (g * group_steps + step) * register_bytes);
+        if constexpr (layout.code_bits == 3) {
+            const __m512i low = shifted(load(chunk + (g * 2 + step / 4) * register_bytes), -(step % 4) * 2, 3);
+            return _mm512_or_si512(low, shifted(load(chunk + layout.low_bytes() + g * register_bytes), 2 - step, 4));
+        }
         const __m512i fours = _mm512_set1_epi8(15);
         const __m512i pair = load(chunk + (g * 4 + step / 2) * register_bytes);
         const __m512i low = _mm512_and_si512(step % 2 == 0 ? pair : _mm512_srli_epi16(pair, 4), fours);
+        if constexpr (layout.has_table) {
+            const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i *>(four_bit_values));
+            const __m512i table = _mm512_xor_si512(_mm512_broadcast_i32x4(values), _mm512_set1_epi8(-128));
+            return _mm512_shuffle_epi8(table, low);
+        }
         const uint8_t *high = chunk + layout.low_bytes();
         if constexpr (layout.code_bits == 5) {
-            const __m512i bits = load(high + g * register_bytes);
-            const __m512i moved = step < 4 ? _mm512_slli_epi16(bits, 4 - step) : _mm512_srli_epi16(bits, step - 4);
-            return _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(16)));
+            return _mm512_or_si512(low, shifted(load(high + g * register_bytes), 4 - step, 16));
         }
         if constexpr (layout.code_bits == 6) {
-            const __m512i bits = load(high + (g * 2 + step / 4) * register_bytes);
-            const int shift = 4 - step % 4 * 2;
-            const __m512i moved = shift >= 0 ? _mm512_slli_epi16(bits, shift) : _mm512_srli_epi16(bits, -shift);
-            return _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(48)));
+            return _mm512_or_si512(low,
+                                   shifted(load(high + (g * 2 + step / 4) * register_bytes), 4 - step % 4 * 2, 48));
         }
         return low;
     }
@@ -266,6 +278,9 @@ void multiply_any(const MatmulPart &part) {
     case WeightFormat::q4_k: return multiply<WeightFormat::q4_k>(part);
     case WeightFormat::q5_k: return multiply<WeightFormat::q5_k>(part);
     case WeightFormat::q6_k: return multiply<WeightFormat::q6_k>(part);
+    case WeightFormat::q3_k: return multiply<WeightFormat::q3_k>(part);
+    case WeightFormat::iq4_nl: return multiply<WeightFormat::iq4_nl>(part);
+    case WeightFormat::iq4_xs: return multiply<WeightFormat::iq4_xs>(part);
     default: return; // floats are float_matmul.cpp's
     }
 }
