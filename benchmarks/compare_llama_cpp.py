@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Quire beside llama.cpp, on the same files in one run, in alternation.
 
-    compare_llama_cpp.py PEER FILE.gguf ... [--prompt 512] [--generate 32] [--threads 2] [--rounds 5] [--json OUT]
+    compare_llama_cpp.py PEER FILE.gguf ... [--prompt 512] [--generate 32] [--depth 0] [--threads 2] [--rounds 5] [--json OUT]
 
 PEER is the folder with llama-bench (build/bin of the peer).  Weights are read into memory by both.  Prints, for every
 file, the medians in tokens a second and the ratio; says so when the machine was not quiet.
@@ -42,7 +42,12 @@ def peer_speeds(peer: Path, file: str, options: argparse.Namespace) -> dict[str,
     ]
     results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
     assert isinstance(results, list)
-    return {f"pp{r['n_prompt']}" if r["n_prompt"] else f"tg{r['n_gen']}": r["avg_ts"] for r in results}
+    speeds = {f"pp{r['n_prompt']}" if r["n_prompt"] else f"tg{r['n_gen']}": r["avg_ts"] for r in results}
+    if options.depth:
+        results = run([*command, "-p", "0", "-n", str(options.generate), "-d", str(options.depth)])
+        assert isinstance(results, list)
+        speeds |= {f"tg{r['n_gen']}@{options.depth}": r["avg_ts"] for r in results}
+    return speeds
 
 
 def our_speeds(file: str, options: argparse.Namespace) -> dict[str, float]:
@@ -64,7 +69,12 @@ def our_speeds(file: str, options: argparse.Namespace) -> dict[str, float]:
     ]
     results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
     assert isinstance(results, dict)
-    return {r["test"]: r["tokens_per_s"] for r in results["results"]}
+    speeds = {r["test"]: r["tokens_per_s"] for r in results["results"]}
+    if options.depth:
+        results = run([*command, "-p", "0", "-n", str(options.generate), "-d", str(options.depth)])
+        assert isinstance(results, dict)
+        speeds |= {r["test"]: r["tokens_per_s"] for r in results["results"]}
+    return speeds
 
 
 def other_load() -> float:
@@ -83,6 +93,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--generate", type=int, default=32)
+    parser.add_argument("--depth", type=int, default=0, help="also answers after so many tokens [0: none]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -100,7 +111,7 @@ def main() -> None:
         name = Path(file).name
         for test, speeds in theirs.items():
             peer, own = statistics.median(speeds), statistics.median(ours[test])
-            print(f"{name:32} {test:8} llama.cpp {peer:8.1f}  quire {own:8.1f}  ratio {own / peer:5.2f}", flush=True)
+            print(f"{name:32} {test:10} llama.cpp {peer:8.1f}  quire {own:8.1f}  ratio {own / peer:5.2f}", flush=True)
             report[f"{name} {test}"] = {"llama.cpp": speeds, "quire": ours[test], "ratio": own / peer}
         if max(loads) > 0.2:
             print(

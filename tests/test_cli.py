@@ -358,6 +358,17 @@ def test_bench_measures_every_batch(quire: Command) -> None:
     assert len(set(prompts)) == len(prompts)
 
 
+def test_bench_reads_the_depth_first(quire: Command) -> None:
+    llm = FakeLLM([])
+    outcome = quire("bench", "-m", "a", "-p", "0", "-n", "6", "-d", "70", "-b", "2", "-r", "1", "--json", llm=llm)
+    assert [r["test"] for r in json.loads(outcome.out)["results"]] == ["tg6@70"]
+    assert quire.opened[0][1] == Sizes(n_ctx=76, n_blocks=2 * 4 + 1, max_sequences=2)
+    asked = [(prompts, params.max_tokens) for _, prompts, params in llm.asked]
+    # Of both runs, the one that does not count and the one that does: read, then write, the same prompts.
+    assert [(len(prompts), len(prompts[0]), n) for prompts, n in asked] == [(2, 70, 1), (2, 70, 6)] * 2
+    assert asked[0][0] == asked[1][0] != asked[2][0] == asked[3][0]
+
+
 def test_bench_prints_a_table(quire: Command) -> None:
     outcome = quire("bench", "-m", "a", "-p", "0", "-n", "2", "-b", "2", "-r", "1", llm=FakeLLM([]))
     assert outcome.code == 0

@@ -53,6 +53,8 @@ class Measurement:
               help="Tokens of each prompt; 0: no such test.")  # fmt: skip
 @click.option("-n", "--n-gen", "n_gen", type=click.IntRange(0), default=128, show_default=True, metavar="N",
               help="Tokens of each answer; 0: no such test.")  # fmt: skip
+@click.option("-d", "--n-depth", "n_depth", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+              help="Tokens that are in the cache when an answer begins.")  # fmt: skip
 @click.option("-b", "--batch", "batches", callback=_counts, default="1,4,8", show_default=True, metavar="N,N,...",
               help="Sequences at a time.")  # fmt: skip
 @click.option("-r", "--repetitions", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
@@ -65,6 +67,7 @@ def command(
     model: ModelOptions,
     n_prompt: int,
     n_gen: int,
+    n_depth: int,
     batches: tuple[int, ...],
     repetitions: int,
     as_json: bool,
@@ -75,7 +78,7 @@ def command(
     """
     if not n_prompt and not n_gen:
         raise click.UsageError("-p or -n must be above 0: there is nothing to measure")
-    n_ctx = max(n_prompt + 1, n_gen + 1, model.n_ctx or 0)
+    n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.n_ctx or 0)
     n_blocks = max(batches) * (-(-n_ctx // BLOCK_TOKENS) + 1) + 1
     sizes = Sizes(n_ctx=n_ctx, n_blocks=n_blocks, max_sequences=max(batches))
     with session.open(model, sizes) as llm:
@@ -85,7 +88,8 @@ def command(
             if n_prompt:
                 tests.append((f"pp{n_prompt}", n_prompt, batch, partial(_read, llm, source, n_prompt, batch)))
             if n_gen:
-                tests.append((f"tg{n_gen}", n_gen, batch, partial(_write, llm, source, n_gen, batch)))
+                name = f"tg{n_gen}" + (f"@{n_depth}" if n_depth else "")
+                tests.append((name, n_gen, batch, partial(_write, llm, source, (n_depth, n_gen), batch)))
         measured = []
         with progress_bar("measuring") as advance:
             for done, (name, n_tokens, batch, run) in enumerate(tests):
@@ -102,17 +106,26 @@ def command(
 
 def _read(llm: LLM, source: random.Random, n_prompt: int, batch: int) -> float:
     """Seconds to read the prompts, each to its first token."""
-    return _timed(llm, source, n_prompt, batch, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
+    return _timed(llm, _fresh_prompts(llm, source, n_prompt, batch), 1)
 
 
-def _write(llm: LLM, source: random.Random, n_gen: int, batch: int) -> float:
-    """Seconds to write the answers to prompts of one token."""
-    return _timed(llm, source, 1, batch, SamplingParams(max_tokens=n_gen, temperature=0.0, ignore_eos=True))
+def _write(llm: LLM, source: random.Random, sizes: tuple[int, int], batch: int) -> float:
+    """Seconds to write answers of ``sizes[1]`` tokens to prompts of ``sizes[0]``, or of one."""
+    n_depth, n_gen = sizes
+    prompts = _fresh_prompts(llm, source, max(1, n_depth), batch)
+    if n_depth:
+        # Read them first; then all but the last block is found in the cache.
+        _timed(llm, prompts, 1)
+    return _timed(llm, prompts, n_gen)
 
 
-def _timed(llm: LLM, source: random.Random, n_prompt: int, batch: int, params: SamplingParams) -> float:
-    # Fresh tokens each time: a prefix that is in the cache would not be read.
-    prompts = [[source.randrange(llm.n_vocab) for _ in range(n_prompt)] for _ in range(batch)]
+def _fresh_prompts(llm: LLM, source: random.Random, n_tokens: int, batch: int) -> list[list[int]]:
+    """Other tokens each time: a prefix that is in the cache would not be read."""
+    return [[source.randrange(llm.n_vocab) for _ in range(n_tokens)] for _ in range(batch)]
+
+
+def _timed(llm: LLM, prompts: list[list[int]], n_gen: int) -> float:
+    params = SamplingParams(max_tokens=n_gen, temperature=0.0, ignore_eos=True)
     begin = time.perf_counter()
     results = llm.generate(prompts, params)
     seconds = time.perf_counter() - begin
