@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Quire beside llama.cpp, on the same files in one run, in alternation.
 
-    compare_llama_cpp.py PEER FILE.gguf ... [--prompt 512] [--generate 32] [--depth 0] [--threads 2] [--rounds 5] [--json OUT]
+    compare_llama_cpp.py PEER FILE.gguf ... [--prompt 512] [--generate 32] [--depth 0] [--threads 2] [--rounds 5]
+        [--json OUT]
 
 PEER is the folder with llama-bench (build/bin of the peer).  Weights are read into memory by both.  Prints, for every
 file, the medians in tokens a second and the ratio; says so when the machine was not quiet.

@@ -34,6 +34,7 @@ class FakeLLM:
     model_name: str = "fake"
     architecture: str = "none"
     n_vocab: int = 100
+    advised_sampling: SamplingParams = field(default_factory=SamplingParams)
     config: Any = field(
         default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto", kv_dtype="f16")
     )

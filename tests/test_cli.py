@@ -15,6 +15,7 @@ from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
 from quire.errors import CapacityError, LoadError, RequestError
+from quire.sampling import SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -317,8 +318,6 @@ def test_every_sampling_parameter_has_an_option() -> None:
     """All that a single answer on a terminal can use: the others are of batches, ids, or objects of Python."""
     from dataclasses import fields
 
-    from quire.sampling import SamplingParams
-
     elsewhere = {
         "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
         "prompt_logprobs", "logits_processors",
@@ -331,6 +330,17 @@ def test_mirostat_takes_the_place_of_truncation_unless_it_is_asked_for(quire: Co
     quire("run", "-m", "a", "--mirostat", "2", "--top-k", "9", "Tell", llm=llm)
     params = llm.asked[0][2]
     assert (params.top_k, params.top_p, params.min_p) == (9, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_what_the_file_advises_holds_where_nothing_is_said(quire: Command, command: str) -> None:
+    advised = SamplingParams(temperature=0.25, top_k=7, repetition_penalty=1.5)
+    llm = FakeLLM([["x"]], advised_sampling=advised)
+    prompt = ("Tell",) if command == "run" else ()
+    quire(command, "-m", "a", "--top-k", "9", *prompt, llm=llm, stdin=b"Tell\n")
+    params = llm.asked[0][2]
+    # The rest are the commands' own: top-p 0.95, which the file says nothing of.
+    assert (params.temperature, params.top_k, params.repetition_penalty, params.top_p) == (0.25, 9, 1.5, 0.95)
 
 
 # quire bench

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from quire._native.quant import dequantize
@@ -194,3 +195,33 @@ def test_llama3_factors_follow_the_published_formula(tmp_path: Path) -> None:
         )
         expected.append(frequency / scaled)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("advice", "expected"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"do_sample": False, "temperature": 0.6}, {"temp": 0.0}),
+        ({"do_sample": True, "temperature": 0.5, "top_k": 20, "top_p": 0.75, "min_p": None}, {"temp": 0.5, "top_k": 20, "top_p": 0.75}),
+        ({"repetition_penalty": 1.25, "min_p": 0.125, "eos_token_id": [1, 2]}, {"penalty_repeat": 1.25, "min_p": 0.125}),
+    ],
+)  # fmt: skip
+def test_advice_on_sampling(tmp_path: Path, advice: dict[str, object] | None, expected: dict[str, float]) -> None:
+    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    if advice is not None:
+        (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(advice))
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    m = GGUFReader(tmp_path / "x.gguf").metadata
+    prefix = "general.sampling."
+    assert {key.removeprefix(prefix): m[key] for key in m if key.startswith(prefix)} == expected
+    # As gguf-py names them.
+    assert all(prefix + key in vars(gguf.Keys.General).values() for key in expected)
+
+
+def test_advice_of_another_type_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    (tmp_path / "hf" / "generation_config.json").write_text('{"temperature": "hot"}')
+    with pytest.raises(LoadError, match=r"'temperature' of generation_config.json must be a number"):
+        convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    assert not (tmp_path / "x.gguf").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import quire.convert
 from quire.convert import convert
 from quire.gguf import GGUFReader
@@ -27,3 +28,26 @@ def test_its_shape() -> None:
         n_parameters += size
     assert n_parameters == 7_345_408
     assert {str(info.dtype) for info in reader.tensors if len(info.shape) == 2} == {"q8_0"}
+
+
+def test_packaged_model_advises_what_its_checkpoint_does() -> None:
+    """Greedy: the checkpoint says not to sample."""
+    with quire.LLM(threads=1, n_ctx=64) as model:
+        assert model.advised_sampling == quire.SamplingParams(temperature=0.0)
+
+
+def test_advice_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    reader = quire.GGUFReader(PACKAGED)
+    with quire.GGUFWriter(tmp_path / "x.gguf", "qwen3") as writer:
+        for key in reader.metadata:
+            if key not in ("general.architecture", "general.sampling.temp"):
+                kind = reader.metadata.type_of(key)
+                value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+                writer.set(key, value, kind)
+        writer.set("general.sampling.temp", -1.0, "f32")
+        for info in reader.tensors:
+            writer.add_tensor(info.name, info.dtype, info.shape)
+        for info in reader.tensors:
+            writer.write(info.name, reader.tensor(info.name).numpy())
+    with pytest.raises(quire.LoadError, match=r"general\.sampling .*temperature"):
+        quire.LLM(tmp_path / "x.gguf")

@@ -14,7 +14,7 @@ import click
 from ..errors import QuireError, UnsupportedError
 from ..sampling import SamplingParams
 from .model_options import ModelOptions, model_options
-from .sampling_options import sampling_options
+from .sampling_options import sampling_options, with_advice
 from .session import Session
 from .text import Writer, note, one_line
 
@@ -48,7 +48,7 @@ def command(
         if llm.tokenizer.chat_template is None:
             raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
         _use_history(history)
-        Conversation(llm, params, system).talk()
+        Conversation(llm, with_advice(params, llm.advised_sampling), system).talk()
         _keep_history(history)
 
 

@@ -12,7 +12,7 @@ import click
 from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
 from .model_options import ModelOptions, model_options
-from .sampling_options import sampling_options
+from .sampling_options import sampling_options, with_advice
 from .session import Session
 from .text import Writer
 
@@ -48,6 +48,7 @@ def command(
         raise click.UsageError("--system is part of a chat: not with --raw")
     text = _read_prompt(prompt)
     with session.open(model) as llm:
+        params = with_advice(params, llm.advised_sampling)
         if not raw and system is not None and llm.tokenizer.chat_template is None:
             raise UnsupportedError("[run] --system must have a chat template to stand in but the model has none")
         use_chat = not raw and llm.tokenizer.chat_template is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import click
 from click.core import ParameterSource
@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
 
-__all__ = ["sampling_options"]
+__all__ = ["sampling_options", "with_advice"]
 
 
 def _off_below_zero(value: float) -> float | None:
@@ -89,19 +89,37 @@ _OFF_BELOW_ZERO = ("max_tokens", "seed", "top_n_sigma", "penalty_last_n", "dry_p
 _TRUNCATION = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
+_GIVEN = "quire.cli.sampling_options.given"
+
+
+def with_advice(params: SamplingParams, advised: SamplingParams) -> SamplingParams:
+    """The parameters of this command, with what the model's file advises where the user said nothing."""
+    given = click.get_current_context().meta[_GIVEN]
+    usual = SamplingParams()
+    changes = {
+        entry.name: getattr(advised, entry.name)
+        for entry in fields(SamplingParams)
+        if entry.name not in given and getattr(advised, entry.name) != getattr(usual, entry.name)
+    }
+    return replace(params, **changes)
+
+
 def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options; the function gets them as one argument, ``params``."""
 
     @functools.wraps(function)
     def packed(*args: object, **values: object) -> None:
         own = {entry.name: values.pop(entry.name) for entry in fields(SamplingParams) if entry.name in values}
+        context = click.get_current_context()
+        context.meta[_GIVEN] = {
+            name for name in own if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
         for name in _OFF_BELOW_ZERO:
             value = own[name]
             assert isinstance(value, int | float)
             own[name] = _off_below_zero(value)
         if own["mirostat"]:
-            given = click.get_current_context().get_parameter_source
-            own |= {name: off for name, off in _TRUNCATION.items() if given(name) is ParameterSource.DEFAULT}
+            own |= {name: off for name, off in _TRUNCATION.items() if name not in context.meta[_GIVEN]}
         try:
             params = SamplingParams(**own)  # type: ignore[arg-type]
         except RequestError as error:

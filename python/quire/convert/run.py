@@ -14,6 +14,7 @@ from ..gguf import GGUFWriter
 from ..safetensors import SafetensorsFolder
 from .architectures import Target, family_of, targets, write_keys
 from .checkpoint import Fields, read_json
+from .generation import write_sampling
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def convert(
         writer.set("general.quantization_version", 2, "u32")
         write_keys(writer, config, family)
         write_vocabulary(writer, source, config.integer("vocab_size"))
+        write_sampling(writer, source)
         dtypes = {}
         for target in todo:
             shape = _shape(target, checkpoint)

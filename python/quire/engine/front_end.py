@@ -56,6 +56,8 @@ class FrontEnd:
         opened = open_model(model, self.config)
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.n_ctx, self.n_vocab = opened.n_ctx, opened.n_vocab
+        # What the model's makers advise; the commands take it, calls that give no parameters do not.
+        self.advised_sampling = opened.sampling
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
         self._engine = Engine(opened.decoder)
         # Also at the end of the program, and when nobody holds the model any more.

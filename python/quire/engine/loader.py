@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, cache_bytes_per_block
-from ..errors import CapacityError, LoadError
-from ..gguf import GGUFReader
+from ..errors import CapacityError, LoadError, RequestError
+from ..gguf import GGUFReader, Metadata
 from ..models import load_model
+from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import EngineConfig
 
@@ -25,6 +26,20 @@ __all__ = ["OpenedModel", "open_model", "packaged_model"]
 
 BLOCK_TOKENS = 32
 DEFAULT_N_CTX = 4096
+# Keys of a file below general.sampling, by the fields of SamplingParams.
+_ADVICE = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "penalty_last_n": "penalty_last_n",
+    "penalty_repeat": "repetition_penalty",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,7 @@ class OpenedModel:
     architecture: str
     n_vocab: int
     n_ctx: int
+    sampling: SamplingParams
 
 
 def packaged_model() -> Path:
@@ -100,7 +116,20 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     )
     decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx)
+    sampling = _advised_sampling(reader.metadata)
+    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx, sampling)
+
+
+def _advised_sampling(metadata: Metadata) -> SamplingParams:
+    """Defaults but for what the file advises (``general.sampling.*``); LoadError where that is nothing to sample by."""
+    advice: dict[str, object] = {}
+    for key, name in _ADVICE.items():
+        if (full := f"general.sampling.{key}") in metadata:
+            advice[name] = metadata[full]
+    try:
+        return SamplingParams(**advice)  # type: ignore[arg-type]
+    except RequestError as error:
+        raise LoadError(f"[loader] general.sampling of the file must be valid but {error}") from error
 
 
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:
