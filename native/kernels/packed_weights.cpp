@@ -142,28 +142,41 @@ void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChu
     }
 }
 
-void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
-    uint8_t *high = chunk + layout.low_bytes();
-    for (int column = 0; column < layout.columns; ++column) {
-        const int code = from.codes[static_cast<size_t>(column)];
+void merge(uint8_t *at, uint32_t bytes) {
+    uint32_t there;
+    std::memcpy(&there, at, sizeof there);
+    there |= bytes;
+    std::memcpy(at, &there, sizeof there);
+}
+
+// The four codes of a step at a time, a byte each.
+template <int code_bits> void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+    uint8_t *low = chunk + row * step_columns, *high = low + layout.low_bytes();
+    for (int column = 0; column < layout.columns; column += step_columns) {
         const int group = column / group_columns, step = column % group_columns / step_columns;
-        const int lane = row * step_columns + column % step_columns;
-        if (layout.code_bits == 8) {
-            chunk[(group * group_steps + step) * register_bytes + lane] = static_cast<uint8_t>(code);
-            continue;
+        uint32_t codes;
+        std::memcpy(&codes, from.codes.data() + column, sizeof codes);
+        // Registers with one step, two, four and eight steps.
+        const int one = (group * group_steps + step) * register_bytes, two = (group * 4 + step / 2) * register_bytes;
+        const int four = (group * 2 + step / 4) * register_bytes, eight = group * register_bytes;
+        if constexpr (code_bits == 8) merge(low + one, codes);
+        if constexpr (code_bits == 3) {
+            merge(low + four, (codes & 0x03030303U) << (step % 4 * 2));
+            merge(high + eight, ((codes >> 2) & 0x01010101U) << step);
         }
-        if (layout.code_bits == 3) {
-            const int at = (group * 2 + step / 4) * register_bytes + lane;
-            chunk[at] |= static_cast<uint8_t>((code & 3) << (step % 4 * 2));
-            high[group * register_bytes + lane] |= static_cast<uint8_t>((code >> 2) << step);
-            continue;
-        }
-        chunk[(group * 4 + step / 2) * register_bytes + lane] |= static_cast<uint8_t>((code & 15) << (step % 2 * 4));
-        if (layout.code_bits == 5) {
-            high[group * register_bytes + lane] |= static_cast<uint8_t>((code >> 4) << step);
-        } else if (layout.code_bits == 6) {
-            high[(group * 2 + step / 4) * register_bytes + lane] |= static_cast<uint8_t>((code >> 4) << (step % 4 * 2));
-        }
+        if constexpr (code_bits >= 4 && code_bits <= 6) merge(low + two, (codes & 0x0f0f0f0fU) << (step % 2 * 4));
+        if constexpr (code_bits == 5) merge(high + eight, ((codes >> 4) & 0x01010101U) << step);
+        if constexpr (code_bits == 6) merge(high + four, ((codes >> 4) & 0x03030303U) << (step % 4 * 2));
+    }
+}
+
+void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+    switch (layout.code_bits) {
+    case 3: return write_codes<3>(layout, from, row, chunk);
+    case 4: return write_codes<4>(layout, from, row, chunk);
+    case 5: return write_codes<5>(layout, from, row, chunk);
+    case 6: return write_codes<6>(layout, from, row, chunk);
+    default: return write_codes<8>(layout, from, row, chunk);
     }
 }
 
