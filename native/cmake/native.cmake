@@ -28,10 +28,14 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
   file(GLOB avx2_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2/*.cpp)
   file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512/*.cpp)
   file(GLOB avx512vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512vnni/*.cpp)
-  set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  if(QUIRE_SANITIZE)
+    # Unrolled code with checks at every step takes the optimizer minutes.
+    set(quick_to_compile -O1 -g1)
+  endif()
+  set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;${quick_to_compile}")
   # GCC 12 takes the undefined operands of its own AVX-512 header for mistakes.
   set(avx512_options -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-uninitialized
-    -Wno-maybe-uninitialized)
+    -Wno-maybe-uninitialized ${quick_to_compile})
   set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options}")
   set_source_files_properties(${avx512vnni_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options};-mavx512vnni")
 else()

@@ -285,6 +285,13 @@ void multiply_any(const MatmulPart &part) {
     }
 }
 
+// What is not finite gets some code: its scale is not finite either.
+__m512i rounded(__m512 x) {
+    const __m512i limit = _mm512_set1_epi32(127);
+    const __m512i codes = _mm512_cvtps_epi32(x);
+    return _mm512_max_epi32(_mm512_min_epi32(codes, limit), _mm512_sub_epi32(_mm512_setzero_si512(), limit));
+}
+
 struct Group {
     const QuantizedRows &to;
     int64_t row, group;
@@ -295,8 +302,8 @@ struct Group {
         if (_mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q) != 0) scale = NAN;
         // Below the normal numbers the inverse overflows; such columns count as zero.
         const __m512 inverse = _mm512_set1_ps(scale > 1e-37F ? 1.0F / scale : 0.0F);
-        const __m512i low_codes = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-        const __m512i high_codes = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
+        const __m512i low_codes = rounded(_mm512_mul_ps(low, inverse));
+        const __m512i high_codes = rounded(_mm512_mul_ps(high, inverse));
         auto *codes = reinterpret_cast<__m128i *>(to.codes(row) + group * group_columns);
         _mm_storeu_si128(codes, _mm512_cvtsepi32_epi8(low_codes));
         _mm_storeu_si128(codes + 1, _mm512_cvtsepi32_epi8(high_codes));
