@@ -77,6 +77,7 @@ except CapacityError as error:
 """
 
 
+@pytest.mark.slow  # the sanitizers lock nothing
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_locked_weights_are_locked_once():
     done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, check=True)
