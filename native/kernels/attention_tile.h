@@ -13,47 +13,18 @@
 #pragma once
 
 #include "kernels/attention_kernels.h"
+#include "kernels/vector_math.h"
 
 namespace quire {
 namespace {
 
 constexpr int block_tokens = kv_block_tokens;
-constexpr float infinity = __builtin_huge_valf();
 
 // The tokens [begin, end) of a block that a query sees.
 struct Range {
     int begin, end;
     bool operator==(const Range &) const = default;
 };
-
-// x = n ln(2) + r with |r| <= ln(2) / 2, for |x| <= 88, and e^r = 1 + r * slope from its series.
-template <class L> struct Reduced {
-    typename L::Vec two_to_n, r, slope;
-
-    Reduced(typename L::Vec x, typename L::Vec limited) {
-        const auto n = L::round(L::mul(limited, L::set(1.44269504F)));
-        two_to_n = L::power_of_two(n);
-        r = L::fma(n, L::set(2.12194440e-4F), L::fma(n, L::set(-0.693359375F), x));
-        const float factors[] = {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F};
-        slope = L::set(1.0F / 5040);
-        for (float factor : factors) slope = L::fma(slope, r, L::set(factor));
-    }
-};
-
-// e^x for x <= 88; zero where that is below the normal numbers.
-template <class L> typename L::Vec exponential(typename L::Vec x) {
-    constexpr float lowest = -87.3F;
-    const Reduced<L> e(x, L::max(x, L::set(lowest)));
-    return L::zero_where_below(x, lowest, L::mul(e.two_to_n, L::fma(e.slope, e.r, L::set(1.0F))));
-}
-
-// tanh(x) = (e^2x - 1) / (e^2x + 1), the difference taken without cancellation.
-template <class L> typename L::Vec hyperbolic_tangent(typename L::Vec x) {
-    const auto limited = L::min(L::set(20.0F), L::max(L::set(-20.0F), L::add(x, x)));
-    const Reduced<L> e(limited, L::max(limited, L::set(-20.0F))); // the second where x is not a number
-    const auto difference = L::fma(e.two_to_n, L::mul(e.slope, e.r), L::sub(e.two_to_n, L::set(1.0F)));
-    return L::div(difference, L::add(difference, L::set(2.0F)));
-}
 
 template <class L, class T> class TileAttention {
     using Vec = typename L::Vec;
