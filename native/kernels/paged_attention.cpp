@@ -90,19 +90,24 @@ void write_head(KvType type, const float *from, void *pool, int64_t at, int n) {
 
 } // namespace
 
+void kv_write_row(const AttentionShape &shape, int64_t slot, const float *k, const float *v, void *k_pool,
+                  void *v_pool) {
+    const int64_t block = slot / kv_block_tokens;
+    const int64_t offset = slot % kv_block_tokens;
+    for (int64_t head = 0; head < shape.n_kv_head; ++head) {
+        const int64_t to = (block * shape.n_kv_head + head) * kv_block_tokens + offset;
+        write_head(shape.type, k + head * shape.head_dim, k_pool, to * shape.head_dim, shape.head_dim);
+        write_head(shape.type, v + head * shape.v_head_dim, v_pool, to * shape.v_head_dim, shape.v_head_dim);
+    }
+}
+
 void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
               void *v_pool, int worker, int n_workers) {
     const int64_t begin = int64_t{batch.n_rows} * worker / n_workers;
     const int64_t end = int64_t{batch.n_rows} * (worker + 1) / n_workers;
     for (int64_t row = begin; row < end; ++row) {
-        const int64_t block = batch.slots[row] / kv_block_tokens;
-        const int64_t offset = batch.slots[row] % kv_block_tokens;
-        for (int64_t head = 0; head < shape.n_kv_head; ++head) {
-            const int64_t from = row * shape.n_kv_head + head;
-            const int64_t to = (block * shape.n_kv_head + head) * kv_block_tokens + offset;
-            write_head(shape.type, k + from * shape.head_dim, k_pool, to * shape.head_dim, shape.head_dim);
-            write_head(shape.type, v + from * shape.v_head_dim, v_pool, to * shape.v_head_dim, shape.v_head_dim);
-        }
+        const int64_t head = row * shape.n_kv_head;
+        kv_write_row(shape, batch.slots[row], k + head * shape.head_dim, v + head * shape.v_head_dim, k_pool, v_pool);
     }
 }
 

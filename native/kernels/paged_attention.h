@@ -46,8 +46,13 @@ struct AttentionData {
     int n_out_rows;     // at least n_rows; the rows after n_rows are padding and become zero
 };
 
+// Write K and V of one token, k [n_kv_head, head_dim], v [n_kv_head, v_head_dim], to a slot, rounding to nearest even.
+// Threads may write different slots at a time.
+void kv_write_row(const AttentionShape &shape, int64_t slot, const float *k, const float *v, void *k_pool,
+                  void *v_pool);
+
 // Write K and V of the real rows, k [rows, n_kv_head, head_dim], v [rows, n_kv_head, v_head_dim], to their slots.  Each
-// of n_workers threads calls this with its own index and writes a share of the rows.  Rounds to nearest even.
+// of n_workers threads calls this with its own index and writes a share of the rows.
 void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
               void *v_pool, int worker, int n_workers);
 
