@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/token_mask.h"
 #include "core/error.h"
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
@@ -14,11 +15,12 @@ using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
-                     std::string key, bool external_logits, bool prompt_logits) {
+                     std::string key, bool external_logits, bool prompt_logits, bool grammar) {
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
             prompt_logits ? Task::prompt_logits : Task::generate,
             external_logits ? LogitsProcessor::outside : LogitsProcessor::none,
+            grammar ? Constraint::grammar : Constraint::none,
             std::move(salt),
             priority,
             std::move(key)};
@@ -52,11 +54,23 @@ py::object logits_of(const py::object &self) {
     return py::array_t<float>({n_rows, n / n_rows}, event.logits.data(), self);
 }
 
+void bind_mask_job(py::module_ &m) {
+    py::class_<MaskJob>(m, "MaskJob")
+        .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
+        .def_readonly("choice", &MaskJob::choice)
+        .def_readonly("position", &MaskJob::position)
+        .def_readonly("token", &MaskJob::token)
+        .def("__repr__", [](const MaskJob &self) {
+            return cat("<MaskJob of request ", static_cast<uint64_t>(self.request), ", choice ", self.choice,
+                       ", token ", self.position, ">");
+        });
+}
+
 void bind_event(py::module_ &m) {
     py::class_<Request>(m, "Request")
         .def(py::init(&make_request), py::arg("token_ids"), py::arg("params") = nullptr, py::kw_only(),
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
-             py::arg("external_logits") = false, py::arg("prompt_logits") = false);
+             py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false);
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)
@@ -126,6 +140,8 @@ void bind_stats(py::module_ &m) {
         .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
         .def_readonly("n_requests", &DecoderStats::n_requests)
         .def_readonly("n_generated_tokens", &DecoderStats::n_generated_tokens)
+        .def_readonly("n_masked_tokens", &DecoderStats::n_masked_tokens)
+        .def_readonly("n_late_masks", &DecoderStats::n_late_masks)
         .def_readonly("n_usable_blocks", &DecoderStats::n_usable_blocks)
         .def_readonly("n_free_blocks", &DecoderStats::n_free_blocks)
         .def_readonly("n_published_blocks", &DecoderStats::n_published_blocks)
@@ -156,6 +172,7 @@ void bind_fake_executor(py::module_ &m) {
 void bind_decoder(py::module_ &m) {
     using Free = py::call_guard<py::gil_scoped_release>;
     bind_event(m);
+    bind_mask_job(m);
     bind_config(m);
     bind_stats(m);
     bind_fake_executor(m);
@@ -180,6 +197,15 @@ void bind_decoder(py::module_ &m) {
                 self.provide_logits(RequestId{id}, choice, std::move(row));
             },
             py::arg("request_id"), py::arg("choice"), py::arg("logits"))
+        .def("wait_mask_job", &Decoder::wait_mask_job, py::arg("timeout_s"), Free())
+        .def(
+            "provide_mask",
+            [](Decoder &self, uint64_t id, int choice, int64_t position, const MaskWords &mask) {
+                std::vector<uint32_t> words = words_of(mask);
+                py::gil_scoped_release release;
+                self.provide_mask(RequestId{id}, choice, position, std::move(words));
+            },
+            py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert())
         .def("wait", &Decoder::wait, py::arg("timeout_s"), Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)

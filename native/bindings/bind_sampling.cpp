@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/token_mask.h"
 #include "core/error.h"
 #include "engine/log_probs.h"
 #include "engine/random.h"
@@ -18,6 +19,11 @@ using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 std::span<const float> row_of(const Row &logits) {
     if (logits.ndim() != 1) throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
     return {logits.data(), static_cast<size_t>(logits.size())};
+}
+
+std::optional<TokenMask> mask_of(const std::optional<MaskWords> &words, std::span<const float> row) {
+    if (!words) return std::nullopt;
+    return TokenMask(words_of(*words), static_cast<int32_t>(row.size()));
 }
 
 std::vector<std::string> stage_names(const SamplingParams &self) {
@@ -99,17 +105,21 @@ void bind_sampler(py::module_ &m) {
              py::arg("params"), py::arg("vocab"), py::arg("choice") = 0)
         .def(
             "sample",
-            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt,
+               const std::optional<MaskWords> &words) {
                 const std::span<const float> row = row_of(logits);
+                const std::optional<TokenMask> mask = mask_of(words, row);
                 py::gil_scoped_release release;
-                return self.sample(row, tokens, n_prompt);
+                return self.sample(row, tokens, n_prompt, mask ? &*mask : nullptr);
             },
-            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"))
+            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"), py::arg("mask").noconvert() = py::none())
         .def(
             "distribution",
-            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt) {
+            [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt,
+               const std::optional<MaskWords> &words) {
                 const std::span<const float> row = row_of(logits);
-                const auto left = self.distribution(row, tokens, n_prompt);
+                const std::optional<TokenMask> mask = mask_of(words, row);
+                const auto left = self.distribution(row, tokens, n_prompt, mask ? &*mask : nullptr);
                 py::array_t<int32_t> ids(static_cast<py::ssize_t>(left.size()));
                 py::array_t<float> probs(static_cast<py::ssize_t>(left.size()));
                 for (size_t i = 0; i < left.size(); ++i) {
@@ -118,7 +128,7 @@ void bind_sampler(py::module_ &m) {
                 }
                 return py::make_tuple(ids, probs);
             },
-            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"));
+            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"), py::arg("mask").noconvert() = py::none());
     m.def("log_sum_exp", [](const Row &logits) { return log_sum_exp(row_of(logits)); }, py::arg("logits"));
     m.def(
         "log_probs_of",

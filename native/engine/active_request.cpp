@@ -25,6 +25,8 @@ void check_task(const Request &r) {
         throw RequestError("request", "params must be given unless prompt_logits is, which generates nothing");
     if (r.task == Task::prompt_logits && r.processor == LogitsProcessor::outside)
         throw RequestError("request", "external_logits must not come with prompt_logits, which samples nothing");
+    if (r.task == Task::prompt_logits && r.constraint == Constraint::grammar)
+        throw RequestError("request", "grammar must not come with prompt_logits, which samples nothing");
 }
 
 } // namespace
@@ -35,7 +37,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_task(request);
     check_prompt(request, *vocab, n_ctx);
     if (request.task == Task::prompt_logits) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, StopMatcher({})});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -43,7 +45,12 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     max_tokens = p.max_tokens ? std::min(n_ctx, n_prompt + *p.max_tokens) : n_ctx;
     const StopText mode = p.include_stop_str_in_output ? StopText::include : StopText::exclude;
     for (int i = 0; i < p.n; ++i)
-        choices.push_back({{}, ChoiceState::generating, Sampler(request.params, vocab, i), StopMatcher(p.stop, mode)});
+        choices.push_back({{},
+                           ChoiceState::generating,
+                           Sampler(request.params, vocab, i),
+                           std::nullopt,
+                           StopMatcher(p.stop, mode),
+                           {}});
 }
 
 SequenceSpec ActiveRequest::take_spec() {
@@ -69,7 +76,8 @@ Event ActiveRequest::event(EventKind kind, int choice) const {
 
 Event ActiveRequest::sample(int index, std::span<const float> logits, std::span<const int32_t> tokens, double now_s) {
     Choice &choice = choices[static_cast<size_t>(index)];
-    SampledToken token = choice.sampler->sample(logits, tokens, n_prompt);
+    SampledToken token = choice.sampler->sample(logits, tokens, n_prompt, choice.mask ? &*choice.mask : nullptr);
+    choice.mask.reset();
     choice.state = ChoiceState::generating;
     if (choice.n_generated++ == 0) choice.first_token_s = now_s;
     Event delta = event(EventKind::delta, index);
@@ -77,6 +85,16 @@ Event ActiveRequest::sample(int index, std::span<const float> logits, std::span<
     if (request.params->logprobs) delta.logprobs.push_back(std::move(token));
     if (index == 0) delta.prompt_logprobs = std::exchange(prompt_logprobs, {});
     return delta;
+}
+
+bool ActiveRequest::take_mask(int index) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    if (masks && !choice.mask) choice.mask = masks->take(index, choice.n_generated);
+    return !masks || choice.mask;
+}
+
+void ActiveRequest::ask_for_mask(int index, int32_t token) {
+    if (masks) masks->ask(index, choices[static_cast<size_t>(index)].n_generated, token);
 }
 
 bool ActiveRequest::is_stop_token(int32_t token) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/grammar_mask.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
@@ -14,13 +15,15 @@
 
 namespace quire {
 
-enum class ChoiceState { generating, awaiting_logits, ended };
+enum class ChoiceState { generating, awaiting_logits, awaiting_mask, ended };
 
 struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
     std::optional<Sampler> sampler; // none for prompt_logits
+    std::optional<TokenMask> mask;  // of the next token, once taken
     StopMatcher stop_matcher;
+    std::vector<float> held_logits; // while awaiting a mask
     int64_t n_generated = 0;
     double first_token_s = 0;
 };
@@ -42,8 +45,12 @@ class ActiveRequest {
     bool ended() const;
     bool wants_prompt_rows() const { return request.task == Task::prompt_logits || request.params->prompt_logprobs; }
 
-    // Draws the next token of a choice into a delta.  RequestError where the logits allow none.
+    // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
     Event sample(int choice, std::span<const float> logits, std::span<const int32_t> tokens, double now_s);
+    // Whether a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
+    bool take_mask(int choice);
+    // The token just drawn is known to whoever computes masks.
+    void ask_for_mask(int choice, int32_t token);
     // Whether the token of the delta was the last one; its text is then complete.
     std::optional<Ending> ending(int choice, Event &delta);
     Event event(EventKind kind, int choice) const;
@@ -52,6 +59,7 @@ class ActiveRequest {
     RequestId id{};
     Request request;
     std::shared_ptr<const VocabInfo> vocab;
+    std::unique_ptr<MaskLease> masks; // none without a grammar
     std::vector<Choice> choices;
     std::vector<SampledToken> prompt_logprobs; // until they are handed out
     int64_t n_prompt;

@@ -106,11 +106,39 @@ void Candidates::require_some() const {
     if (max_ == -INFINITY) throw RequestError("sampling", "a token must be left to draw but all are excluded");
 }
 
+void Candidates::restrict_to(const TokenMask &mask) {
+    if (mask.count() * 8 < row_.size()) { // few: a list is quicker
+        next_items_.clear();
+        mask.for_each([&](int32_t id) {
+            if (row_[id] > -INFINITY) next_items_.push_back({row_[id], id});
+        });
+        return set_items(false);
+    }
+    float *row = own_row();
+    const std::span<const uint32_t> words = mask.words();
+    for (size_t i = 0; i < row_.size(); ++i)
+        if (!((words[i / 32] >> (i % 32)) & 1)) row[i] = -INFINITY;
+    find_max();
+}
+
 void Candidates::restrict_to(std::span<const int32_t> ids) {
+    if (!dense_) {
+        std::erase_if(items_,
+                      [&](const Candidate &item) { return !std::binary_search(ids.begin(), ids.end(), item.id); });
+        return find_max();
+    }
     next_items_.clear();
     for (int32_t id : ids)
         if (row_[id] > -INFINITY) next_items_.push_back({row_[id], id});
     set_items(false);
+}
+
+bool Candidates::are_among(std::span<const int32_t> ids) const {
+    for (size_t i = 0; i < size(); ++i)
+        if (const Candidate item = at(i);
+            item.logit > -INFINITY && !std::binary_search(ids.begin(), ids.end(), item.id))
+            return false;
+    return true;
 }
 
 void Candidates::exclude(std::span<const int32_t> ids) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/token_map.h"
+#include "engine/token_mask.h"
 
 namespace quire {
 
@@ -47,9 +48,11 @@ void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> 
 class Candidates {
   public:
     void start(std::span<const float> logits);
-    void restrict_to(std::span<const int32_t> ids); // ascending; straight after start()
+    void restrict_to(const TokenMask &mask);        // straight after start()
+    void restrict_to(std::span<const int32_t> ids); // ascending
     void exclude(std::span<const int32_t> ids);     // ascending
     void require_some() const;                      // RequestError when nothing is left
+    bool are_among(std::span<const int32_t> ids) const; // ascending
 
     // f(logit, value) gives the new logit of every token in `changes`.
     template <class Value, class F> void change(const TokenMap<Value> &changes, F &&f);

@@ -37,7 +37,8 @@ std::optional<std::vector<Command>> Inbox::take(Mode mode) {
 
 Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab,
                  const DecoderConfig &config)
-    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), loop_(executor_, config) {
+    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), loop_(executor_, config),
+      masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
     vocab_->validate();
     if (vocab_->n_vocab != executor_->n_vocab())
         throw ShapeError("decoder",
@@ -52,6 +53,8 @@ RequestId Decoder::submit(Request request) {
     const RequestId id{++n_submitted_};
     active->id = id;
     active->submitted_s = DecoderLoop::now_s();
+    if (active->request.constraint == Constraint::grammar)
+        active->masks = std::make_unique<MaskLease>(masks_, id, active->n_choices());
     inbox_.push(std::move(active));
     return id;
 }
@@ -69,6 +72,14 @@ void Decoder::provide_logits(RequestId request, int choice, std::vector<float> l
     inbox_.push(LogitsCommand{request, choice, std::move(logits)});
 }
 
+void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words) {
+    if (!masks_->provide(request, choice, position, std::move(words))) return;
+    try {
+        inbox_.push(MaskCommand{request, choice});
+    } catch (const RequestError &) { // close() cancels everything
+    }
+}
+
 DecoderStats Decoder::stats() const {
     std::lock_guard lock(stats_mutex_);
     DecoderStats stats = stats_;
@@ -78,6 +89,7 @@ DecoderStats Decoder::stats() const {
 
 void Decoder::close() {
     inbox_.close();
+    masks_->close();
     std::call_once(joined_, [this] { thread_.join(); });
 }
 
@@ -88,6 +100,8 @@ void Decoder::apply(Command &command) {
         loop_.cancel(cancel->request);
     else if (const auto *provided = std::get_if<LogitsCommand>(&command))
         loop_.provide_logits(provided->request, provided->choice, provided->logits);
+    else if (const auto *mask = std::get_if<MaskCommand>(&command))
+        loop_.resume(mask->request, mask->choice);
 }
 
 void Decoder::publish() {

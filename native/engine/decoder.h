@@ -25,7 +25,11 @@ struct LogitsCommand {
     int choice;
     std::vector<float> logits;
 };
-using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, LogitsCommand>;
+struct MaskCommand { // the mask that a choice waits for is there
+    RequestId request;
+    int choice;
+};
+using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, LogitsCommand, MaskCommand>;
 
 // The way in.  Many producers, one consumer.
 class Inbox {
@@ -57,6 +61,9 @@ class Decoder {
     RequestId submit(Request request);
     void cancel(RequestId request); // unknown requests have ended already
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
+    // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
+    std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
+    void provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words);
     std::vector<Event> wait(double timeout_s) { return outbox_.wait(timeout_s); }
     int event_fd() const { return outbox_.fd(); }
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
@@ -74,6 +81,7 @@ class Decoder {
     const std::shared_ptr<const VocabInfo> vocab_;
     const int64_t n_ctx_;
     DecoderLoop loop_; // the thread's
+    const std::shared_ptr<MaskExchange> masks_;
     Inbox inbox_;
     EventQueue outbox_;
     mutable std::mutex stats_mutex_;

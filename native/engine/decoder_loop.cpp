@@ -116,7 +116,19 @@ void DecoderLoop::provide_logits(RequestId id, int index, std::span<const float>
         if (index < 0 || index >= request.n_choices() ||
             request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
             throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
-        draw(request, index, logits);
+        draw_when_masked(request, index, logits);
+    });
+}
+
+void DecoderLoop::resume(RequestId id, int index) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return; // cancelled meanwhile
+    ActiveRequest &request = *found->second;
+    Choice &choice = request.choices[static_cast<size_t>(index)];
+    if (choice.state != ChoiceState::awaiting_mask) return;
+    guarded(request, [&] {
+        const std::vector<float> logits = std::exchange(choice.held_logits, {});
+        draw_when_masked(request, index, logits);
     });
 }
 
@@ -201,7 +213,7 @@ void DecoderLoop::take_prompt_rows(ActiveRequest &request, const PlanItem &item,
 }
 
 void DecoderLoop::next_token(ActiveRequest &request, int index, std::span<const float> logits) {
-    if (request.request.processor == LogitsProcessor::none) return draw(request, index, logits);
+    if (request.request.processor == LogitsProcessor::none) return draw_when_masked(request, index, logits);
     Choice &choice = request.choices[static_cast<size_t>(index)];
     choice.state = ChoiceState::awaiting_logits;
     Event event = request.event(EventKind::logits, index);
@@ -211,17 +223,28 @@ void DecoderLoop::next_token(ActiveRequest &request, int index, std::span<const 
     events_.push_back(std::move(event));
 }
 
+void DecoderLoop::draw_when_masked(ActiveRequest &request, int index, std::span<const float> logits) {
+    if (request.take_mask(index)) return draw(request, index, logits);
+    Choice &choice = request.choices[static_cast<size_t>(index)];
+    choice.state = ChoiceState::awaiting_mask;
+    choice.held_logits.assign(logits.begin(), logits.end());
+    ++totals_.n_late_masks;
+}
+
 void DecoderLoop::draw(ActiveRequest &request, int index, std::span<const float> logits) {
     const SequenceId sequence = request.choices[static_cast<size_t>(index)].sequence;
     Event delta = request.sample(index, logits, scheduler_.sequence(sequence).tokens, now_s());
     ++totals_.n_generated_tokens;
+    if (request.masks) ++totals_.n_masked_tokens;
     const int32_t token = delta.token_ids.back();
     const auto ending = request.ending(index, delta);
     events_.push_back(std::move(delta));
     if (ending)
         end(request, index, *ending);
-    else
+    else {
+        request.ask_for_mask(index, token);
         scheduler_.append(sequence, token);
+    }
 }
 
 void DecoderLoop::end(ActiveRequest &request, int index, const Ending &ending) {

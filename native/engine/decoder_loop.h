@@ -40,6 +40,8 @@ struct DecoderStats {
     int64_t n_failed_steps = 0;
     int64_t n_requests = 0; // active now
     int64_t n_generated_tokens = 0;
+    int64_t n_masked_tokens = 0; // of those, drawn through a grammar's mask
+    int64_t n_late_masks = 0;    // of those, drawn later than they could have been without
     int64_t n_usable_blocks = 0, n_free_blocks = 0, n_published_blocks = 0;
     int64_t n_evictions = 0;
     int64_t n_failed_checks = 0; // of the invariants, when idle
@@ -58,6 +60,7 @@ class DecoderLoop {
     void cancel(RequestId id); // an unknown one has ended already
     void cancel_all();
     void provide_logits(RequestId id, int choice, std::span<const float> logits);
+    void resume(RequestId id, int choice); // the mask that a choice waited for is there
     // One step; false when nothing can run before something is said from outside.
     bool step();
     void fail_all(ErrorKind kind, const std::string &message);
@@ -74,6 +77,7 @@ class DecoderLoop {
     void take_rows(const Owner &owner, const PlanItem &item, const float *logits);
     void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);
     void next_token(ActiveRequest &request, int choice, std::span<const float> logits);
+    void draw_when_masked(ActiveRequest &request, int choice, std::span<const float> logits);
     void draw(ActiveRequest &request, int choice, std::span<const float> logits);
     void end(ActiveRequest &request, int choice, const Ending &ending);
     void release(Choice &choice);

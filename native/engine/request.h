@@ -23,11 +23,15 @@ enum class Task {
 // Who looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 
+// What the answer must follow.  Its masks are computed outside, see engine/grammar_mask.h.
+enum class Constraint { none, grammar };
+
 struct Request {
     std::vector<int32_t> token_ids;               // the prompt
     std::shared_ptr<const SamplingParams> params; // none for prompt_logits
     Task task = Task::generate;
     LogitsProcessor processor = LogitsProcessor::none;
+    Constraint constraint = Constraint::none;
     std::string salt; // only requests of one salt share cached blocks
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine

@@ -46,9 +46,9 @@ struct Sampler::State {
     }
 
     void check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const;
-    void apply_token_rules(int64_t n_generated);
+    void apply_token_rules(int64_t n_generated, const TokenMask *mask);
     void apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt);
-    void run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt);
+    void run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask);
 
     std::shared_ptr<const SamplingParams> params;
     std::shared_ptr<const VocabInfo> vocab;
@@ -71,10 +71,12 @@ void Sampler::State::check(std::span<const float> logits, std::span<const int32_
         throw RequestError("sampler", cat("n_prompt must be from 0 to ", tokens.size(), " but is ", n_prompt));
 }
 
-void Sampler::State::apply_token_rules(int64_t n_generated) {
+void Sampler::State::apply_token_rules(int64_t n_generated, const TokenMask *mask) {
+    if (mask) candidates.restrict_to(*mask);
     if (params->allowed_token_ids) candidates.restrict_to(allowed);
     candidates.exclude(banned);
-    if (n_generated < params->min_tokens) candidates.exclude(ending);
+    // A grammar that is complete allows nothing but an end: the answer is then as long as it can be.
+    if (n_generated < params->min_tokens && !(mask && candidates.are_among(ending))) candidates.exclude(ending);
     candidates.require_some();
     if (!bias.empty()) candidates.change(bias, [](float logit, float value) { return logit + value; });
 }
@@ -100,11 +102,12 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
     }
 }
 
-void Sampler::State::run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) {
+void Sampler::State::run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt,
+                         const TokenMask *mask) {
     check(logits, tokens, n_prompt);
     candidates.start(logits);
     random = token_random(seed, choice, tokens.size());
-    apply_token_rules(static_cast<int64_t>(tokens.size()) - n_prompt);
+    apply_token_rules(static_cast<int64_t>(tokens.size()) - n_prompt, mask);
     for (SamplingStage stage : stages) apply(stage, tokens, n_prompt);
 }
 
@@ -120,9 +123,10 @@ Sampler::~Sampler() = default;
 Sampler::Sampler(Sampler &&) noexcept = default;
 Sampler &Sampler::operator=(Sampler &&) noexcept = default;
 
-SampledToken Sampler::sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) {
+SampledToken Sampler::sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt,
+                             const TokenMask *mask) {
     State &s = *state_;
-    s.run(logits, tokens, n_prompt);
+    s.run(logits, tokens, n_prompt, mask);
     const Candidate drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
     if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
     if (s.params->logprobs) return log_probs_of(logits, drawn.id, *s.params->logprobs);
@@ -130,11 +134,12 @@ SampledToken Sampler::sample(std::span<const float> logits, std::span<const int3
 }
 
 std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const float> logits,
-                                                             std::span<const int32_t> tokens, int64_t n_prompt) {
+                                                             std::span<const int32_t> tokens, int64_t n_prompt,
+                                                             const TokenMask *mask) {
     State &s = *state_;
     s.counts.reset(); // tokens may be any here
     s.dry.reset();
-    s.run(logits, tokens, n_prompt);
+    s.run(logits, tokens, n_prompt, mask);
     std::vector<std::pair<int32_t, float>> left;
     const std::span<const float> weight = s.candidates.weights();
     for (size_t i = 0; i < s.candidates.size(); ++i) {

@@ -88,13 +88,25 @@ class Sampler:
     """
 
     def __init__(self, params: SamplingParams, vocab: VocabInfo, choice: int = 0) -> None: ...
-    def sample(self, logits: npt.NDArray[np.float32], tokens: Sequence[int], n_prompt: int) -> SampledToken:
+    def sample(
+        self,
+        logits: npt.NDArray[np.float32],
+        tokens: Sequence[int],
+        n_prompt: int,
+        mask: npt.NDArray[np.uint32] | None = None,
+    ) -> SampledToken:
         """The next token after ``tokens``, of which the first ``n_prompt`` are the prompt.
 
-        ``logits [n_vocab]``; ``-inf`` excludes.  RequestError for NaN or ``+inf``, or when no token is left.
+        ``logits [n_vocab]``; ``-inf`` excludes.  ``mask [(n_vocab + 31) // 32]``: bit ``i % 32`` of word ``i // 32``
+        says whether token i may be drawn.  RequestError for NaN or ``+inf``, or when no token is left; ShapeError for
+        another size.
         """
     def distribution(
-        self, logits: npt.NDArray[np.float32], tokens: Sequence[int], n_prompt: int
+        self,
+        logits: npt.NDArray[np.float32],
+        tokens: Sequence[int],
+        n_prompt: int,
+        mask: npt.NDArray[np.uint32] | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """What ``sample`` would draw from: ids and probabilities of the tokens that survive the chain."""
 
@@ -141,6 +153,7 @@ class Request:
     ``salt``: only requests of one salt share cached blocks.  ``key``: requests of one key share their part of the
     machine under the dynamic policy.  ``external_logits``: every row of logits comes out as an event and waits for
     ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
+    ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.
     """
 
     def __init__(
@@ -153,7 +166,22 @@ class Request:
         key: str = "",
         external_logits: bool = False,
         prompt_logits: bool = False,
+        grammar: bool = False,
     ) -> None: ...
+
+@final
+class MaskJob:
+    """A mask to be computed: that of generated token number ``position``, once ``token`` was generated (None before the
+    first)."""
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def choice(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def token(self) -> int | None: ...
 
 @final
 class Timings:
@@ -276,6 +304,12 @@ class DecoderStats:
     @property
     def n_generated_tokens(self) -> int: ...
     @property
+    def n_masked_tokens(self) -> int:
+        """Of the generated ones, drawn through a grammar's mask."""
+    @property
+    def n_late_masks(self) -> int:
+        """Of those, drawn later than they could have been without it."""
+    @property
     def n_usable_blocks(self) -> int: ...
     @property
     def n_free_blocks(self) -> int: ...
@@ -306,6 +340,16 @@ class Decoder:
         """The answer ``[n_vocab]`` to an event of kind ``logits``.
 
         ShapeError for another size.  An answer that nobody waits for is an error of its request.
+        """
+    def wait_mask_job(self, timeout_s: float) -> MaskJob | None:
+        """The next mask to compute; None after ``timeout_s`` seconds, and at once after ``close``.
+
+        For any number of threads: a choice has at most one job at a time.
+        """
+    def provide_mask(self, request_id: int, choice: int, position: int, mask: npt.NDArray[np.uint32]) -> None:
+        """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
+
+        ShapeError for another size, RequestError for a mask that was not asked for.
         """
     def wait(self, timeout_s: float) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one."""

@@ -1,0 +1,19 @@
+// NumPy arrays of mask words.
+#pragma once
+
+#include <cstdint>
+#include <pybind11/numpy.h>
+#include <vector>
+
+#include "core/error.h"
+
+namespace quire::bindings {
+
+using MaskWords = pybind11::array_t<uint32_t, pybind11::array::c_style>;
+
+inline std::vector<uint32_t> words_of(const MaskWords &mask) {
+    if (mask.ndim() != 1) throw ShapeError("token_mask", cat("a mask must have 1 dimension but has ", mask.ndim()));
+    return {mask.data(), mask.data() + mask.size()};
+}
+
+} // namespace quire::bindings
