@@ -88,9 +88,9 @@ class Cache:
 
     def __post_init__(self) -> None:
         s, self.rng = self.shape, np.random.default_rng(self.seed)
-        sizes = (self.n_blocks, s.n_kv_head, BLOCK)
-        self.k_pool = empty_pool((*sizes, s.head_dim), s.kv_type, self.rng)
-        self.v_pool = empty_pool((*sizes, s.v_head_dim), s.kv_type, self.rng)
+        sizes = (self.n_blocks, s.n_kv_head)
+        self.k_pool = empty_pool((*sizes, s.head_dim, BLOCK), s.kv_type, self.rng)
+        self.v_pool = empty_pool((*sizes, BLOCK, s.v_head_dim), s.kv_type, self.rng)
         self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
         self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
 
@@ -315,12 +315,13 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
         for k in (bits.view(np.float32), (bits & 0xBFFFFFFF).view(np.float32), halves.view(np.float32), small):
             wanted = {"f16": k.astype(np.float16), "bf16": bf16_bits(k), "f32": k}
             for kv_type, want in wanted.items():
-                pools = [np.zeros((3, 2, BLOCK, n), want.dtype) for _ in range(2)]
+                pools = [np.zeros(shape, want.dtype) for shape in ((3, 2, n, BLOCK), (3, 2, BLOCK, n))]
                 slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
                 batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
                 kernels.kv_write(k, -k, pools[0], pools[1], batch, 2)
-                for pool, expected in zip(pools, (want, wanted_negated(k, kv_type)), strict=True):
-                    rows = pool.transpose(0, 2, 1, 3).reshape(96, 2, n)[slots]
+                by_token = [pools[0].transpose(0, 3, 1, 2), pools[1].transpose(0, 2, 1, 3)]
+                for pool, expected in zip(by_token, (want, wanted_negated(k, kv_type)), strict=True):
+                    rows = pool.reshape(96, 2, n)[slots]
                     nan = np.isnan(k)
                     integers = np.uint32 if kv_type == "f32" else np.uint16
                     np.testing.assert_array_equal(rows.view(integers)[~nan], expected.view(integers)[~nan])
@@ -338,14 +339,14 @@ def stored_values(rows: npt.NDArray[np.generic], kv_type: str) -> Array:
 
 
 def test_no_sequences_and_empty_sequences(isa: str) -> None:
-    pool = np.zeros((2, 1, BLOCK, 4), np.float32)
+    k_pool, pool = np.zeros((2, 1, 4, BLOCK), np.float32), np.zeros((2, 1, BLOCK, 4), np.float32)
     nothing = kernels.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
-    out = kernels.paged_attention(np.ones((3, 2, 4), np.float32), pool, pool, nothing, scale=1.0)
+    out = kernels.paged_attention(np.ones((3, 2, 4), np.float32), k_pool, pool, nothing, scale=1.0)
     assert out.shape == (3, 2, 4)
     assert not out.any()
     batch = kernels.AttentionBatch(row_begin=[0, 0, 1, 1], n_kv=[5, 1, 0], tables=[[1], [1], []], slots=[32])
     pool[1, 0, 0] = 2.0
-    out = kernels.paged_attention(np.ones((1, 2, 4), np.float32), pool, pool, batch, scale=1.0)
+    out = kernels.paged_attention(np.ones((1, 2, 4), np.float32), k_pool, pool, batch, scale=1.0)
     np.testing.assert_array_equal(out, np.full((1, 2, 4), 2.0, np.float32))
 
 
@@ -369,24 +370,25 @@ def test_wrong_arguments_are_refused() -> None:
         with pytest.raises(ShapeError):
             batch(**changes)
     q, pool = np.zeros((2, 4, 8), np.float32), np.zeros((2, 2, BLOCK, 8), np.float16)
-    kernels.paged_attention(q, pool, pool, batch(), scale=1.0)
+    k_pool = np.zeros((2, 2, 8, BLOCK), np.float16)
+    kernels.paged_attention(q, k_pool, pool, batch(), scale=1.0)
     v_pools = (pool[:1], pool[:, :1], pool.astype(np.float32), pool[:, :, :16], pool.astype(np.int16))
     for v_pool in (*v_pools, np.asfortranarray(pool)):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, pool, v_pool, batch(), scale=1.0)
+            kernels.paged_attention(q, k_pool, v_pool, batch(), scale=1.0)
     for bad in (q[:1], q[:, :3], q[:, :, :4], q[0]):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(bad, pool, pool, batch(), scale=1.0)
+            kernels.paged_attention(bad, k_pool, pool, batch(), scale=1.0)
     for options in ({"window": 0}, {"soft_cap": 0.0}, {"sinks": np.zeros(3, np.float32)}, {"n_workers": 0}):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
+            kernels.paged_attention(q, k_pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
     for changes in ({"tables": [[2]]}, {"tables": [[-1]]}, {"slots": [32, 64]}, {"slots": [-1, 32]}):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, pool, pool, batch(**changes), scale=1.0)
-    read_only = pool.copy()
+            kernels.paged_attention(q, k_pool, pool, batch(**changes), scale=1.0)
+    read_only = k_pool.copy()
     read_only.flags.writeable = False
     k = np.zeros((2, 2, 8), np.float32)
     with pytest.raises(ValueError, match="not writeable"):
         kernels.kv_write(k, k, read_only, pool, batch())
     with pytest.raises(ShapeError):
-        kernels.kv_write(k, k[:1], pool, pool, batch())
+        kernels.kv_write(k, k[:1], k_pool, pool, batch())

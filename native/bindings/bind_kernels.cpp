@@ -110,9 +110,9 @@ AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool) 
     if (pool_type(v_pool) != type) throw ShapeError("kernels", "k_pool and v_pool must have one dtype but have two");
     check_same("the number of blocks of v_pool", dim(k_pool, 0), dim(v_pool, 0));
     check_same("the number of heads of v_pool", dim(k_pool, 1), dim(v_pool, 1));
-    check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 2));
+    check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
     check_same("the tokens of a block of v_pool", kv_block_tokens, dim(v_pool, 2));
-    return {dim(k_pool, 1), dim(k_pool, 1), dim(k_pool, 3), dim(v_pool, 3), type, 1.0F};
+    return {dim(k_pool, 1), dim(k_pool, 1), dim(k_pool, 2), dim(v_pool, 3), type, 1.0F};
 }
 
 // work(worker) on n threads, this one included; the GIL must not be held.

@@ -12,25 +12,45 @@
 
 namespace quire {
 
-// Some query rows of one sequence, for some of the query heads that read one kv head.
+// Softmax rescales once per step of this many tokens, and starts anew (to be merged) at every chunk.  Both are counted
+// from position 0, whatever a query's window is: that is part of what fixes a query's bits.
+inline constexpr int kv_step_blocks = 4;
+inline constexpr int kv_step_tokens = kv_step_blocks * kv_block_tokens;
+inline constexpr int kv_chunk_tokens = 1024;
+
+// One head of one row.
+struct TileQuery {
+    const float *q;       // [head_dim]
+    float *out;           // [v_head_dim]
+    const int32_t *table; // its sequence's block table
+    int position;
+    float sink; // a score without a value that joins the softmax; -infinity: none
+};
+
+// Queries that read one kv head.  Those of one sequence lie side by side, rows in order.
 struct AttentionTile {
     const AttentionShape *shape;
-    const int32_t *table; // the sequence's block table
-    const float *q;       // the first row's first head
-    float *out;           // its output
-    const float *sinks;   // the first head's, or null
     const void *k_pool, *v_pool;
     int kv_head;
-    int n_heads; // of this tile
-    int n_rows;
-    int position;   // of the first row
+    int n_queries;
+    TileQuery *queries;
+    // Chunks [first_chunk, last_chunk) are visited.  Where `partials` is not null their state is left there, for merge
+    // to put together with the others': [last_chunk - first_chunk][n_queries][partial_floats].
+    int first_chunk, last_chunk;
+    float *partials;
     float *scratch; // tile_scratch_floats(...) floats, 64-byte aligned
 };
 
-inline constexpr int max_tile_queries = 32;
+inline constexpr int max_tile_queries = 64;
+
+constexpr int padded_floats(int n) { return (n + 15) / 16 * 16; }
+// Weighted sum of values, then largest score and sum of weights.
+constexpr int partial_floats(const AttentionShape &shape) { return padded_floats(shape.v_head_dim) + 16; }
 
 struct AttentionKernels {
     void (*attend)(const AttentionTile &tile);
+    // Results from the partial states of all of the tile's chunks; bits as if attend had visited them in one call.
+    void (*merge)(const AttentionTile &tile);
     void (*to_f16)(const float *from, uint16_t *to, int n); // both: to nearest even
     void (*to_bf16)(const float *from, uint16_t *to, int n);
 };

@@ -1,99 +1,165 @@
 // The attention of a tile of queries, as a template over the vector type of an instruction set.
 //
 // Softmax is taken in one pass over the blocks: each query keeps the largest score so far, the sum of exponentials
-// below it and the weighted sum of values, and rescales the latter two when a block raises the first (Milakov and
-// Gimelshein 2018; Dao et al. 2022).  A block of K and V is read once for all queries of the tile.
+// below it and the weighted sum of values, and rescales the latter two when a step raises the first (Milakov and
+// Gimelshein 2018; Dao et al. 2022).  Each chunk starts anew, and its state is merged into that of those before it; so
+// chunks may as well be visited by different workers.  K and V of a step are read once for all queries of the tile
+// whose tables name the same blocks there.
 //
-// Fixed order: a query visits the blocks that it sees in order.  A score sums over head_dim in `width` lanes, then over
-// the lanes by one tree; exponentials of a block are summed as 32 lanes, those that are not seen being zero; values are
-// added token by token.  Queries are taken four, two or one at a time, which changes none of it.  No multiplication and
-// addition may be fused but by fma(): these files are compiled with -ffp-contract=off.
+// Fixed order: see attention_products.h for products; weights of a step are summed in `width` lanes, token t in lane
+// t % width, then over the lanes by one tree.  Where the step's tokens are not seen, weights are zero or left out, which
+// is the same.  No multiplication and addition may be fused but by fma(): these files are compiled with
+// -ffp-contract=off.
 //
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/attention_kernels.h"
+#include "kernels/attention_products.h"
 #include "kernels/vector_math.h"
 
 namespace quire {
 namespace {
 
-constexpr int block_tokens = kv_block_tokens;
+constexpr float log2_e = 1.44269504F;
 
-// The tokens [begin, end) of a block that a query sees.
+// Tokens of a step: [begin, end).
 struct Range {
     int begin, end;
+    bool is_empty() const { return begin >= end; }
     bool operator==(const Range &) const = default;
 };
+
+// Largest score (in units of ln 2), sum of weights relative to it, and the weighted sum of values.
+struct SoftmaxState {
+    float *largest, *total, *sums;
+};
+
+// What one query has seen of later tokens joins what it has seen before.
+template <class L> void merge_state(SoftmaxState into, const SoftmaxState &from, int n_sums) {
+    const float largest = *from.largest > *into.largest ? *from.largest : *into.largest;
+    const float before = L::first(exponential2<L>(L::set(*into.largest - largest)));
+    const float after = L::first(exponential2<L>(L::set(*from.largest - largest)));
+    *into.total = *into.total * before + *from.total * after;
+    *into.largest = largest;
+    for (int d = 0; d < n_sums; d += L::width) {
+        const auto added = L::mul(L::load(from.sums + d), L::set(after));
+        L::store(into.sums + d, L::fma(L::load(into.sums + d), L::set(before), added));
+    }
+}
+
+template <class L> void write_result(const TileQuery &query, const SoftmaxState &state, int dim) {
+    float total = *state.total, factor = 1.0F;
+    if (query.sink != -infinity) {
+        const float sink = query.sink * log2_e;
+        const float largest = sink > *state.largest ? sink : *state.largest;
+        factor = L::first(exponential2<L>(L::set(*state.largest - largest)));
+        total = total * factor + L::first(exponential2<L>(L::set(sink - largest)));
+    }
+    for (int d = 0; d < dim; ++d) query.out[d] = state.sums[d] * factor / total;
+}
+
+inline int oldest_seen(const AttentionShape &shape, int position) {
+    return shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
+}
+
+// Whether a query sees tokens of [begin, end), counted from the sequence's first.
+inline bool sees(const AttentionShape &shape, int position, int begin, int end) {
+    return position >= begin && oldest_seen(shape, position) < end;
+}
 
 template <class L, class T> class TileAttention {
     using Vec = typename L::Vec;
     static constexpr int width = L::width;
+    using K = Keys<L, T>;
+    using V = Values<L, T>;
 
   public:
     explicit TileAttention(const AttentionTile &tile)
-        : tile_(tile), shape_(*tile.shape), n_queries_(tile.n_heads * tile.n_rows), q_stride_(padded(shape_.head_dim)),
-          sum_stride_(padded(shape_.v_head_dim)), queries_(tile.scratch),
-          sums_(queries_ + max_tile_queries * q_stride_), scores_(sums_ + max_tile_queries * sum_stride_),
-          largest_(scores_ + max_tile_queries * block_tokens), total_(largest_ + max_tile_queries),
-          rescale_(total_ + max_tile_queries) {}
+        : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), q_stride_(padded_floats(shape_.head_dim)),
+          sum_stride_(padded_floats(shape_.v_head_dim)), queries_(tile.scratch), sums_(queries_ + n_ * q_stride_),
+          merged_(sums_ + n_ * sum_stride_), scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
+          total_(largest_ + max_tile_queries), rescale_(total_ + max_tile_queries),
+          merged_largest_(rescale_ + max_tile_queries), merged_total_(merged_largest_ + max_tile_queries) {}
 
     void run() {
-        start();
-        const int window = shape_.window;
-        const int oldest = window > 0 && tile_.position >= window ? tile_.position - window + 1 : 0;
-        const int newest = tile_.position + tile_.n_rows - 1;
-        const int last = newest / block_tokens;
-        for (int block = oldest / block_tokens; block <= last; ++block) {
-            next_ = tile_.table[block < last ? block + 1 : block];
-            visit(block);
+        const float factor = shape_.soft_cap == 0.0F ? shape_.scale * log2_e : shape_.scale;
+        for (int i = 0; i < n_; ++i) {
+            for (int d = 0; d < shape_.head_dim; ++d) queries_[i * q_stride_ + d] = tile_.queries[i].q[d] * factor;
+            is_started_[i] = false;
         }
-        finish();
+        for (int chunk = tile_.first_chunk; chunk < tile_.last_chunk; ++chunk) visit_chunk(chunk);
+        if (tile_.partials != nullptr) return;
+        for (int i = 0; i < n_; ++i) write_result<L>(tile_.queries[i], merged(i), shape_.v_head_dim);
     }
 
   private:
-    static int padded(int n) { return (n + 15) / 16 * 16; }
+    SoftmaxState state(int i) { return {largest_ + i, total_ + i, sums_ + i * sum_stride_}; }
+    SoftmaxState merged(int i) { return {merged_largest_ + i, merged_total_ + i, merged_ + i * sum_stride_}; }
 
-    void start() {
-        for (int i = 0; i < n_queries_; ++i) {
-            const float *from = tile_.q + row_offset(i, shape_.head_dim);
-            float *to = queries_ + i * q_stride_;
-            for (int d = 0; d < shape_.head_dim; ++d) to[d] = from[d] * shape_.scale;
-            for (int d = shape_.head_dim; d < q_stride_; ++d) to[d] = 0.0F;
+    void visit_chunk(int chunk) {
+        const int begin = chunk * kv_chunk_tokens, end = begin + kv_chunk_tokens;
+        for (int i = 0; i < n_; ++i) {
+            largest_[i] = -infinity;
+            total_[i] = 0.0F;
             for (int d = 0; d < sum_stride_; ++d) sums_[i * sum_stride_ + d] = 0.0F;
-            // A sink is a score seen before all others, with a value of zero.
-            largest_[i] = tile_.sinks == nullptr ? -infinity : tile_.sinks[i % tile_.n_heads];
-            total_[i] = tile_.sinks == nullptr ? 0.0F : 1.0F;
+        }
+        for (int step = begin / step_tokens; step < end / step_tokens; ++step) visit_step(step);
+        for (int i = 0; i < n_; ++i) {
+            if (tile_.partials != nullptr) {
+                keep(tile_.partials +
+                         (static_cast<int64_t>(chunk - tile_.first_chunk) * n_ + i) * partial_floats(shape_),
+                     i);
+            } else if (!sees(shape_, tile_.queries[i].position, begin, end)) {
+                continue;
+            } else if (is_started_[i]) {
+                merge_state<L>(merged(i), state(i), sum_stride_);
+            } else {
+                is_started_[i] = true;
+                merged_largest_[i] = largest_[i];
+                merged_total_[i] = total_[i];
+                __builtin_memcpy(merged_ + i * sum_stride_, sums_ + i * sum_stride_, sum_stride_ * sizeof(float));
+            }
         }
     }
 
-    void finish() {
-        for (int i = 0; i < n_queries_; ++i) {
-            float *to = tile_.out + row_offset(i, shape_.v_head_dim);
-            const float *from = sums_ + i * sum_stride_;
-            for (int d = 0; d < shape_.v_head_dim; ++d) to[d] = from[d] / total_[i];
+    void keep(float *partial, int i) {
+        __builtin_memcpy(partial, sums_ + i * sum_stride_, sum_stride_ * sizeof(float));
+        partial[sum_stride_] = largest_[i];
+        partial[sum_stride_ + 1] = total_[i];
+    }
+
+    // Visible blocks of a step.
+    int n_blocks(int i, int step) const {
+        const int n = tile_.queries[i].position / block_tokens + 1 - step * kv_step_blocks;
+        return n < kv_step_blocks ? n : kv_step_blocks;
+    }
+
+    bool sees_step(int i, int step) const {
+        return sees(shape_, tile_.queries[i].position, step * step_tokens, (step + 1) * step_tokens);
+    }
+
+    // Whether query i and its neighbour before it may read the same memory in a step that both see.
+    bool shares(int i, int step) const {
+        const TileQuery &one = tile_.queries[i - 1], &other = tile_.queries[i];
+        if (one.table == other.table) return true;
+        const int n = n_blocks(i - 1, step);
+        if (n_blocks(i, step) != n) return false;
+        for (int b = step * kv_step_blocks; b < step * kv_step_blocks + n; ++b) {
+            if (one.table[b] != other.table[b]) return false;
         }
+        return true;
     }
 
-    int64_t row_offset(int query, int dim) const {
-        return (static_cast<int64_t>(query / tile_.n_heads) * shape_.n_head + query % tile_.n_heads) * dim;
-    }
-
-    // What the row sees of a block; empty when begin >= end.
-    Range seen(int row, int block) const {
-        const int last = tile_.position + row - block * block_tokens;
-        const int first = shape_.window > 0 && last >= shape_.window ? last - shape_.window + 1 : 0;
-        return {first, last + 1 < block_tokens ? last + 1 : block_tokens};
-    }
-
-    // Rows that see the same tokens of a block go together: all of them but where the block crosses a limit.
-    void visit(int block) {
-        for (int row = 0; row < tile_.n_rows;) {
-            const Range range = seen(row, block);
-            int end = row + 1;
-            while (end < tile_.n_rows && seen(end, block) == range) ++end;
-            if (range.begin < range.end) attend(tile_.table[block], range, row * tile_.n_heads, end * tile_.n_heads);
-            row = end;
+    void visit_step(int step) {
+        for (int i = 0; i < n_;) {
+            if (!sees_step(i, step)) {
+                ++i;
+                continue;
+            }
+            int end = i + 1;
+            while (end < n_ && sees_step(end, step) && shares(end, step)) ++end;
+            attend(step, i, end);
+            i = end;
         }
     }
 
@@ -106,148 +172,147 @@ template <class L, class T> class TileAttention {
         return static_cast<const T *>(tile_.v_pool) + at * shape_.v_head_dim;
     }
 
-    // Blocks lie anywhere, so the hardware does not foresee the next one.
-    static void prefetch(const T *from, int n) {
-        for (int i = 0; i < n; i += static_cast<int>(64 / sizeof(T))) __builtin_prefetch(from + i);
+    // What is read after the step of queries [.., end): the next ones' keys, or the first ones' of the next step.
+    const char *after(int step, int end) const {
+        const bool same_step = end < n_ && sees_step(end, step);
+        const int i = same_step ? end : 0;
+        const int block = (step + (same_step ? 0 : 1)) * kv_step_blocks;
+        const int last = tile_.queries[i].position / block_tokens;
+        return reinterpret_cast<const char *>(keys_of(tile_.queries[i].table[block < last ? block : last]));
     }
 
-    void attend(int32_t block, Range range, int begin, int end) {
-        const T *k = keys_of(block);
-        const T *v = values_of(block);
-        int i = begin;
-        for (; i + 4 <= end; i += 4) attend_queries<4>(k, v, range, i);
-        if (i + 2 <= end) {
-            attend_queries<2>(k, v, range, i);
-            i += 2;
+    // Queries [first, end) and one step; they read the same blocks.
+    void attend(int step, int first, int end) {
+        // A later row of a sequence sees more blocks than the rows before it, and no others.
+        const int n = n_blocks(end - 1, step);
+        const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
+        for (int i = first; i < end; ++i) {
+            const int position = tile_.queries[i].position - step * step_tokens;
+            const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
+            seen_[i] = {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
         }
-        if (i < end) attend_queries<1>(k, v, range, i);
+        for (int b = 0; b < n; ++b) values_[b] = values_of(table[b]);
+        for (int b = 0; b < n; ++b) {
+            const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
+            score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next));
+        }
+        for (int i = first; i < end; ++i) weigh(i);
+        add_values(first, end, after(step, end));
     }
 
-    template <int n> void attend_queries(const T *k, const T *v, Range range, int first) {
-        constexpr int step = width / n;
-        const bool ahead = first == 0; // once for all queries of the tile
-        for (int t = range.begin / step * step; t < range.end; t += step) {
-            if (ahead) prefetch(keys_of(next_) + t * shape_.head_dim, step * shape_.head_dim);
-            score<n>(k, t, first);
+    // Tokens that a query does not see get scores too; weigh() overwrites them.
+    void score_block(const T *keys, int t, Range queries, const char *next) {
+        auto touches = [&](int i) { return seen_[i].begin < t + block_tokens && seen_[i].end > t; };
+        while (!queries.is_empty() && !touches(queries.begin)) ++queries.begin;
+        while (!queries.is_empty() && !touches(queries.end - 1)) --queries.end;
+        int i = queries.begin;
+        auto group = [&]<int n>() {
+            K::template score<n>(queries_ + i * q_stride_, q_stride_, shape_.head_dim, keys,
+                                 scores_ + i * step_tokens + t, next, i == queries.begin);
+            i += n;
+        };
+        while (i + K::most_queries <= queries.end) group.template operator()<K::most_queries>();
+        if constexpr (K::most_queries > 4) {
+            if (i + 4 <= queries.end) group.template operator()<4>();
         }
-        for (int i = first; i < first + n; ++i) weigh(range, i);
-        // Wide pieces first; a piece's width changes no sum.
-        constexpr int wide = (n == 4 ? 4 : 8) * width;
-        int d = 0;
-        for (; d + wide <= shape_.v_head_dim; d += wide) add_values<n, wide / width>(v, range, first, d);
-        for (; d + width <= shape_.v_head_dim; d += width) add_values<n, 1>(v, range, first, d);
-        if (d < shape_.v_head_dim) add_last_values<n>(v, range, first, d);
-    }
-
-    // Scores of n queries with the width / n tokens from t on.
-    template <int n> void score(const T *k, int t, int first) {
-        constexpr int step = width / n;
-        const int dim = shape_.head_dim;
-        const float *q = queries_ + first * q_stride_;
-        const T *keys = k + static_cast<int64_t>(t) * dim;
-        Vec sum[width];
-#pragma GCC unroll 16
-        for (int i = 0; i < width; ++i) sum[i] = L::set(0.0F);
-        int d = 0;
-        for (; d + width <= dim; d += width) {
-#pragma GCC unroll 16
-            for (int j = 0; j < step; ++j) {
-                const Vec key = L::load(keys + j * dim + d);
-#pragma GCC unroll 4
-                for (int i = 0; i < n; ++i)
-                    sum[i * step + j] = L::fma(L::load(q + i * q_stride_ + d), key, sum[i * step + j]);
-            }
-        }
-        if (d < dim) {
-#pragma GCC unroll 16
-            for (int j = 0; j < step; ++j) {
-                const Vec key = L::load_part(keys + j * dim + d, dim - d);
-#pragma GCC unroll 4
-                for (int i = 0; i < n; ++i)
-                    sum[i * step + j] = L::fma(L::load(q + i * q_stride_ + d), key, sum[i * step + j]);
-            }
-        }
-        float found[width];
-        L::store(found, L::lane_sums(sum));
-        for (int i = 0; i < n; ++i)
-            __builtin_memcpy(scores_ + (first + i) * block_tokens + t, found + i * step, step * sizeof(float));
+        if (i + 2 <= queries.end) group.template operator()<2>();
+        while (i < queries.end) group.template operator()<1>();
     }
 
     // Scores of one query become weights relative to its largest score so far.
-    void weigh(Range range, int i) {
-        float *scores = scores_ + i * block_tokens;
+    void weigh(int i) {
+        float *scores = scores_ + i * step_tokens;
+        const Range seen = seen_[i];
+        const int from = seen.begin / width * width, to = (seen.end + width - 1) / width * width;
         if (shape_.soft_cap != 0.0F) {
-            const Vec cap = L::set(shape_.soft_cap), inverse = L::set(1.0F / shape_.soft_cap);
-            for (int t = range.begin / width * width; t < range.end; t += width) {
+            const Vec cap = L::set(shape_.soft_cap * log2_e), inverse = L::set(1.0F / shape_.soft_cap);
+            for (int t = from; t < to; t += width)
                 L::store(scores + t, L::mul(cap, hyperbolic_tangent<L>(L::mul(inverse, L::load(scores + t)))));
-            }
         }
-        for (int t = 0; t < range.begin; ++t) scores[t] = -infinity;
-        for (int t = range.end; t < block_tokens; ++t) scores[t] = -infinity;
-        Vec highest = L::load(scores);
-        for (int t = width; t < block_tokens; t += width) highest = L::max(highest, L::load(scores + t));
+        for (int t = from; t < seen.begin; ++t) scores[t] = -infinity;
+        for (int t = seen.end; t < to; ++t) scores[t] = -infinity;
+        Vec highest = L::load(scores + from);
+        for (int t = from + width; t < to; t += width) highest = L::max(highest, L::load(scores + t));
         const float before = largest_[i], now = L::largest(highest);
         const float largest = now > before ? now : before;
         Vec sum = L::set(0.0F);
-        for (int t = 0; t < block_tokens; t += width) {
-            const Vec weight = exponential<L>(L::sub(L::load(scores + t), L::set(largest)));
+        for (int t = from; t < to; t += width) {
+            const Vec weight = exponential2<L>(L::sub(L::load(scores + t), L::set(largest)));
             L::store(scores + t, weight);
             sum = L::add(sum, weight);
         }
-        rescale_[i] = largest == before ? 1.0F : L::first(exponential<L>(L::set(before - largest)));
+        rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
         largest_[i] = largest;
         total_[i] = total_[i] * rescale_[i] + L::total(sum);
     }
 
-    // Add the weighted values of m * width dimensions from d on to the sums of n queries.
-    template <int n, int m> void add_values(const T *v, Range range, int first, int d) {
-        Vec sum[n][m];
-        float *sums = sums_ + first * sum_stride_ + d;
-        const float *weights = scores_ + first * block_tokens;
-#pragma GCC unroll 4
-        for (int i = 0; i < n; ++i) {
-#pragma GCC unroll 8
-            for (int j = 0; j < m; ++j)
-                sum[i][j] = L::mul(L::load(sums + i * sum_stride_ + j * width), L::set(rescale_[first + i]));
+    void add_values(int first, int end, const char *next) {
+        int i = first;
+        auto group = [&]<int n>() {
+            add_group<n>(i, next, i == first);
+            i += n;
+        };
+        while (i + V::most_queries <= end) group.template operator()<V::most_queries>();
+        if constexpr (V::most_queries > 4) {
+            if (i + 4 <= end) group.template operator()<4>();
         }
-        const T *values = v + static_cast<int64_t>(range.begin) * shape_.v_head_dim + d;
-        const T *next = values_of(next_) + static_cast<int64_t>(range.begin) * shape_.v_head_dim + d;
-        for (int t = range.begin; t < range.end; ++t, values += shape_.v_head_dim, next += shape_.v_head_dim) {
-            if (first == 0) prefetch(next, m * width);
-#pragma GCC unroll 8
-            for (int j = 0; j < m; ++j) {
-                const Vec value = L::load(values + j * width);
-#pragma GCC unroll 4
-                for (int i = 0; i < n; ++i) sum[i][j] = L::fma(L::set(weights[i * block_tokens + t]), value, sum[i][j]);
-            }
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < n; ++i) {
-#pragma GCC unroll 8
-            for (int j = 0; j < m; ++j) L::store(sums + i * sum_stride_ + j * width, sum[i][j]);
-        }
+        if (i + 2 <= end) group.template operator()<2>();
+        while (i < end) group.template operator()<1>();
     }
 
-    // The same for the last dimensions, fewer than `width`.
-    template <int n> void add_last_values(const T *v, Range range, int first, int d) {
-        Vec sum[n];
-        float *sums = sums_ + first * sum_stride_ + d;
-        const float *weights = scores_ + first * block_tokens;
-        for (int i = 0; i < n; ++i) sum[i] = L::mul(L::load(sums + i * sum_stride_), L::set(rescale_[first + i]));
-        for (int t = range.begin; t < range.end; ++t) {
-            const Vec value = L::load_part(v + static_cast<int64_t>(t) * shape_.v_head_dim + d, shape_.v_head_dim - d);
-            for (int i = 0; i < n; ++i) sum[i] = L::fma(L::set(weights[i * block_tokens + t]), value, sum[i]);
+    // Tokens that all of n queries see go together; those that only some see, before and after, one by one.
+    template <int n> void add_group(int first, const char *next, bool ahead) {
+        Range common = seen_[first];
+        bool is_ragged = false;
+        for (int i = first + 1; i < first + n; ++i) {
+            is_ragged = is_ragged || seen_[i] != seen_[first];
+            if (seen_[i].begin > common.begin) common.begin = seen_[i].begin;
+            if (seen_[i].end < common.end) common.end = seen_[i].end;
         }
-        for (int i = 0; i < n; ++i) L::store(sums + i * sum_stride_, sum[i]);
+        float rescale[n];
+        __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
+        const float ones[] = {1.0F};
+        typename V::Piece piece{values_, shape_.v_head_dim, 0, 0, next, ahead};
+        auto one_by_one = [&](auto range_of) {
+            for (int i = 0; i < n; ++i) {
+                const Range range = range_of(seen_[first + i]);
+                if (range.is_empty()) continue;
+                piece.begin = range.begin;
+                piece.end = range.end;
+                add_piece<1>(piece, first + i, rescale + i);
+                rescale[i] = ones[0];
+            }
+        };
+        if (is_ragged && common.is_empty()) return one_by_one([](Range seen) { return seen; });
+        if (is_ragged) one_by_one([&](Range seen) { return Range{seen.begin, common.begin}; });
+        piece.begin = common.begin;
+        piece.end = common.end;
+        add_piece<n>(piece, first, rescale);
+        for (float &each : rescale) each = ones[0];
+        if (is_ragged) one_by_one([&](Range seen) { return Range{common.end, seen.end}; });
+    }
+
+    // Wide pieces first; a piece's width changes no sum.
+    template <int n> void add_piece(const typename V::Piece &piece, int first, const float *rescale) {
+        constexpr int m = V::template n_vectors<n>;
+        const float *weights = scores_ + first * step_tokens;
+        float *sums = sums_ + first * sum_stride_;
+        int d = 0;
+        for (; d + m * width <= piece.dim; d += m * width)
+            V::template add<n, m>(piece, weights, rescale, sums, sum_stride_, d);
+        for (; d + width <= piece.dim; d += width) V::template add<n, 1>(piece, weights, rescale, sums, sum_stride_, d);
+        if (d < piece.dim) V::template add_last<n>(piece, weights, rescale, sums, sum_stride_, d);
     }
 
     const AttentionTile &tile_;
     const AttentionShape &shape_;
-    int n_queries_, q_stride_, sum_stride_;
-    int32_t next_ = 0;
-    // Per query: itself times scale, its weighted sum of values, its scores in the block at hand, and the three numbers
-    // of the softmax.
-    float *queries_, *sums_, *scores_, *largest_, *total_, *rescale_;
+    int n_, q_stride_, sum_stride_;
+    // Per query: itself times scale, its weighted sum of values in this chunk and in those before, its scores in the
+    // step at hand, and the numbers of the softmax.
+    float *queries_, *sums_, *merged_, *scores_, *largest_, *total_, *rescale_, *merged_largest_, *merged_total_;
+    Range seen_[max_tile_queries];
+    bool is_started_[max_tile_queries];
+    const T *values_[kv_step_blocks];
 };
 
 template <class L> void attend_tile(const AttentionTile &tile) {
@@ -255,6 +320,27 @@ template <class L> void attend_tile(const AttentionTile &tile) {
     case KvType::f32: TileAttention<L, float>(tile).run(); break;
     case KvType::f16: TileAttention<L, typename L::F16>(tile).run(); break;
     case KvType::bf16: TileAttention<L, typename L::Bf16>(tile).run(); break;
+    }
+}
+
+template <class L> void merge_tile(const AttentionTile &tile) {
+    const AttentionShape &shape = *tile.shape;
+    const int n_sums = padded_floats(shape.v_head_dim);
+    for (int i = 0; i < tile.n_queries; ++i) {
+        SoftmaxState merged{};
+        for (int chunk = tile.first_chunk; chunk < tile.last_chunk; ++chunk) {
+            const int begin = chunk * kv_chunk_tokens;
+            if (!sees(shape, tile.queries[i].position, begin, begin + kv_chunk_tokens)) continue;
+            const int64_t at = static_cast<int64_t>(chunk - tile.first_chunk) * tile.n_queries + i;
+            float *partial = tile.partials + at * partial_floats(shape);
+            const SoftmaxState state{partial + n_sums, partial + n_sums + 1, partial};
+            if (merged.sums == nullptr) {
+                merged = state;
+            } else {
+                merge_state<L>(merged, state, n_sums);
+            }
+        }
+        write_result<L>(tile.queries[i], merged, shape.v_head_dim);
     }
 }
 

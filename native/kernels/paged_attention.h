@@ -1,8 +1,9 @@
 // Attention over a paged KV cache on the CPU, and writing to that cache.  Plain pointers and shapes; no allocation
 // after a thread's first call of a size.
 //
-// A block holds 32 tokens.  Per layer K is [n_blocks, n_kv_head, 32, head_dim], V [n_blocks, n_kv_head, 32,
-// v_head_dim]. A slot is block * 32 + offset in the block.
+// A block holds 32 tokens.  Per layer K is [n_blocks, n_kv_head, head_dim, 32], so that one load takes a dimension of all
+// tokens and scores need no sum over lanes; V is [n_blocks, n_kv_head, 32, v_head_dim].  A slot is block * 32 + offset in
+// the block.
 //
 // The bits of a row's result depend on its own query, position and keys alone: not on the other rows and sequences, on
 // how a prompt is cut into steps, nor on the number of workers.  (They do depend on the instruction set.)
@@ -18,32 +19,32 @@ inline constexpr int kv_block_tokens = 32;
 enum class KvType { f32, f16, bf16 };
 
 struct AttentionShape {
-    int n_head, n_kv_head;    // n_head is a multiple of n_kv_head; heads [i * group, (i + 1) * group) read kv head i
+    int n_head, n_kv_head; // n_head is a multiple of n_kv_head; heads [i * group, (i + 1) * group) read kv head i
     int head_dim, v_head_dim; // of K (and queries), of V (and the output); any size from 1
-    KvType type;              // of the cache
-    float scale;              // scores are scale * (q . k)
-    float soft_cap = 0.0F;    // c: scores become c * tanh(score / c); 0: not capped
-    int window = 0;           // w: the last w positions, the row's own included; 0: all
+    KvType type; // of the cache
+    float scale; // scores are scale * (q . k)
+    float soft_cap = 0.0F; // c: scores become c * tanh(score / c); 0: not capped
+    int window = 0; // w: the last w positions, the row's own included; 0: all
 };
 
 // One step.  Rows are query tokens, grouped by sequence, in order.
 struct AttentionBatch {
     int n_rows; // real rows; arrays of rows may be longer (padding)
     int n_sequences;
-    const int32_t *row_begin;   // [n_sequences + 1] first row of each sequence
-    const int32_t *n_kv;        // [n_sequences] tokens in the cache once this step's are written; row i of sequence s
-                                // has position n_kv[s] - (row_begin[s + 1] - row_begin[s]) + i
+    const int32_t *row_begin; // [n_sequences + 1] first row of each sequence
+    const int32_t *n_kv; // [n_sequences] tokens in the cache once this step's are written; row i of sequence s
+    // has position n_kv[s] - (row_begin[s + 1] - row_begin[s]) + i
     const int32_t *table_begin; // [n_sequences] first entry of each sequence's block table in `tables`
-    const int32_t *tables;      // block ids
-    const int32_t *slots;       // [n_rows] where each row's K and V go
+    const int32_t *tables; // block ids
+    const int32_t *slots; // [n_rows] where each row's K and V go
 };
 
 struct AttentionData {
     const float *q; // [rows, n_head, head_dim]
     const void *k_pool, *v_pool;
     const float *sinks; // [n_head] a score per head that joins the softmax and has no value; or null
-    float *out;         // [n_out_rows, n_head, v_head_dim]
-    int n_out_rows;     // at least n_rows; the rows after n_rows are padding and become zero
+    float *out; // [n_out_rows, n_head, v_head_dim]
+    int n_out_rows; // at least n_rows; the rows after n_rows are padding and become zero
 };
 
 // Write K and V of one token, k [n_kv_head, head_dim], v [n_kv_head, v_head_dim], to a slot, rounding to nearest even.

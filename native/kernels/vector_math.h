@@ -29,6 +29,18 @@ template <class L> typename L::Vec exponential(typename L::Vec x) {
     return L::zero_where_below(x, lowest, L::mul(e.two_to_n, L::fma(e.slope, e.r, L::set(1.0F))));
 }
 
+// 2^x for x <= 0; zero where that is below the normal numbers.  Relative error below 1.6e-7.
+template <class L> typename L::Vec exponential2(typename L::Vec x) {
+    constexpr float lowest = -126.0F;
+    const auto n = L::round(L::max(x, L::set(lowest)));
+    const auto r = L::sub(x, n); // |r| <= 1/2
+    // 2^r = 1 + r p(r), of the least relative error there.
+    const float factors[] = {0.00967151672F, 0.0555073358F, 0.240222424F, 0.693147004F};
+    auto p = L::set(0.00132647366F);
+    for (float factor : factors) p = L::fma(p, r, L::set(factor));
+    return L::zero_where_below(x, lowest, L::mul(L::power_of_two(n), L::fma(p, r, L::set(1.0F))));
+}
+
 // tanh(x) = (e^2x - 1) / (e^2x + 1), the difference taken without cancellation.
 template <class L> typename L::Vec hyperbolic_tangent(typename L::Vec x) {
     const auto limited = L::min(L::set(20.0F), L::max(L::set(-20.0F), L::add(x, x)));

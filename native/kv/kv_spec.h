@@ -1,7 +1,7 @@
 // What a model keeps per token, and how a pool of blocks lays it out.  Sizes only; the memory is kv_store's.
 //
-// Layout: a block holds the K and V of `block_tokens` tokens in every layer.  Per layer there is one K array
-// [n_blocks, n_kv_head, block_tokens, head_dim] and one V array [n_blocks, n_kv_head, block_tokens, v_head_dim].
+// Layout: a block holds the K and V of `block_tokens` tokens in every layer.  Per layer there is one K array of
+// [n_blocks, n_kv_head] times block_tokens * head_dim values and one V array of as many times block_tokens * v_head_dim.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// The bytes of the paged KV cache: for every layer an array of K and one of V,
-// [n_blocks][n_kv_head][block_tokens][head_dim].
+// The bytes of the paged KV cache: for every layer an array of K and one of V, each [n_blocks][n_kv_head] of the tokens
+// of a block.  How those lie there is a matter of whoever writes and reads them: the stock lowering keeps rows, our own
+// kernels K by dimension (kernels/paged_attention.h).
 #pragma once
 
 #include <memory>
@@ -18,7 +19,8 @@ struct KvLayerSpec {
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
 class KvStore {
   public:
-    // The tensors are seen as matrices [n_blocks * n_kv_head * block_tokens, head_dim]: a row is one token of one head.
+    // The tensors are seen as matrices [n_blocks * n_kv_head * block_tokens, head_dim]: to the stock lowering a row is one
+    // token of one head.
     struct Layer {
         Tensor k, v;
         size_t k_block_bytes, v_block_bytes;

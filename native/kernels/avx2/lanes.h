@@ -17,6 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 8;
+    static constexpr int registers = 16; // of vectors
 
     static Vec widen(__m128i x, F16) { return _mm256_cvtph_ps(x); }
     static Vec widen(__m128i x, Bf16) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
@@ -62,12 +63,6 @@ struct Lanes {
         __m128 found = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
         found = _mm_max_ps(found, _mm_movehl_ps(found, found));
         return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
-    }
-    // Lane i of the result is the sum of the lanes of x[i].
-    static Vec lane_sums(const Vec (&x)[width]) {
-        const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-        const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
-        return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
     }
 };
 

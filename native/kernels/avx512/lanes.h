@@ -17,6 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 16;
+    static constexpr int registers = 32; // of vectors
 
     static __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
     static Vec widen(__m256i x, F16) { return _mm512_cvtph_ps(x); }
@@ -59,25 +60,6 @@ struct Lanes {
         __m128 found = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
         found = _mm_max_ps(found, _mm_movehl_ps(found, found));
         return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
-    }
-    // Lane i of the result is the sum of the lanes of x[i].
-    static Vec lane_sums(const Vec (&x)[width]) {
-        const Vec a = quarter_sums(x[0], x[1], x[2], x[3]), b = quarter_sums(x[4], x[5], x[6], x[7]);
-        const Vec c = quarter_sums(x[8], x[9], x[10], x[11]), d = quarter_sums(x[12], x[13], x[14], x[15]);
-        const Vec ab = join_halves(a, b), cd = join_halves(c, d);
-        return join_halves(ab, cd);
-    }
-
-  private:
-    // In each 128 bits: the sums of those 128 bits of a, b, c, d.
-    static Vec quarter_sums(Vec a, Vec b, Vec c, Vec d) {
-        const __m512d ab = _mm512_castps_pd(add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-        const __m512d cd = _mm512_castps_pd(add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-        return add(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
-    }
-    // Sums of neighbouring 128 bits, those of x before those of y.
-    static Vec join_halves(Vec x, Vec y) {
-        return add(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
     }
 };
 

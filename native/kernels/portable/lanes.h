@@ -17,6 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 4;
+    static constexpr int registers = 16; // of vectors
 
     static float from_bits(uint32_t bits) {
         float value;
@@ -93,10 +94,6 @@ struct Lanes {
         float found = x.lane[0];
         for (int i = 1; i < width; ++i) found = found > x.lane[i] ? found : x.lane[i];
         return found;
-    }
-    // Lane i of the result is the sum of the lanes of x[i].
-    static Vec lane_sums(const Vec (&x)[width]) {
-        return make([&](int i) { return total(x[i]); });
     }
 };
 

@@ -54,7 +54,8 @@ def kv_write(
 ) -> None:
     """Write ``k`` [n_rows, n_kv_head, head_dim] and ``v`` [n_rows, n_kv_head, v_head_dim] to their slots.
 
-    Pools are C-contiguous [n_blocks, n_kv_head, 32, head_dim] of float32, float16, or uint16 with the bits of bf16.
+    Pools are C-contiguous, K [n_blocks, n_kv_head, head_dim, 32] and V [n_blocks, n_kv_head, 32, v_head_dim], of
+    float32, float16, or uint16 with the bits of bf16.
     Values are rounded to nearest, ties to even.  Raises ShapeError, and ValueError for a read-only pool.
     """
 

@@ -1,0 +1,149 @@
+"""The attention kernels by themselves: decoding at long contexts, prompts, shared prefixes.
+
+Times are of one layer, in the process of this script, with the pools spread over more memory than the caches hold; the
+share is of the time that the bytes of K and V alone take at the bandwidth measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from quire._native import kernels
+
+BLOCK = 32
+POOL_BYTES = 400e6
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sequences of ``n_kv`` tokens of which the last ``n_rows`` are new; the first ``n_shared`` are the same blocks."""
+
+    name: str
+    n_head: int
+    n_kv_head: int
+    head_dim: int
+    n_sequences: int = 1
+    n_kv: int = 4096
+    n_rows: int = 1
+    n_shared: int = 0
+
+
+CASES = [
+    Case("decode, 1 stream at 4096 (qwen3-0.6b)", 16, 8, 128),
+    Case("decode, 1 stream at 4096 (llama-3.2-1b)", 32, 8, 64),
+    Case("decode, 8 streams at 1024", 16, 8, 128, n_sequences=8, n_kv=1024),
+    Case("decode, 32 streams at 1088, 1024 shared", 16, 8, 128, n_sequences=32, n_kv=1088, n_shared=1024),
+    Case("decode, 1 stream at 4096, 1 kv head", 8, 1, 128),
+    Case("prompt of 4096 in steps of 512, head size 128", 16, 8, 128, n_rows=512),
+    Case("prompt of 4096 in steps of 512, head size 64", 32, 8, 64, n_rows=512),
+    Case("prompt of 512, head size 128", 16, 8, 128, n_kv=512, n_rows=512),
+]
+
+
+class Layers:
+    """Pools of as many layers as fill the memory, so that none is in a cache when its turn comes."""
+
+    def __init__(self, case: Case, kv_type: str) -> None:
+        self.case = case
+        shared, own = -(-case.n_shared // BLOCK), -(-(case.n_kv - case.n_shared) // BLOCK)
+        n_blocks = 1 + shared + own * case.n_sequences
+        rng = np.random.default_rng(0)
+        ids = [int(i) for i in rng.permutation(np.arange(1, n_blocks))]
+        self.tables = [ids[:shared] + ids[shared + i * own :][:own] for i in range(case.n_sequences)]
+        self.n_blocks = n_blocks
+        head_blocks = (n_blocks, case.n_kv_head)
+        k, v = self._pools(head_blocks, kv_type, rng)
+        n_layer = 1 if case.n_rows > 1 else max(1, int(POOL_BYTES / (k.nbytes + v.nbytes)))
+        self.layers = [(k.copy(), v.copy()) for _ in range(n_layer)]
+        self.q = rng.normal(size=(case.n_sequences * case.n_rows, case.n_head, case.head_dim)).astype(np.float32)
+        # What must be read of K and V, each shared block once.
+        self.read_bytes = (k.nbytes + v.nbytes) / n_blocks * (n_blocks - 1)
+
+    def _pools(
+        self, head_blocks: tuple[int, int], kv_type: str, rng: np.random.Generator
+    ) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]:
+        dim = self.case.head_dim
+        k = rng.normal(size=(*head_blocks, dim, BLOCK)).astype(np.float32)
+        v = rng.normal(size=(*head_blocks, BLOCK, dim)).astype(np.float32)
+        if kv_type == "bf16":
+            return (k.view(np.uint32) >> 16).astype(np.uint16), (v.view(np.uint32) >> 16).astype(np.uint16)
+        kind = np.float16 if kv_type == "f16" else np.float32
+        return k.astype(kind), v.astype(kind)
+
+    def batch(self, n_kv: int) -> kernels.AttentionBatch:
+        case = self.case
+        n = min(case.n_rows, n_kv)
+        slots = [t[p // BLOCK] * BLOCK + p % BLOCK for t in self.tables for p in range(n_kv - n, n_kv)]
+        row_begin = [i * n for i in range(case.n_sequences + 1)]
+        return kernels.AttentionBatch(
+            row_begin=row_begin, n_kv=[n_kv] * case.n_sequences, tables=self.tables, slots=slots
+        )
+
+    def pass_over(self, n_workers: int) -> Callable[[], float]:
+        """A function that attends once with every layer, and gives the multiplications and additions of a layer."""
+        case = self.case
+        steps = range(case.n_rows, case.n_kv + 1, case.n_rows) if case.n_rows > 1 else [case.n_kv]
+        batches = [self.batch(n_kv) for n_kv in steps]
+        seen = sum(n_kv - case.n_rows + (case.n_rows + 1) / 2 for n_kv in steps) * case.n_rows * case.n_sequences
+
+        def run() -> float:
+            for k, v in self.layers:
+                for batch in batches:
+                    kernels.paged_attention(self.q, k, v, batch, scale=case.head_dim**-0.5, n_workers=n_workers)
+            return 4.0 * seen * case.n_head * case.head_dim
+
+        return run
+
+
+def bandwidth(memory: list[npt.NDArray[np.int64]]) -> float:
+    """Bytes a second that a thread for each array reads, all at a time, by looking for the largest number."""
+    threads = [threading.Thread(target=array.max) for array in memory]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(array.nbytes for array in memory) / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Print a line for every case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--kv-dtype", choices=["f32", "f16", "bf16"], default="f16")
+    parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
+    parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
+    options = parser.parse_args()
+    kernels.set_isa(options.isa)
+    print(f"{options.isa}, {options.kv_dtype} cache, {options.threads} threads")
+    print(f"{'':45} {'us/layer':>9} {'GFLOP/s':>8} {'GB/s':>6} {'limit':>6} {'time/limit':>10}")
+    memory = [np.ones(int(POOL_BYTES) // 8 // options.threads, np.int64) for _ in range(options.threads)]
+    for case in CASES:
+        if options.only not in case.name:
+            continue
+        layers = Layers(case, options.kv_dtype)
+        run = layers.pass_over(options.threads)
+        run()
+        times, limits = [], []
+        for _ in range(5):
+            limits.append(bandwidth(memory))
+            begin = time.perf_counter()
+            n_operations = run()
+            times.append((time.perf_counter() - begin) / len(layers.layers))
+        seconds, limit = statistics.median(times), statistics.median(limits)
+        line = f"{case.name:45} {seconds * 1e6:9.1f} {n_operations / seconds / 1e9:8.1f}"
+        if case.n_rows == 1:
+            reached = layers.read_bytes / seconds
+            line += f" {reached / 1e9:6.1f} {limit / 1e9:6.1f} {limit / reached:10.2f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
