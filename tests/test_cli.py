@@ -248,16 +248,23 @@ def _terminal_writer(self: object) -> None:
 
 
 def test_model_options_reach_the_model(quire: Command) -> None:
-    arguments = "-m a.gguf -c 512 -t 3 -ngl all --device CUDA1 --kernels stock --kv-dtype bf16 --load lock"
+    arguments = "-m a.gguf -c 512 -t 3 -C 0x5 -ngl all --device CUDA1 --kernels stock --kv-dtype bf16 --load lock"
     quire("run", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
     options, sizes = quire.opened[0]
     expected = ModelOptions(
-        path="a.gguf", n_ctx=512, threads=3, gpu_layers="all", device="CUDA1", kernels="stock", kv_dtype="bf16",
+        path="a.gguf", n_ctx=512, threads=3, cpu_mask=5, gpu_layers="all", device="CUDA1", kernels="stock", kv_dtype="bf16",
         load="lock",
     )  # fmt: skip
     assert options == expected
     assert options.device_name() == "CUDA1"
     assert sizes == Sizes()
+
+
+@pytest.mark.parametrize("mask", ["0", "0x", "g", "-1", "", "f" * 257])
+def test_bad_masks_are_refused(quire: Command, mask: str) -> None:
+    result = quire("run", "-m", "a", "--cpu-mask", mask, "Tell", llm=FakeLLM([["x"]]))
+    assert result.code == 2
+    assert "hexadecimal" in result.err
 
 
 @pytest.mark.parametrize(

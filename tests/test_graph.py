@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire.errors import InternalError, ShapeError, UnsupportedError
@@ -257,6 +260,84 @@ def test_a_batch_outside_the_store_is_refused() -> None:
             ex.run([1], **(good | change))  # type: ignore[arg-type]
     with pytest.raises(InternalError, match="token ids"):
         ex.run([N_VOCAB], **good)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 20)), max_size=30).map(
+        lambda values: [(size, min(a, b), max(a, b)) for size, a, b in values]
+    )
+)
+def test_values_that_live_at_once_do_not_overlap(values: list[tuple[int, int, int]]) -> None:
+    offsets, total = graph.plan_memory(values)
+    assert all(
+        offset % 64 == 0 and offset + size <= total for offset, (size, _, _) in zip(offsets, values, strict=True)
+    )
+    taken = [(offset, offset + size, *lives) for offset, (size, *lives) in zip(offsets, values, strict=True)]
+    for i, (begin, end, first, last) in enumerate(taken):
+        for other_begin, other_end, other_first, other_last in taken[:i]:
+            if first <= other_last and other_first <= last:
+                assert end <= other_begin or other_end <= begin
+    # No more than all side by side, each padded to 64 bytes.
+    assert total <= sum(-(-size // 64) * 64 for size, _, _ in values)
+
+
+def test_values_that_follow_each_other_share_memory() -> None:
+    _, total = graph.plan_memory([(6400, i, i + 1) for i in range(50)])
+    assert total == 2 * 6400
+
+
+def unusual_trace(weights: dict[str, Array]) -> graph.Trace:
+    """Wiring that looks like what our lowering fuses, but must not be fused or only in part."""
+
+    def w(name: str) -> graph.Weight:
+        return graph.Weight(name, Tensor.from_numpy(weights[name]))
+
+    spec = graph.CacheSpec(n_kv_head=N_KV_HEAD, head_dim=HEAD_DIM, window=0)
+    tracer = graph.Tracer([spec, spec])
+    rope = graph.RopeSpec(n_dims=HEAD_DIM, layout="half", freq_base=BASE)
+    part = graph.RopeSpec(n_dims=HEAD_DIM // 2, layout="interleaved", freq_base=500.0)
+    x = graph.embed(tracer.tokens, w("embd"))
+    for i in range(2):
+        h = graph.rms_norm(x, w(f"{i}.norm"), EPS)
+        q = graph.linear(h, w(f"{i}.q"), w(f"{i}.bias")).heads(N_HEAD)
+        k = graph.linear(h, w(f"{i}.k")).heads(N_KV_HEAD)
+        if i == 0:  # queries and keys are read elsewhere, too; a norm without weight; another rotation
+            q, extra = graph.rope(graph.rms_norm(q, None, EPS), tracer.positions, part), q
+            v = k
+            k = graph.rope(k, tracer.positions, part)
+            a = graph.attend(i, q, k, v, scale=0.3).merge_heads() + extra.merge_heads()
+        else:  # neither norm nor rotation; keys that are not straight from a product
+            a = graph.attend(i, q, k + k, graph.rope(k, tracer.positions, rope), scale=0.2).merge_heads()
+        o = graph.linear(a, w(f"{i}.o"))
+        # The norm is read by more than products; a residual that comes later; a product that is added to itself.
+        y = x + h
+        x = o + (y + graph.linear(h, w(f"{i}.o2")))
+        twice = graph.linear(x, w(f"{i}.o2"))
+        x = x + (twice + twice)
+        # A gate of two different activations, one that is used twice, and one whose sides are one.
+        gate, up = graph.linear(h, w(f"{i}.gate")), graph.linear(x, w(f"{i}.up"))
+        down = graph.linear(graph.glu(gate, up, "silu"), w(f"{i}.down"))
+        again = graph.linear(graph.activate(up, "relu") * graph.glu(up, up, "silu"), w(f"{i}.down"))
+        x = x + graph.soft_cap(down + again, 2.0) * (x * 0.5)
+    x = graph.rms_norm(graph.select_rows(x, tracer.logit_rows), w("norm"), EPS)
+    return tracer.finish(graph.soft_cap(graph.linear(x, w("embd")), 30.0))
+
+
+@pytest.mark.parametrize("repack", ["no", "keep"])
+def test_wiring_that_is_not_fused_equals_stock(repack: str) -> None:
+    weights, tokens = random_weights(3), tokens_of(50)
+    rng = np.random.default_rng(8)
+    weights |= {f"{i}.o2": (rng.standard_normal((DIM, DIM)) / 8).astype(np.float32) for i in range(2)}
+    expected = run_one(executor(unusual_trace(weights), kernels="stock"), tokens)
+    found = run_one(executor(unusual_trace(weights), kernels="cpu", repack=repack), tokens)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_mask_of_processors_needs_our_own_kernels() -> None:
+    ex = executor(trace(random_weights(0), Variant()), kernels="cpu", threads=1, cpus=sorted(os.sched_getaffinity(0)))
+    assert ex.n_nodes > 0
+    with pytest.raises(UnsupportedError, match="a processor mask must go with Quire's own kernels"):
+        executor(trace(random_weights(0), Variant()), kernels="stock", cpus=[0])
 
 
 def weight(*shape: int) -> graph.Weight:

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quire.engine import LLM, AsyncLLM, EngineConfig
-from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
+from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFWriter
 from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
@@ -479,3 +480,12 @@ def test_an_event_loop_that_ends_leaves_nothing_behind():
     asyncio.run(begin())
     wait_until_idle(model)
     asyncio.run(model.close())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
+def test_a_processor_mask_reaches_the_threads() -> None:
+    absent = max(os.sched_getaffinity(0)) + 400
+    with pytest.raises(CapacityError, match="processors of the mask"):
+        LLM(cpu_mask=1 << absent)
+    with pytest.raises(RequestError, match="cpu_mask must be an int from 1"):
+        LLM(cpu_mask=0)

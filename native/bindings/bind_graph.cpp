@@ -4,6 +4,7 @@
 #include "bindings/bindings.h"
 #include "core/error.h"
 #include "graph/graph_executor.h"
+#include "graph/memory_plan.h"
 #include "graph/tracer.h"
 
 namespace quire::bindings {
@@ -193,16 +194,16 @@ void bind_executor(py::module_ &m) {
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
-                         const std::string &kernel_set, int max_rows, int max_sequences,
-                         const std::string &repack_mode) {
-                 const ExecutorOptions options{n_blocks, threads,       kv_dtype(kv),       kernels(kernel_set),
-                                               max_rows, max_sequences, repack(repack_mode)};
+                         const std::string &kernel_set, int max_rows, int max_sequences, const std::string &repack_mode,
+                         std::vector<int> cpus) {
+                 const ExecutorOptions options{n_blocks, threads,       kv_dtype(kv),        kernels(kernel_set),
+                                               max_rows, max_sequences, repack(repack_mode), std::move(cpus)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
-             py::arg("max_sequences") = 32, py::arg("repack") = "keep")
+             py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{})
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
         .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
@@ -213,6 +214,7 @@ void bind_executor(py::module_ &m) {
                                [](const GraphExecutor &self) { return self.uses_own_kernels() ? "cpu" : "stock"; })
         .def_property_readonly("threads", &GraphExecutor::n_threads)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
+        .def_property_readonly("n_nodes", &GraphExecutor::n_nodes)
         .def_property_readonly("memory_bytes",
                                [](const GraphExecutor &self) {
                                    return std::map<std::string, size_t>{{"cache", self.cache_bytes()},
@@ -236,6 +238,15 @@ void bind_executor(py::module_ &m) {
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"));
+    m.def(
+        "plan_memory",
+        [](const std::vector<std::tuple<size_t, int, int>> &values) {
+            std::vector<Lifetime> lifetimes;
+            for (const auto &[size_bytes, first, last] : values) lifetimes.push_back({size_bytes, first, last});
+            MemoryPlan plan = plan_memory(lifetimes);
+            return std::make_pair(plan.offsets, plan.size_bytes);
+        },
+        py::arg("values"));
     m.def(
         "cache_bytes_per_block",
         [](const std::vector<CacheSpec> &cache, const std::string &kv) {

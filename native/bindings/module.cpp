@@ -26,6 +26,7 @@ PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
     auto kernels = submodule("kernels", "CPU kernels on arrays, for tests and benchmarks.");
     bind_kernels(kernels);
     bind_matmul(kernels);
+    bind_rows(kernels);
     auto graph = submodule("graph", "Tracing and running models.");
     bind_graph(graph);
     auto scheduler = submodule("scheduler", "Scheduling on a clock from outside.");

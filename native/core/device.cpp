@@ -212,7 +212,10 @@ Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_t
     if (n_threads_ == 0) n_threads_ = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
     if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not"));
-    if (!is_cpu()) return;
+}
+
+ggml_threadpool *Backend::team() {
+    if (team_ || !is_cpu()) return team_.get();
     ggml_threadpool_params params;
     ggml_threadpool_params_init(&params, n_threads_);
     params.poll = 1; // about a millisecond of spinning between graphs, then sleep: idle threads must not burn cores
@@ -223,6 +226,7 @@ Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_t
     cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(backend_.get(), n_threads_);
     cpu_function<void (*)(ggml_backend_t, ggml_threadpool_t)>("ggml_backend_cpu_set_threadpool")(backend_.get(),
                                                                                                  team_.get());
+    return team_.get();
 }
 
 } // namespace quire

@@ -44,7 +44,7 @@ Device find_device(const std::string &name);
 // A function that the loaded CPU module exports; InternalError if it does not.
 void *cpu_symbol(const char *name);
 
-// A queue of work on a device, with a thread team when it is the CPU: one per decoder.
+// A queue of work on a device: one per decoder.
 class Backend {
   public:
     // n_threads 0: as many as the machine has cores.
@@ -54,7 +54,8 @@ class Backend {
     Device device() const { return device_; }
     int n_threads() const { return n_threads_; }
     ggml_backend *handle() const { return backend_.get(); }
-    ggml_threadpool *team() const { return team_.get(); } // null on other devices
+    // ggml's own thread team, of the CPU only; it starts with the first call.
+    ggml_threadpool *team();
     bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
 
   private:

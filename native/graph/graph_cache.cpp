@@ -15,7 +15,7 @@ void check(ggml_status status) {
 // Plans of all graphs share one work buffer: only one runs at a time.
 class CpuRunner : public GraphRunner {
   public:
-    explicit CpuRunner(const Backend &backend)
+    explicit CpuRunner(Backend &backend)
         : backend_(backend), plan_(reinterpret_cast<decltype(&ggml_graph_plan)>(cpu_symbol("ggml_graph_plan"))),
           compute_(reinterpret_cast<decltype(&ggml_graph_compute)>(cpu_symbol("ggml_graph_compute"))) {}
 
@@ -32,7 +32,7 @@ class CpuRunner : public GraphRunner {
     }
 
   private:
-    const Backend &backend_;
+    Backend &backend_;
     decltype(&ggml_graph_plan) plan_;
     decltype(&ggml_graph_compute) compute_;
     std::map<ggml_cgraph *, ggml_cplan> plans_;
@@ -51,7 +51,7 @@ class DeviceRunner : public GraphRunner {
 
 } // namespace
 
-std::unique_ptr<GraphRunner> make_runner(const Backend &backend) {
+std::unique_ptr<GraphRunner> make_runner(Backend &backend) {
     if (backend.is_cpu()) return std::make_unique<CpuRunner>(backend);
     return std::make_unique<DeviceRunner>(backend);
 }

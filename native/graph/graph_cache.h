@@ -20,7 +20,7 @@ class GraphRunner {
     virtual void plan(const LoweredGraph &graph) = 0; // once per graph, before it runs
     virtual void run(const LoweredGraph &graph) = 0;  // throws Error
 };
-std::unique_ptr<GraphRunner> make_runner(const Backend &backend);
+std::unique_ptr<GraphRunner> make_runner(Backend &backend);
 
 // Invariants: tensors of every graph lie in the one buffer, whose address does not change once frozen; after freeze()
 // no graph is added.

@@ -5,9 +5,12 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "graph/graph_cache.h"
 #include "graph/lower_cpu.h"
 #include "graph/lower_stock.h"
+#include "graph/step_inputs.h"
 #include "kernels/matmul.h"
+#include "kernels/thread_team.h"
 
 namespace quire {
 namespace {
@@ -40,25 +43,70 @@ GraphLimits limits_for(const ExecutorOptions &options, bool own) {
 
 } // namespace
 
+struct OwnProgram {
+    std::unique_ptr<PackedModel> packed; // null without kernels that read it
+    CpuMatrices matrices;
+    CpuProgram program;
+    ThreadTeam team;
+
+    OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
+        : packed(options.repack != Repack::no && has_packed_matmul()
+                     ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads)
+                     : nullptr),
+          matrices(packed.get()), program(lower_cpu({trace, store, matrices, limits})),
+          team(options.n_threads, options.cpus) {}
+};
+
+struct StockGraphs {
+    GraphBuckets buckets;
+    GraphCache cache;
+    StepInputs inputs;
+    std::vector<float> logits; // on devices whose memory is not the host's
+
+    StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits)
+        : buckets(limits), cache(backend, make_runner(backend)) {
+        cache.fill(trace, StockLowering(store), buckets.keys());
+    }
+
+    const float *run(const StepBatch &batch) {
+        int n_kv = 0;
+        for (int32_t n : batch.n_kv) n_kv += n;
+        const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
+        const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
+        inputs.fill(graph, batch, kv_store_block_tokens);
+        cache.run(graph);
+        if (ggml_backend_buffer_is_host(graph.logits->buffer)) return static_cast<const float *>(graph.logits->data);
+        logits.resize(batch.logit_rows.size() * static_cast<size_t>(graph.logits->ne[0]));
+        ggml_backend_tensor_get(graph.logits, logits.data(), 0, logits.size() * sizeof(float));
+        return logits.data();
+    }
+};
+
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
       store_(layer_specs(trace_), options.kv_dtype, options.n_blocks, device), max_sequences_(options.max_sequences),
-      cpu_step_(own_kernels(options.kernels, backend_) ? std::make_unique<CpuStep>(trace_.operations.size()) : nullptr),
-      packed_(cpu_step_ && options.repack != Repack::no && has_packed_matmul()
-                  ? std::make_unique<PackedModel>(trace_, options.repack, backend_.n_threads())
-                  : nullptr),
-      buckets_(limits_for(options, cpu_step_ != nullptr)),
-      graphs_(std::make_unique<GraphCache>(backend_, make_runner(backend_))) {
-    std::unique_ptr<Lowering> lowering;
-    if (cpu_step_) {
-        lowering = std::make_unique<CpuLowering>(store_, *cpu_step_, packed_.get());
-    } else {
-        lowering = std::make_unique<StockLowering>(store_);
+      limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
+    if (own_kernels(options.kernels, backend_)) {
+        ExecutorOptions counted = options;
+        counted.n_threads = backend_.n_threads();
+        own_ = std::make_unique<OwnProgram>(trace_, store_, counted, CpuProgramLimits{max_rows(), max_logit_rows()});
+        return;
     }
-    graphs_->fill(trace_, *lowering, buckets_.keys());
+    if (!options.cpus.empty()) {
+        throw UnsupportedError("executor",
+                               "a processor mask must go with Quire's own kernels but they are not in use here");
+    }
+    stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_);
 }
 
 GraphExecutor::~GraphExecutor() = default;
+
+size_t GraphExecutor::compute_bytes() const {
+    return own_ ? own_->program.size_bytes() : stock_->cache.compute_bytes();
+}
+size_t GraphExecutor::packed_bytes() const { return own_ && own_->packed ? own_->packed->size_bytes() : 0; }
+size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }
+size_t GraphExecutor::n_nodes() const { return own_ ? own_->program.n_nodes() : 0; }
 
 // The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.
 void GraphExecutor::check(const StepBatch &batch) const {
@@ -96,17 +144,7 @@ void GraphExecutor::check(const StepBatch &batch) const {
 
 const float *GraphExecutor::run(const StepBatch &batch) {
     check(batch);
-    int n_kv = 0;
-    for (int32_t n : batch.n_kv) n_kv += n;
-    int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
-    const LoweredGraph &graph = graphs_->get(buckets_.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
-    inputs_.fill(graph, batch, block_tokens());
-    if (cpu_step_) cpu_step_->begin(batch);
-    graphs_->run(graph);
-    if (ggml_backend_buffer_is_host(graph.logits->buffer)) return static_cast<const float *>(graph.logits->data);
-    logits_.resize(batch.logit_rows.size() * static_cast<size_t>(trace_.n_vocab));
-    ggml_backend_tensor_get(graph.logits, logits_.data(), 0, logits_.size() * sizeof(float));
-    return logits_.data();
+    return own_ ? own_->program.run(batch, own_->team) : stock_->run(batch);
 }
 
 } // namespace quire

@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "graph/executor.h"
-#include "graph/graph_cache.h"
 #include "graph/graph_key.h"
 #include "graph/packed_model.h"
-#include "graph/step_inputs.h"
 
 namespace quire {
 
@@ -22,10 +20,11 @@ struct ExecutorOptions {
     int max_rows;      // tokens of a step
     int max_sequences; // of a step
     Repack repack;     // weights that our own products read
+    std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
 };
 
-// What the CPU lowering's nodes read: one step's batch, and a counter of handed-out work per node.
-struct CpuStep;
+struct OwnProgram;  // of our own kernels, with its matrices and its threads
+struct StockGraphs; // of ggml's operators, one for each padded size
 
 class GraphExecutor : public Executor {
   public:
@@ -34,20 +33,21 @@ class GraphExecutor : public Executor {
     ~GraphExecutor() override;
 
     int n_vocab() const override { return static_cast<int>(trace_.n_vocab); }
-    int max_rows() const override { return buckets_.limits().max_rows; }
-    int max_logit_rows() const override { return buckets_.limits().max_logit_rows; }
+    int max_rows() const override { return limits_.max_rows; }
+    int max_logit_rows() const override { return limits_.max_logit_rows; }
     int max_sequences() const override { return max_sequences_; }
-    int max_kv_tokens() const override { return buckets_.limits().max_kv_tokens; }
+    int max_kv_tokens() const override { return limits_.max_kv_tokens; }
     int n_blocks() const override { return store_.n_blocks(); }
     int block_tokens() const override { return kv_store_block_tokens; }
     void copy_block(int from, int to) override { store_.copy_block(from, to); }
     const float *run(const StepBatch &batch) override;
 
     size_t cache_bytes() const { return store_.size_bytes(); }
-    size_t compute_bytes() const { return graphs_->compute_bytes(); }
-    size_t packed_bytes() const { return packed_ ? packed_->size_bytes() : 0; }
-    size_t n_graphs() const { return graphs_->n_graphs(); }
-    bool uses_own_kernels() const { return cpu_step_ != nullptr; }
+    size_t compute_bytes() const;
+    size_t packed_bytes() const;
+    size_t n_graphs() const; // a program of our own serves all sizes: 1
+    size_t n_nodes() const;  // of the program of our own; 0 where there is none
+    bool uses_own_kernels() const { return own_ != nullptr; }
     int n_threads() const { return backend_.n_threads(); }
 
   private:
@@ -56,12 +56,9 @@ class GraphExecutor : public Executor {
     Backend backend_;
     KvStore store_;
     int max_sequences_;
-    std::unique_ptr<CpuStep> cpu_step_; // null with stock kernels
-    std::unique_ptr<PackedModel> packed_; // null without kernels that read it
-    GraphBuckets buckets_;
-    std::unique_ptr<GraphCache> graphs_;
-    StepInputs inputs_;
-    std::vector<float> logits_; // on devices whose memory is not the host's
+    GraphLimits limits_;
+    std::unique_ptr<OwnProgram> own_; // one of both
+    std::unique_ptr<StockGraphs> stock_;
 };
 
 } // namespace quire

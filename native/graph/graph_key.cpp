@@ -24,24 +24,15 @@ int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
 } // namespace
 
 GraphBuckets::GraphBuckets(GraphLimits limits) : limits_(limits) {
-    if (limits.max_rows < 1 || limits.max_logit_rows < 1 || limits.max_kv_tokens < 0) {
+    if (limits.max_rows < 1 || limits.max_logit_rows < 1 || limits.max_kv_tokens < 1) {
         throw ShapeError("graph", cat("limits must be positive but are ", limits.max_rows, " rows, ",
-                                      limits.max_logit_rows, " logit rows"));
+                                      limits.max_logit_rows, " logit rows, ", limits.max_kv_tokens, " cached tokens"));
     }
-    if (limits.max_kv_tokens == 0) {
-        tokens_ =
-            up_to({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096},
-                  limits.max_rows);
-        rows_ = up_to({1, 8, 32, 64}, limits.max_logit_rows);
-        kv_ = {0};
-    } else {
-        // Graphs multiply with the third size, so the steps are wider.
-        tokens_ = up_to({1, 4, 16, 64, 256, 1024, 4096}, limits.max_rows);
-        rows_ = up_to({1, 16}, limits.max_logit_rows);
-        kv_ = {};
-        for (int64_t size = 256; size < limits.max_kv_tokens; size *= 4) kv_.push_back(static_cast<int>(size));
-        kv_.push_back(limits.max_kv_tokens);
-    }
+    // Graphs multiply with the third size, so the steps are wide.
+    tokens_ = up_to({1, 4, 16, 64, 256, 1024, 4096}, limits.max_rows);
+    rows_ = up_to({1, 16}, limits.max_logit_rows);
+    for (int64_t size = 256; size < limits.max_kv_tokens; size *= 4) kv_.push_back(static_cast<int>(size));
+    kv_.push_back(limits.max_kv_tokens);
 }
 
 std::vector<int> GraphBuckets::row_sizes(int n_tokens) const {
@@ -69,8 +60,7 @@ std::vector<GraphKey> GraphBuckets::keys() const {
 GraphKey GraphBuckets::fit(int n_tokens, int n_rows, int n_kv) const {
     int tokens = smallest(tokens_, n_tokens, "tokens");
     int rows = smallest(row_sizes(tokens), n_rows, "logit rows");
-    int kv = limits_.max_kv_tokens == 0 ? 0 : smallest(kv_, n_kv, "cached tokens");
-    return {tokens, rows, kv};
+    return {tokens, rows, smallest(kv_, n_kv, "cached tokens")};
 }
 
 } // namespace quire

@@ -10,10 +10,10 @@ namespace quire {
 struct GraphLimits {
     int max_rows;       // tokens of a step
     int max_logit_rows; // rows of a step whose logits are wanted
-    int max_kv_tokens;  // cached tokens of a step's sequences together; 0 where attention reads block tables
+    int max_kv_tokens;  // cached tokens of a step's sequences together; 0: no limit, as block tables are data
 };
 
-// Padded sizes: every step runs in the smallest graph that holds it.
+// Padded sizes, for limits that have max_kv_tokens: every step runs in the smallest graph that holds it.
 class GraphBuckets {
   public:
     explicit GraphBuckets(GraphLimits limits);

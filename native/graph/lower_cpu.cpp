@@ -1,80 +1,17 @@
 #include "graph/lower_cpu.h"
 
+#include <map>
+#include <optional>
+
 #include "core/error.h"
-#include "kernels/matmul.h"
+#include "graph/cpu_nodes.h"
+#include "graph/moe_node.h"
 
 namespace quire {
 namespace {
 
-// What one pair of nodes (write, attend) of one graph needs.
-struct AttentionNode {
-    AttentionShape shape;
-    const CpuStep *step;
-    std::atomic<int> *next;
-    void *k_pool, *v_pool;
-    const float *sinks;
-};
-
-const float *floats(const ggml_tensor *tensor) { return static_cast<const float *>(tensor->data); }
-
-// Sources: the K pool (whose view the node is), k, v.
-void write_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
-    const auto &node = *static_cast<const AttentionNode *>(data);
-    kv_write(node.shape, node.step->batch, floats(dst->src[1]), floats(dst->src[2]), node.k_pool, node.v_pool, worker,
-             n_workers);
-}
-
-// Sources: q, and the write node for the order.
-void attend_node(ggml_tensor *dst, int, int, void *data) {
-    const auto &node = *static_cast<const AttentionNode *>(data);
-    AttentionData arrays{};
-    arrays.q = floats(dst->src[0]);
-    arrays.k_pool = node.k_pool;
-    arrays.v_pool = node.v_pool;
-    arrays.sinks = node.sinks;
-    arrays.out = static_cast<float *>(dst->data);
-    arrays.n_out_rows = static_cast<int>(dst->ne[2]);
-    paged_attention(node.shape, node.step->batch, arrays, *node.next);
-}
-
-// What a product or look-up needs.
-struct MatrixNode {
-    PackedWeights weights;
-    const CpuStep *step;
-    Lead lead;
-    std::atomic<int> *next;
-};
-
-// Source: the activations [n, n_in].
-void round_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
-    const auto &node = *static_cast<const MatrixNode *>(data);
-    QuantizedRows to{dst->src[0]->ne[0], static_cast<uint8_t *>(dst->data)};
-    quantize_rows(floats(dst->src[0]), node.step->n_real(node.lead), worker, n_workers, to);
-}
-
-// Source: the activations, rounded or (few rows) as they are.  Rows behind the real ones keep what is there.
-void product_node(ggml_tensor *dst, int, int n_workers, void *data) {
-    const auto &node = *static_cast<const MatrixNode *>(data);
-    const bool raw = dst->src[0]->type == GGML_TYPE_F32;
-    Matmul matmul{node.weights,
-                  raw ? floats(dst->src[0]) : nullptr,
-                  {node.weights.n_in, static_cast<uint8_t *>(dst->src[0]->data)},
-                  node.step->n_real(node.lead),
-                  static_cast<float *>(dst->data)};
-    packed_matmul(matmul, *node.next, n_workers);
-}
-
-// Source: ids.
-void embed_node(ggml_tensor *dst, int worker, int n_workers, void *data) {
-    const auto &node = *static_cast<const MatrixNode *>(data);
-    const auto *ids = static_cast<const int32_t *>(dst->src[0]->data);
-    for (int row = worker; row < node.step->n_real(node.lead); row += n_workers)
-        unpack_row(node.weights, ids[row], static_cast<float *>(dst->data) + row * node.weights.n_in);
-}
-
-// The kernels read dense rows; ggml copies only what is not dense already.
-ggml_tensor *dense(GraphBuild &build, ggml_tensor *x) {
-    return ggml_is_contiguous(x) ? x : ggml_cont(build.context(), x);
+const float *floats(const WeightRef &weight) {
+    return weight ? reinterpret_cast<const float *>(weight->tensor.data()) : nullptr;
 }
 
 KvType kv_type(DType dtype) {
@@ -86,71 +23,283 @@ KvType kv_type(DType dtype) {
     }
 }
 
+int64_t size_of(const TraceShape &shape) {
+    int64_t n = 1;
+    for (int64_t dim : shape.rest) n *= dim;
+    return n;
+}
+
+class CpuLowering {
+  public:
+    explicit CpuLowering(const CpuProgramInputs &inputs)
+        : in_(inputs), operations_(inputs.trace.operations), matrices_(inputs.matrices), values_(operations_.size()),
+          norms_(operations_.size()), done_(operations_.size(), false), head_steps_(operations_.size(), false),
+          users_(operations_.size()) {
+        for (size_t i = 0; i < operations_.size(); ++i)
+            for (int input : operations_[i].inputs) users_[at(input)].push_back(static_cast<int>(i));
+        users_[at(in_.trace.output)].push_back(-1);
+        for (size_t i = 0; i < operations_.size(); ++i) {
+            if (!std::holds_alternative<op::Attend>(operations_[i].kind)) continue;
+            for (size_t which : {0, 1}) mark_head_steps(static_cast<int>(i), which);
+        }
+    }
+
+    CpuProgram lower() {
+        for (size_t i = 0; i < operations_.size(); ++i)
+            if (!done_[i]) std::visit([&](const auto &kind) { lower(static_cast<int>(i), kind); }, operations_[i].kind);
+        program_.finish(value(in_.trace.output), in_.limits);
+        return std::move(program_);
+    }
+
+  private:
+    static size_t at(int i) { return static_cast<size_t>(i); }
+    const Operation &operation(int i) const { return operations_[at(i)]; }
+    template <class Kind> const Kind *as(int i) const { return std::get_if<Kind>(&operation(i).kind); }
+    int input(int i, size_t which = 0) const { return operation(i).inputs[which]; }
+    CpuValue *value(int i) const { return values_[at(i)]; }
+    Lead lead(int i) const { return operation(i).shape.lead; }
+    std::optional<int> only_user(int i) const {
+        if (users_[at(i)].size() != 1 || users_[at(i)][0] < 0) return std::nullopt;
+        return users_[at(i)][0];
+    }
+    CpuValue *new_value(int i) { return values_[at(i)] = program_.floats(lead(i), size_of(operation(i).shape)); }
+
+    // Step inputs are read from the batch.
+    void lower(int, const op::Tokens &) {}
+    void lower(int, const op::Positions &) {}
+    void lower(int, const op::LogitRows &) {}
+
+    void lower(int i, const op::Embed &o) {
+        CpuValue *out = new_value(i);
+        program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), out), {out});
+    }
+
+    void lower(int i, const op::Reshape &) { values_[at(i)] = value(input(i)); }
+
+    // Left to the products that read it, or to the attention whose heads it norms.
+    void lower(int i, const op::RmsNorm &o) {
+        const RowNorm norm{floats(o.weight), o.eps, operation(i).shape.rest.back()};
+        bool only_products = operation(i).shape.rest.size() == 1;
+        for (int user : users_[at(i)]) only_products = only_products && user >= 0 && as<op::Linear>(user) != nullptr;
+        if (only_products) {
+            norms_[at(i)] = norm;
+            values_[at(i)] = value(input(i));
+            return;
+        }
+        if (head_steps_[at(i)]) {
+            values_[at(i)] = value(input(i));
+            return;
+        }
+        CpuValue *x = value(input(i)), *out = new_value(i);
+        program_.add(std::make_unique<NormNode>(x, norm, out), {x, out});
+    }
+
+    void lower(int i, const op::Rope &o) {
+        if (head_steps_[at(i)]) {
+            values_[at(i)] = value(input(i));
+            return;
+        }
+        const auto &rest = operation(i).shape.rest;
+        CpuValue *x = value(input(i)), *out = new_value(i);
+        const HeadSteps steps{out, static_cast<int>(rest[0]), static_cast<int>(rest[1]), std::nullopt,
+                              rotation(o.spec)};
+        program_.add(std::make_unique<HeadsNode>(x, steps), {x, out, steps.rotation->table});
+    }
+
+    // Norm and rotation of the heads of queries or keys are done in place where attention begins, if nobody else reads what
+    // they change and a product has made it.
+    void mark_head_steps(int attend, size_t which) {
+        int next = attend, i = input(attend, which);
+        std::vector<int> steps;
+        auto single = [&](int step) { return only_user(step) == next; };
+        auto take = [&](int step) {
+            steps.push_back(step);
+            next = step;
+            i = input(step);
+        };
+        if (as<op::Rope>(i) != nullptr && single(i)) take(i);
+        if (as<op::RmsNorm>(i) != nullptr && single(i)) take(i);
+        while (as<op::Reshape>(i) != nullptr && single(i)) {
+            next = i;
+            i = input(i);
+        }
+        if (as<op::Linear>(i) == nullptr || !single(i)) return;
+        for (int step : steps) head_steps_[at(step)] = true;
+    }
+
+    HeadSteps head_steps(int i) {
+        const auto &rest = operation(i).shape.rest;
+        HeadSteps steps{value(i), static_cast<int>(rest[0]), static_cast<int>(rest[1]), std::nullopt, std::nullopt};
+        if (const auto *rope = as<op::Rope>(i); rope != nullptr && head_steps_[at(i)]) {
+            steps.rotation = rotation(rope->spec);
+            i = input(i);
+        }
+        if (const auto *norm = as<op::RmsNorm>(i); norm != nullptr && head_steps_[at(i)])
+            steps.norm = RowNorm{floats(norm->weight), norm->eps, rest[1]};
+        return steps;
+    }
+
+    // One table per kind of rotation, for all layers.
+    Rotation rotation(const RopeSpec &spec) {
+        for (const auto &[known, table] : tables_) {
+            if (known == spec) return {table, spec.n_dims, spec.layout};
+        }
+        CpuValue *table = program_.floats(Lead::tokens, 2 * int64_t{spec.n_dims});
+        program_.add(std::make_unique<RotationTableNode>(spec, table), {table});
+        tables_.emplace_back(spec, table);
+        return {table, spec.n_dims, spec.layout};
+    }
+
+    void lower(int i, const op::Attend &o) {
+        const CacheSpec &spec = in_.trace.cache[at(o.layer)];
+        const KvStore::Layer &layer = in_.store.layer(o.layer);
+        const int n_head = static_cast<int>(operation(input(i)).shape.rest[0]);
+        const AttentionShape shape{n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.dtype()),
+                                   o.scale, o.soft_cap,     spec.window};
+        const HeadSteps q = head_steps(input(i, 0)), k = head_steps(input(i, 1));
+        CpuValue *v = value(input(i, 2)), *out = new_value(i);
+        std::vector<CpuValue *> used{q.x, k.x, v};
+        for (const HeadSteps &steps : {q, k})
+            if (steps.rotation) used.push_back(steps.rotation->table);
+        auto cache = std::make_unique<CacheNode>(shape, q, k, v);
+        cache->set_pools(layer.k.data(), layer.v.data());
+        program_.add(std::move(cache), used);
+        AttentionData data{};
+        data.k_pool = layer.k.data();
+        data.v_pool = layer.v.data();
+        data.sinks = floats(o.sinks);
+        program_.add(std::make_unique<AttendNode>(shape, data, q.x, out), {q.x, out});
+    }
+
+    // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.
+    CpuValue *activations(int source, const Matrix *matrix) {
+        const std::optional<RowNorm> &norm = norms_[at(source)];
+        if (matrix->form() == RowForm::floats && !norm) return value(source);
+        for (const Rounded &known : rounded_)
+            if (known.source == source && known.matrix->reads_as(*matrix)) return known.value;
+        CpuValue *x = value(source), *out = program_.value(lead(source), matrix->x_row_bytes());
+        program_.add(std::make_unique<RoundNode>(x, norm, matrix, out), {x, out});
+        rounded_.push_back({source, matrix, out});
+        return out;
+    }
+
+    ProductNode::Part part(int linear, CpuValue *out) {
+        const auto &o = *as<op::Linear>(linear);
+        const Matrix *matrix = matrices_.find(o.weight);
+        done_[at(linear)] = true;
+        return {matrix, activations(input(linear), matrix), floats(o.bias), out};
+    }
+
+    void add_product(Lead lead, std::vector<ProductNode::Part> parts, CpuValue *residual,
+                     std::optional<Activation> activation = std::nullopt) {
+        std::vector<CpuValue *> used;
+        for (const ProductNode::Part &each : parts) used.insert(used.end(), {each.x, each.out});
+        if (residual != nullptr) used.push_back(residual);
+        program_.add(std::make_unique<ProductNode>(lead, std::move(parts), residual, activation), used);
+    }
+
+    // The Glu whose gate or up side this product is and nothing else, both products being of the same activations.
+    std::optional<int> gate_of(int linear) const {
+        const std::optional<int> user = only_user(linear);
+        if (!user || as<op::Glu>(*user) == nullptr) return std::nullopt;
+        const int gate = input(*user, 0), up = input(*user, 1);
+        const bool fits = gate != up && as<op::Linear>(gate) && as<op::Linear>(up) && only_user(gate) &&
+                          only_user(up) && input(gate) == input(up);
+        return fits ? user : std::nullopt;
+    }
+
+    // The sum with an earlier value that this product goes into and nothing else.
+    std::optional<int> sum_of(int linear) const {
+        const std::optional<int> user = only_user(linear);
+        if (!user || as<op::Add>(*user) == nullptr || input(*user, 0) == input(*user, 1)) return std::nullopt;
+        const int other = input(*user, input(*user, 0) == linear ? 1 : 0);
+        const bool known = other < linear && value(other) != nullptr && !norms_[at(other)];
+        return known ? user : std::nullopt;
+    }
+
+    void lower(int i, const op::Linear &) {
+        if (const std::optional<int> glu = gate_of(i)) {
+            const int gate = input(*glu, 0), up = input(*glu, 1);
+            CpuValue *out = values_[at(*glu)] = program_.floats(lead(i), size_of(operation(i).shape));
+            CpuValue *second = program_.floats(lead(i), size_of(operation(i).shape));
+            std::vector<ProductNode::Part> parts{part(gate, out), part(up, second)};
+            add_product(lead(i), std::move(parts), nullptr, as<op::Glu>(*glu)->activation);
+            done_[at(*glu)] = true;
+        } else if (const std::optional<int> sum = sum_of(i)) {
+            const int other = input(*sum, input(*sum, 0) == i ? 1 : 0);
+            CpuValue *out = values_[at(*sum)] = program_.floats(lead(i), size_of(operation(i).shape));
+            add_product(lead(i), {part(i, out)}, value(other));
+            done_[at(*sum)] = true;
+        } else {
+            std::vector<ProductNode::Part> parts;
+            for (int user : users_[at(input(i))])
+                if (user >= i && as<op::Linear>(user) && !done_[at(user)] && !gate_of(user) &&
+                    (user == i || !sum_of(user)))
+                    parts.push_back(part(user, new_value(user)));
+            add_product(lead(i), std::move(parts), nullptr);
+        }
+    }
+
+    void add_elements(int i, ElementStep step) {
+        CpuValue *a = value(input(i)), *b = operation(i).inputs.size() > 1 ? value(input(i, 1)) : nullptr;
+        CpuValue *out = new_value(i);
+        std::vector<CpuValue *> used{a, out};
+        if (b != nullptr) used.push_back(b);
+        program_.add(std::make_unique<ElementNode>(step, a, b, out), used);
+    }
+    void lower(int i, const op::Glu &o) { add_elements(i, {ElementStep::Kind::gate, 0.0F, o.activation}); }
+    void lower(int i, const op::Activate &o) { add_elements(i, {ElementStep::Kind::activate, 0.0F, o.activation}); }
+    void lower(int i, const op::SoftCap &o) { add_elements(i, {ElementStep::Kind::soft_cap, o.cap}); }
+    void lower(int i, const op::Add &) { add_elements(i, {ElementStep::Kind::add}); }
+    void lower(int i, const op::Multiply &) { add_elements(i, {ElementStep::Kind::multiply}); }
+    void lower(int i, const op::Scale &o) { add_elements(i, {ElementStep::Kind::scale, o.factor}); }
+
+    void lower(int i, const op::SelectRows &) {
+        CpuValue *x = value(input(i)), *out = new_value(i);
+        program_.add(std::make_unique<SelectRowsNode>(x, out), {x, out});
+    }
+
+    void lower(int i, const op::Moe &o) {
+        const ExpertMatrices experts{matrices_.experts(o.gate), matrices_.experts(o.up), matrices_.experts(o.down)};
+        const Matrix *router = matrices_.find(o.router), *gate = experts.gate.front(), *up = experts.up.front();
+        const Matrix *down = experts.down.front();
+        const int64_t used = o.spec.n_used, float_bytes = sizeof(float);
+        auto gathered = [&](const Matrix *matrix) { return program_.value(lead(i), matrix->x_row_bytes(), used); };
+        MoeNode::Values v{};
+        v.x = value(input(i));
+        v.scores = program_.floats(lead(i), router->n_out);
+        add_product(lead(i), {{router, activations(input(i), router), nullptr, v.scores}}, nullptr);
+        v.for_gate = gathered(gate);
+        v.for_up = up->reads_as(*gate) ? v.for_gate : gathered(up);
+        v.gate = program_.value(lead(i), gate->n_out * float_bytes, used);
+        v.up = program_.value(lead(i), gate->n_out * float_bytes, used);
+        v.rounded = gathered(down);
+        v.down = program_.value(lead(i), down->n_out * float_bytes, used);
+        v.out = new_value(i);
+        program_.add(std::make_unique<MoeNode>(o.spec, experts, v),
+                     {v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out});
+    }
+
+    struct Rounded {
+        int source;
+        const Matrix *matrix;
+        CpuValue *value;
+    };
+    const CpuProgramInputs &in_;
+    const std::vector<Operation> &operations_;
+    CpuMatrices &matrices_;
+    CpuProgram program_;
+    std::vector<CpuValue *> values_;               // by operation
+    std::vector<std::optional<RowNorm>> norms_;    // by operation: the norm that is left to its readers
+    std::vector<bool> done_;                       // by operation
+    std::vector<bool> head_steps_;                 // by operation: norms and rotations that attention begins with
+    std::vector<std::vector<int>> users_;          // by operation; -1: the caller
+    std::vector<Rounded> rounded_;
+    std::vector<std::pair<RopeSpec, CpuValue *>> tables_;
+};
+
 } // namespace
 
-void CpuStep::begin(const StepBatch &from) {
-    batch.n_rows = static_cast<int>(from.tokens.size());
-    n_logit_rows = static_cast<int>(from.logit_rows.size());
-    batch.n_sequences = static_cast<int>(from.n_kv.size());
-    batch.row_begin = from.row_begin.data();
-    batch.n_kv = from.n_kv.data();
-    batch.table_begin = from.table_begin.data();
-    batch.tables = from.tables.data();
-    batch.slots = from.slots.data();
-    for (std::atomic<int> &counter : next) counter.store(0, std::memory_order_relaxed);
-}
-
-ggml_tensor *CpuLowering::attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const {
-    ggml_context *ctx = build.context();
-    const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
-    const KvStore::Layer &layer = store().layer(operation.layer);
-    int n_head = static_cast<int>(inputs.q->ne[1]);
-    auto node = std::make_shared<AttentionNode>(
-        AttentionNode{{n_head, spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(store().dtype()),
-                       operation.scale, operation.soft_cap, spec.window},
-                      &step_,
-                      &step_.next[build.values.size()],
-                      layer.k.data(),
-                      layer.v.data(),
-                      operation.sinks ? floats(operation.sinks->tensor.handle()) : nullptr});
-    build.out.node_data.push_back(node);
-    ggml_tensor *to_write[] = {dense(build, inputs.k), dense(build, inputs.v)};
-    ggml_tensor *written =
-        ggml_custom_inplace(ctx, layer.k.handle(), to_write, 2, write_node, GGML_N_TASKS_MAX, node.get());
-    ggml_tensor *to_read[] = {dense(build, inputs.q), written};
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, spec.v_head_dim, n_head, build.out.key.n_tokens, 1, to_read, 2,
-                          attend_node, GGML_N_TASKS_MAX, node.get());
-}
-
-ggml_tensor *CpuLowering::embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const {
-    const PackedWeights *weights = packed(operation.weight);
-    if (weights == nullptr) return StockLowering::embed(build, operation, tokens);
-    auto node = std::make_shared<MatrixNode>(MatrixNode{*weights, &step_, Lead::tokens, nullptr});
-    build.out.node_data.push_back(node);
-    return ggml_custom_4d(build.context(), GGML_TYPE_F32, weights->n_in, tokens->ne[0], 1, 1, &tokens, 1, embed_node,
-                          GGML_N_TASKS_MAX, node.get());
-}
-
-ggml_tensor *CpuLowering::rounded(GraphBuild &build, Lead lead, ggml_tensor *x) const {
-    ggml_tensor *&found = build.rounded[x];
-    if (found != nullptr) return found;
-    ggml_tensor *source = dense(build, x);
-    if (x->ne[1] <= max_raw_rows) return found = source;
-    auto node = std::make_shared<MatrixNode>(MatrixNode{{}, &step_, lead, nullptr});
-    build.out.node_data.push_back(node);
-    return found = ggml_custom_4d(build.context(), GGML_TYPE_I8, QuantizedRows::row_bytes(x->ne[0]), x->ne[1], 1, 1,
-                                  &source, 1, round_node, GGML_N_TASKS_MAX, node.get());
-}
-
-ggml_tensor *CpuLowering::product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const {
-    const PackedWeights *weights = packed(std::get<op::Linear>(operation.kind).weight);
-    if (weights == nullptr) return StockLowering::product(build, operation, x);
-    const Lead lead = operation.shape.lead;
-    auto node = std::make_shared<MatrixNode>(MatrixNode{*weights, &step_, lead, &step_.next[build.values.size()]});
-    build.out.node_data.push_back(node);
-    ggml_tensor *source = weights->is_float() ? dense(build, x) : rounded(build, lead, x);
-    return ggml_custom_4d(build.context(), GGML_TYPE_F32, weights->n_out, x->ne[1], 1, 1, &source, 1, product_node,
-                          GGML_N_TASKS_MAX, node.get());
-}
+CpuProgram lower_cpu(const CpuProgramInputs &inputs) { return CpuLowering(inputs).lower(); }
 
 } // namespace quire

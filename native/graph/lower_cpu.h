@@ -1,46 +1,22 @@
-// Our own kernels on the CPU, as custom nodes; operations without one are left to the stock lowering.
+// From a trace to a program of our own kernels on the CPU, fused where that saves passes over memory or over the team of
+// threads: norms with the rounding that products want; products of the same activations with each other, with biases,
+// residuals and gates; norms and rotations of heads with the write to the cache.  Fusing changes no bit of a result.
 #pragma once
 
-#include <atomic>
-#include <memory>
-#include <vector>
-
-#include "graph/executor.h"
-#include "graph/lower_stock.h"
-#include "graph/packed_model.h"
-#include "kernels/paged_attention.h"
+#include "graph/cpu_matrices.h"
+#include "graph/cpu_program.h"
+#include "kv/kv_store.h"
 
 namespace quire {
 
-// What the custom nodes of all graphs read.  Filled before each run; block tables and lengths are data, so they are in
-// no graph's key.
-struct CpuStep {
-    explicit CpuStep(size_t n_operations) : next(n_operations) {}
-    void begin(const StepBatch &batch);
-    int n_real(Lead lead) const { return lead == Lead::tokens ? batch.n_rows : n_logit_rows; }
-
-    AttentionBatch batch{};
-    int n_logit_rows = 0;
-    std::vector<std::atomic<int>> next; // by operation: the next piece of work to hand out
+struct CpuProgramInputs {
+    const Trace &trace;
+    const KvStore &store;
+    CpuMatrices &matrices;
+    CpuProgramLimits limits;
 };
 
-class CpuLowering : public StockLowering {
-  public:
-    // `packed`: the matrices that our own products read; null where there are none.
-    CpuLowering(const KvStore &store, CpuStep &step, const PackedModel *packed)
-        : StockLowering(store), step_(step), packed_(packed) {}
-    bool needs_kv_bucket() const override { return false; }
-
-  protected:
-    ggml_tensor *embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const override;
-    ggml_tensor *product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const override;
-    ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const override;
-
-  private:
-    const PackedWeights *packed(const WeightRef &weight) const { return packed_ ? packed_->find(weight) : nullptr; }
-    ggml_tensor *rounded(GraphBuild &build, Lead lead, ggml_tensor *x) const;
-    CpuStep &step_;
-    const PackedModel *packed_;
-};
+// What the nodes refer to must outlive the program: weights, store, matrices.
+CpuProgram lower_cpu(const CpuProgramInputs &inputs);
 
 } // namespace quire

@@ -102,14 +102,6 @@ ggml_tensor *mixture(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
 
 } // namespace
 
-ggml_tensor *StockLowering::embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const {
-    return ggml_get_rows(build.context(), operation.weight->tensor.handle(), tokens);
-}
-
-ggml_tensor *StockLowering::product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const {
-    return ggml_mul_mat(build.context(), std::get<op::Linear>(operation.kind).weight->tensor.handle(), x);
-}
-
 ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const {
     ggml_context *ctx = build.context();
     const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
@@ -163,9 +155,11 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         ggml_tensor *operator()(const op::LogitRows &) const {
             return in.logit_rows = new_input(ctx, GGML_TYPE_I32, lead, 0, "logit_rows");
         }
-        ggml_tensor *operator()(const op::Embed &o) const { return self.embed(build, o, value(0)); }
+        ggml_tensor *operator()(const op::Embed &o) const {
+            return ggml_get_rows(ctx, o.weight->tensor.handle(), value(0));
+        }
         ggml_tensor *operator()(const op::Linear &o) const {
-            ggml_tensor *y = self.product(build, operation, value(0));
+            ggml_tensor *y = ggml_mul_mat(ctx, o.weight->tensor.handle(), value(0));
             return o.bias ? ggml_add(ctx, y, o.bias->tensor.handle()) : y;
         }
         ggml_tensor *operator()(const op::RmsNorm &o) const {

@@ -10,7 +10,6 @@ struct GraphBuild {
     const Trace &trace;
     LoweredGraph &out;
     std::vector<ggml_tensor *> values; // by operation number; as many as are lowered
-    std::map<ggml_tensor *, ggml_tensor *> rounded = {}; // activations in the form that our own products read
     ggml_context *context() const { return out.context.get(); }
 };
 
@@ -18,21 +17,13 @@ class StockLowering : public Lowering {
   public:
     explicit StockLowering(const KvStore &store) : store_(store) {}
     LoweredGraph lower(const Trace &trace, GraphKey key) const override;
-    bool needs_kv_bucket() const override { return true; }
 
-  protected:
+  private:
     struct AttendInputs {
         ggml_tensor *q, *k, *v; // [n_tokens, heads, head_dim]
     };
-    // Rows of a table, [n_tokens, dim].
-    virtual ggml_tensor *embed(GraphBuild &build, const op::Embed &operation, ggml_tensor *tokens) const;
-    // x W^T without the bias, [n, n_out].
-    virtual ggml_tensor *product(GraphBuild &build, const Operation &operation, ggml_tensor *x) const;
     // Store k and v, attend; [n_tokens, n_head, v_head_dim].  Gathers the cached rows into one array and masks.
-    virtual ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const;
-    const KvStore &store() const { return store_; }
-
-  private:
+    ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const;
     ggml_tensor *lower_operation(GraphBuild &build, const Operation &operation) const;
     const KvStore &store_;
 };

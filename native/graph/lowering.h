@@ -12,11 +12,11 @@
 
 namespace quire {
 
-// The sizes a graph is built for: padded numbers of tokens, of logit rows and, where attention gathers, of cached tokens.
+// The sizes a graph is built for: padded numbers of tokens, of logit rows and of cached tokens.
 struct GraphKey {
     int n_tokens;
     int n_rows;
-    int n_kv; // 0 where attention reads block tables as data
+    int n_kv;
     auto operator<=>(const GraphKey &) const = default;
 };
 
@@ -25,7 +25,7 @@ struct GraphInputs {
     ggml_tensor *tokens = nullptr;     // i32 [n_tokens]
     ggml_tensor *positions = nullptr;  // i32 [n_tokens]
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
-    // Stock attention only, keyed by n_kv_head: rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
+    // Keyed by n_kv_head: rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
     std::map<int, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<int, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
     std::map<int, ggml_tensor *> masks; // by window: f32 [n_tokens, n_kv], 0 or -inf
@@ -35,14 +35,13 @@ struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
 
-// A graph that is ready for allocation.  `node_data` is what custom nodes point to.
+// A graph that is ready for allocation.
 struct LoweredGraph {
     GraphKey key;
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
     ggml_tensor *logits = nullptr; // f32 [n_rows, n_vocab]
-    std::vector<std::shared_ptr<void>> node_data;
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.
@@ -50,7 +49,6 @@ class Lowering {
   public:
     virtual ~Lowering() = default;
     virtual LoweredGraph lower(const Trace &trace, GraphKey key) const = 0;
-    virtual bool needs_kv_bucket() const = 0; // whether key.n_kv counts
 };
 
 } // namespace quire

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/row_kernels.h"
 
 namespace quire {
 
@@ -27,7 +28,6 @@ struct TraceShape {
     bool operator==(const TraceShape &) const = default;
 };
 
-enum class Activation { silu, gelu, gelu_tanh, relu };
 enum class Gating { softmax, sigmoid };
 enum class RopeLayout { half, interleaved };
 
@@ -50,6 +50,7 @@ struct RopeSpec {
     float beta_slow;
     int n_ctx_orig;
     WeightRef factors; // may be null
+    bool operator==(const RopeSpec &) const = default;
 };
 
 struct MoeSpec {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/attention_kernels.h"
+#include "kernels/row_kernels.h"
 
 namespace quire {
 namespace {
@@ -66,6 +67,14 @@ const AttentionKernels &attention_kernels(Isa isa) {
 #endif
     (void)isa;
     return portable::attention_kernels;
+}
+
+const RowKernels &row_kernels() {
+#if defined(__x86_64__)
+    if (isa() == Isa::avx512) return avx512::row_kernels;
+    if (isa() == Isa::avx2) return avx2::row_kernels;
+#endif
+    return portable::row_kernels;
 }
 
 } // namespace quire

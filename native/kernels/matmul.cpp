@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -11,8 +12,15 @@
 namespace quire {
 namespace {
 
-// Rows of one part, so that they stay in the second-level cache beside a strip of weights.
+// Columns of the result that a strip has: the least that is handed out.
+constexpr int64_t unit_columns = float_tile_rows;
+static_assert(unit_columns == strip_tiles * tile_rows);
+// Rows of one item, so that they stay in the second-level cache beside a strip of weights; half as many floats.
 constexpr int part_rows = 192;
+// Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
+constexpr int max_few_rows = 8;
+// Yet a late worker should not delay the others for long.
+constexpr int64_t longest_run = 16;
 
 struct FreeAligned {
     void operator()(uint8_t *memory) const { ::operator delete(memory, std::align_val_t{64}); }
@@ -56,62 +64,171 @@ bool has_packed_matmul() {
 #endif
 }
 
+void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
+    QuantizedRows rows{n_in, to};
+    kernels().quantize(x, 0, 1, rows);
+}
+
+int64_t Matrix::x_row_bytes() const {
+    switch (form()) {
+    case RowForm::codes: return QuantizedRows::row_bytes(n_in);
+    case RowForm::rounded: return static_cast<int64_t>(rows.x_row_bytes);
+    default: return n_in * static_cast<int64_t>(sizeof(float));
+    }
+}
+
+void round_row(const Matrix &matrix, const float *x, uint8_t *to) {
+    switch (matrix.form()) {
+    case RowForm::codes: return quantize_row(x, matrix.n_in, to);
+    case RowForm::rounded: return matrix.rows.round(x, to, matrix.n_in);
+    default: break;
+    }
+}
+
+void matrix_row(const Matrix &matrix, int64_t row, float *out) {
+    if (matrix.packed.data != nullptr) return unpack_row(matrix.packed, row, out);
+    const uint8_t *from = matrix.rows.data + static_cast<size_t>(row) * matrix.rows.row_bytes;
+    if (matrix.rows.to_floats != nullptr) return matrix.rows.to_floats(from, out, matrix.n_in);
+    std::memcpy(out, from, static_cast<size_t>(matrix.n_in) * sizeof(float));
+}
+
+namespace {
+
+// Some columns of a factor's result, for some rows.
+struct Piece {
+    int64_t first_column, end_column;
+    int first_row, n_rows;
+};
+
+void multiply_packed(const Factor &factor, const Piece &piece) {
+    static thread_local Scratch scratch;
+    const PackedWeights &weights = factor.matrix->packed;
+    QuantizedRows x{weights.n_in, const_cast<uint8_t *>(factor.x)};
+    MatmulPart part{};
+    part.weights = &weights;
+    part.out = factor.out;
+    part.out_stride = weights.n_out;
+    part.first_row = piece.first_row;
+    part.n_rows = piece.n_rows;
+    const int64_t end = (piece.end_column + weights.rows_of_tile() - 1) / weights.rows_of_tile();
+    const int64_t strip = weights.is_float() ? 1 : strip_tiles;
+    if (weights.is_float()) {
+        part.raw = reinterpret_cast<const float *>(factor.x);
+    } else {
+        part.x = &x;
+        part.scratch = scratch.get(scratch_bytes(weights.n_in));
+    }
+    for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
+         part.first_tile += strip) {
+        part.n_tiles = std::min(strip, end - part.first_tile);
+        weights.is_float() ? float_kernels().multiply(part) : kernels().multiply(part);
+    }
+}
+
+void multiply_rows(const Factor &factor, const Piece &piece) {
+    const Matrix &matrix = *factor.matrix;
+    const int64_t x_bytes = matrix.x_row_bytes();
+    for (int64_t column = piece.first_column; column < piece.end_column; ++column) {
+        const uint8_t *weights = matrix.rows.data + static_cast<size_t>(column) * matrix.rows.row_bytes;
+        for (int64_t row = piece.first_row; row < piece.first_row + piece.n_rows; ++row) {
+            matrix.rows.dot(static_cast<int>(matrix.n_in), factor.out + row * matrix.n_out + column, 0, weights, 0,
+                            factor.x + row * x_bytes, 0, 1);
+        }
+    }
+}
+
+void multiply(const Factor &factor, const Piece &piece) {
+    factor.matrix->packed.data != nullptr ? multiply_packed(factor, piece) : multiply_rows(factor, piece);
+    if (factor.bias == nullptr) return;
+    const int64_t n_out = factor.matrix->n_out, n = piece.end_column - piece.first_column;
+    for (int64_t row = piece.first_row; row < piece.first_row + piece.n_rows; ++row) {
+        float *out = factor.out + row * n_out + piece.first_column;
+        row_kernels().add(out, factor.bias + piece.first_column, out, n);
+    }
+}
+
+int64_t units_of(const Matrix &matrix) { return (matrix.n_out + unit_columns - 1) / unit_columns; }
+
+} // namespace
+
+int64_t product_cost_bytes(const Product &product) {
+    constexpr int64_t rows_for_free = 4; // about so many are computed in the time that reading takes
+    int64_t size_bytes = 0;
+    for (const Factor &factor : product.factors) size_bytes += factor.matrix->size_bytes();
+    return size_bytes * (product.n_rows + rows_for_free - 1) / rows_for_free;
+}
+
+ProductItems::ProductItems(const Product &product, int n_workers) : product_(product) {
+    bool has_floats = false;
+    for (const Factor &factor : product.factors) {
+        if (!product.activation || &factor == &product.factors.front()) n_units_ += units_of(*factor.matrix);
+        has_floats = has_floats || factor.matrix->form() == RowForm::floats;
+    }
+    rows_ = has_floats ? part_rows / 2 : part_rows;
+    n_row_parts_ = (product.n_rows + rows_ - 1) / rows_;
+    n_items_ = static_cast<int>(n_units_) * n_row_parts_;
+    if (product.n_rows > max_few_rows) return;
+    // Long runs first, short ones at the end, so that all workers end at about the same time.
+    for (int64_t end = 0; end < n_units_;) {
+        end += std::clamp<int64_t>((n_units_ - end) / (int64_t{3} * n_workers), 1, longest_run);
+        run_ends_.push_back(end);
+    }
+    n_items_ = static_cast<int>(run_ends_.size());
+}
+
+void ProductItems::run(int item) const {
+    if (product_.n_rows <= max_few_rows) {
+        const auto i = static_cast<size_t>(item);
+        return run_units({i == 0 ? 0 : run_ends_[i - 1], run_ends_[i]}, 0, product_.n_rows);
+    }
+    const int64_t unit = item / n_row_parts_;
+    const int first_row = item % n_row_parts_ * rows_;
+    run_units({unit, unit + 1}, first_row, std::min(rows_, product_.n_rows - first_row));
+}
+
+void ProductItems::run_units(Units units, int first_row, int n_rows) const {
+    int64_t first = 0; // unit of the factor
+    for (const Factor &factor : product_.factors) {
+        const int64_t n = units_of(*factor.matrix);
+        const int64_t begin = std::max(units.begin - first, int64_t{0}), end = std::min(units.end - first, n);
+        first += product_.activation ? 0 : n;
+        if (begin >= end) continue;
+        const int64_t n_out = factor.matrix->n_out;
+        const Piece piece{begin * unit_columns, std::min(end * unit_columns, n_out), first_row, n_rows};
+        multiply(factor, piece);
+        const bool is_last = &factor == &product_.factors.back();
+        for (int64_t row = first_row; row < first_row + n_rows; ++row) {
+            const int64_t at = row * n_out + piece.first_column, size = piece.end_column - piece.first_column;
+            if (product_.residual != nullptr)
+                row_kernels().add(product_.residual + at, factor.out + at, factor.out + at, size);
+            float *gate = product_.factors.front().out + at;
+            if (product_.activation && is_last)
+                row_kernels().gate(*product_.activation, gate, factor.out + at, gate, size);
+        }
+    }
+}
+
 void quantize_rows(const float *x, int n_rows, int worker, int n_workers, QuantizedRows &to) {
     const int64_t first = int64_t{n_rows} * worker / n_workers, last = int64_t{n_rows} * (worker + 1) / n_workers;
     kernels().quantize(x, first, last, to);
 }
 
-namespace {
-
-// How a product is cut into parts.
-struct Parts {
-    int64_t n_tiles, strip, run, n_runs; // a worker takes a run of tiles, and multiplies a strip of it at a time
-    int rows, n_row_parts;
-
-    Parts(const Matmul &matmul, int n_workers) : n_tiles(matmul.weights.n_tiles()) {
-        const bool is_float = matmul.weights.is_float();
-        strip = is_float ? 1 : strip_tiles;
-        // Long runs of tiles read memory fastest; yet each worker should find several, so that a late one delays little.
-        run = matmul.n_rows > 8 ? strip : n_tiles / (int64_t{8} * n_workers) / strip * strip;
-        run = std::clamp<int64_t>(run, strip, 16 * strip);
-        n_runs = (n_tiles + run - 1) / run;
-        rows = is_float ? part_rows / 2 : part_rows;
-        n_row_parts = (matmul.n_rows + rows - 1) / rows;
-    }
-};
-
-void run_part(const Matmul &matmul, const Parts &parts, int64_t i, MatmulPart part) {
-    const int64_t begin = i / parts.n_row_parts * parts.run, end = std::min(begin + parts.run, parts.n_tiles);
-    part.first_row = static_cast<int>(i % parts.n_row_parts) * parts.rows;
-    part.n_rows = std::min(parts.rows, matmul.n_rows - part.first_row);
-    for (part.first_tile = begin; part.first_tile < end; part.first_tile += parts.strip) {
-        part.n_tiles = std::min(parts.strip, end - part.first_tile);
-        matmul.weights.is_float() ? float_kernels().multiply(part) : kernels().multiply(part);
-    }
-}
-
-} // namespace
-
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
-    thread_local Scratch strips, rows;
+    static thread_local Scratch rounded;
     const PackedWeights &weights = matmul.weights;
-    QuantizedRows x = matmul.x;
-    MatmulPart part{};
-    part.weights = &weights;
-    part.raw = matmul.raw;
-    part.x = &x;
-    part.out = matmul.out;
-    part.out_stride = weights.n_out;
-    if (!weights.is_float()) {
-        if (matmul.raw != nullptr) {
-            x = {weights.n_in, rows.get(static_cast<size_t>(QuantizedRows::size_bytes(matmul.n_rows, weights.n_in)))};
-            kernels().quantize(matmul.raw, 0, matmul.n_rows, x);
-        }
-        part.scratch = strips.get(scratch_bytes(weights.n_in));
+    const Matrix matrix{weights, {}, weights.n_out, weights.n_in};
+    const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x.data;
+    if (matmul.raw != nullptr && !weights.is_float()) {
+        QuantizedRows own{weights.n_in,
+                          rounded.get(static_cast<size_t>(QuantizedRows::size_bytes(matmul.n_rows, weights.n_in)))};
+        kernels().quantize(matmul.raw, 0, matmul.n_rows, own);
+        x = own.data;
     }
-    const Parts parts(matmul, n_workers);
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts.n_runs * parts.n_row_parts;)
-        run_part(matmul, parts, i, part);
+    Product product;
+    product.factors = {{&matrix, x, nullptr, matmul.out}};
+    product.n_rows = matmul.n_rows;
+    const ProductItems items(product, n_workers);
+    for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items.size();) items.run(item);
 }
 
 } // namespace quire

@@ -1,19 +1,24 @@
-// Matrix products with packed weights on the CPU: y = x W^T.
+// Matrix products on the CPU: y = x W^T.
 //
-// With weights of 16 or 32 bits everything is single precision.  With quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest magnitude / 127), as ggml's products do; products
-// of codes are summed exactly, in integers, scaled and added in single precision, group by group in the order of the
-// columns.  So the bits of a row depend on that row alone: not on the other rows, the part it is computed in, nor the
-// number of workers.
+// With packed weights of 16 or 32 bits everything is single precision.  With packed quantized ones activations are
+// rounded to 8 bits, 32 columns to a scale (largest magnitude / 127), as ggml's products do; products of codes are summed
+// exactly, in integers, scaled and added in single precision, group by group in the order of the columns.  Rows of types
+// without a layout of our own are multiplied one by one, as the file holds them.  So the bits of a row depend on that row
+// alone: not on the other rows, the part it is computed in, nor the number of workers.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "kernels/packed_weights.h"
+#include "kernels/row_kernels.h"
 
 namespace quire {
 
-// Rows of activations as the products read them.  Rows are filled up to a multiple of 64 columns with zeros.
+// Rows of activations as the products of codes read them.  Rows are filled up to a multiple of 64 columns with zeros.
 struct QuantizedRows {
     int64_t n_in;
     uint8_t *data; // size_bytes(n_rows, n_in) of them, 64-byte aligned
@@ -31,24 +36,96 @@ struct QuantizedRows {
     int32_t *negated_half_sums(int64_t row) const { return negated_sums(row) + n_groups(n_in); }
 };
 
-// Whether this machine has the instructions for it (AVX-512 with VNNI, and not a lower set forced).
+// Whether this machine has the instructions for products with packed weights.
 bool has_packed_matmul();
 
-// A worker's share of the rows [n_rows, n_in].
-void quantize_rows(const float *x, int n_rows, int worker, int n_workers, QuantizedRows &to);
+// One row [n_in] to the bytes of one of QuantizedRows.
+void quantize_row(const float *x, int64_t n_in, uint8_t *to);
 
+// Rows of a matrix as a model file holds them, and the routines of their type.
+struct FileRows {
+    const uint8_t *data = nullptr;
+    size_t row_bytes = 0, x_row_bytes = 0;
+    void (*to_floats)(const void *row, float *out, int64_t n) = nullptr; // null: they are floats
+    void (*round)(const float *x, void *to, int64_t n) = nullptr; // activations for `dot`; null: as they are
+    void (*dot)(int n, float *sum, size_t, const void *row, size_t, const void *x, size_t, int n_rows) = nullptr;
+};
+
+enum class RowForm { floats, codes, rounded }; // how a matrix wants its activations
+
+// A matrix [n_out, n_in] of a product: packed where packed.data is set, else in rows.
+struct Matrix {
+    PackedWeights packed{};
+    FileRows rows{};
+    int64_t n_out = 0, n_in = 0;
+
+    RowForm form() const {
+        if (packed.data == nullptr) return rows.round == nullptr ? RowForm::floats : RowForm::rounded;
+        return packed.is_float() ? RowForm::floats : RowForm::codes;
+    }
+    int64_t x_row_bytes() const; // of a row of activations in that form
+    bool reads_as(const Matrix &other) const { // whether both want their activations alike
+        return n_in == other.n_in && form() == other.form() &&
+               (form() != RowForm::rounded || rows.round == other.rows.round);
+    }
+    int64_t size_bytes() const {
+        return packed.data != nullptr ? packed.size_bytes() : n_out * int64_t(rows.row_bytes);
+    }
+};
+
+// A row of activations [n_in] to the form that the matrix wants; nothing to do where that is floats.
+void round_row(const Matrix &matrix, const float *x, uint8_t *to);
+// Row `row` of the matrix, [n_in].
+void matrix_row(const Matrix &matrix, int64_t row, float *out);
+
+// One matrix of a product and what it is multiplied with.
+struct Factor {
+    const Matrix *matrix;
+    const uint8_t *x; // [n_rows] in the form that the matrix wants
+    const float *bias; // [n_out], or null
+    float *out; // [n_rows, n_out]
+};
+
+// Several products with as many rows, computed together.
+struct Product {
+    std::vector<Factor> factors;
+    int n_rows = 0;
+    const float *residual = nullptr; // [n_rows, n_out]: added to the only factor's result
+    std::optional<Activation> activation; // of two factors alike in n_out: the first becomes activation(first) * second
+};
+
+// A product cut into items for some number of workers.  Any cut gives the same bits.
+class ProductItems {
+  public:
+    ProductItems(const Product &product, int n_workers);
+    int size() const { return n_items_; }
+    void run(int item) const;
+
+  private:
+    struct Units { // strips of output columns
+        int64_t begin, end;
+    };
+    void run_units(Units units, int first_row, int n_rows) const;
+    const Product &product_;
+    int64_t n_units_ = 0;
+    std::vector<int64_t> run_ends_; // of few rows: the units that each item ends before
+    int rows_, n_row_parts_, n_items_;
+};
+
+// About how many bytes a product reads, or would for as long as it computes.
+int64_t product_cost_bytes(const Product &product);
+
+// A product with one packed matrix, for tests: each worker calls this with the same arguments; items come from `next`,
+// which is zero before the first call.
 struct Matmul {
     PackedWeights weights;
-    const float *raw; // [n_rows, n_in]: of floats, or few rows, which each worker rounds for itself; or null
+    const float *raw; // [n_rows, n_in]: of floats, or to be rounded by each worker for itself; or null
     QuantizedRows x; // where `raw` is null
     int n_rows;
     float *out; // [n_rows, n_out]
 };
-
-// Up to so many rows are rounded by each worker for itself: a barrier takes longer.
-inline constexpr int max_raw_rows = 4;
-
-// Each worker calls this with the same arguments; parts come from `next`, which is zero before the first call.
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers);
+// A worker's share of the rows [n_rows, n_in].
+void quantize_rows(const float *x, int n_rows, int worker, int n_workers, QuantizedRows &to);
 
 } // namespace quire

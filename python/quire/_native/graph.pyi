@@ -183,7 +183,10 @@ class Executor(ExecutorBase):
     ``repack``: whether weights are rearranged for our own products, where this machine has them; ``"release"`` gives
     the memory that they were read from back to the system, so that nobody may read those tensors again; ``"lock"``
     also locks the rearranged ones in memory.
-    Every bucket of sizes is lowered and planned here; afterwards the cache of graphs is frozen.
+    ``cpus``: the logical processors that the threads of our own kernels may use, the one that calls ``run`` included;
+    empty: any.  UnsupportedError for stock kernels, which have another team.
+    Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
+    afterwards the cache of graphs is frozen.
     """
 
     def __init__(
@@ -198,6 +201,7 @@ class Executor(ExecutorBase):
         max_rows: int = 512,
         max_sequences: int = 32,
         repack: Literal["no", "keep", "release", "lock"] = "keep",
+        cpus: Sequence[int] = (),
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -222,6 +226,9 @@ class Executor(ExecutorBase):
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
     @property
     def n_graphs(self) -> int: ...
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the program of our own kernels; 0 with stock ones."""
     def run(
         self,
         tokens: Sequence[int],
@@ -234,6 +241,12 @@ class Executor(ExecutorBase):
         tables: Sequence[Sequence[int]],
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``."""
+
+def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Where values ``(size_bytes, first, last)`` lie in one buffer, and its size (for tests).
+
+    Values whose lifetimes, ``last`` included, meet do not overlap.
+    """
 
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16"]) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""

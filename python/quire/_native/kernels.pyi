@@ -101,3 +101,39 @@ class PackedMatrix:
         ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.
         Raises ShapeError, and UnsupportedError where ``has_packed_matmul`` is false.
         """
+
+def rms_norm(x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32] | None, eps: float) -> npt.NDArray[np.float32]:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
+
+def rotate(
+    x: npt.NDArray[np.float32],
+    cosines: npt.NDArray[np.float32],
+    sines: npt.NDArray[np.float32],
+    *,
+    interleaved: bool = False,
+) -> npt.NDArray[np.float32]:
+    """``x * cosines + partner * sines``, all ``[n]``.
+
+    The partner is the number n / 2 away, or with ``interleaved`` the other of a pair of neighbours.
+    """
+
+def activate(x: npt.NDArray[np.float32], activation: str) -> npt.NDArray[np.float32]:
+    """``silu``, ``gelu``, ``gelu_tanh`` or ``relu`` of each number."""
+
+def gate(gate: npt.NDArray[np.float32], up: npt.NDArray[np.float32], activation: str) -> npt.NDArray[np.float32]:
+    """``activate(gate) * up``."""
+
+def soft_cap(x: npt.NDArray[np.float32], cap: float) -> npt.NDArray[np.float32]:
+    """``cap * tanh(x / cap)``."""
+
+class ThreadTeam:
+    """The team of threads that kernels run on (for tests).
+
+    ``cpus``: the logical processors that they may use; CapacityError when this process has none of them.
+    """
+
+    def __init__(self, n_workers: int, *, cpus: Sequence[int] = ()) -> None: ...
+    @property
+    def n_workers(self) -> int: ...
+    def count(self, n: int, *, grain: int = 1, repetitions: int = 1) -> list[int]:
+        """How often each of ``n`` indexes was handed out in ``repetitions`` rounds."""

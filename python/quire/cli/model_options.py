@@ -31,6 +31,16 @@ def _gpu_layers(ctx: click.Context, param: click.Parameter, value: str | None) -
     return int(value)
 
 
+def _cpu_mask(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Hexadecimal digits, with or without 0x."""
+    if value is None:
+        return None
+    digits = value.removeprefix("0x")
+    if not 1 <= len(digits) <= 256 or not set(digits) <= set("0123456789abcdefABCDEF") or not int(digits, 16):
+        raise click.BadParameter(f"must be a hexadecimal number above 0 but is {value!r:.40}", ctx, param)
+    return int(digits, 16)
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and where and how it runs.  ``path`` None is the package's model."""
@@ -38,6 +48,7 @@ class ModelOptions:
     path: str | None
     n_ctx: int | None
     threads: int
+    cpu_mask: int | None
     gpu_layers: GpuLayers | None
     device: str | None
     kernels: Kernels
@@ -86,6 +97,10 @@ _OPTIONS = (
         help="Tokens of prompt and answer together [the model's own, at most 4096].",
     ),
     click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0: one per core."),
+    click.option(
+        "-C", "--cpu-mask", callback=_cpu_mask, metavar="HEX",
+        help="Processors that the threads may use, bit i for processor i [any].",
+    ),
     click.option(
         "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
         help="0: the CPU; all, -1 or as many as the model has: all on the device.",

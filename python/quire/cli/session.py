@@ -33,6 +33,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
         device=options.device_name(),
         n_ctx=sizes.n_ctx or options.n_ctx,
         threads=options.threads,
+        cpu_mask=options.cpu_mask,
         kv_dtype=options.kv_dtype,
         n_blocks=sizes.n_blocks,
         kernels=options.kernels,

@@ -23,7 +23,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _LIMITS = {
     "n_ctx": (1, 2**24),
     "n_blocks": (2, 2**30),
-    "threads": (0, 1024),
+    "threads": (0, 512),
+    "cpu_mask": (1, 2**1024 - 1),
     "max_step_tokens": (1, 2**16),
     "max_sequences": (1, 2**12),
 }
@@ -35,7 +36,8 @@ class EngineConfig:
 
     ``device``: a name of ``quire.devices()``, or ``"gpu"`` for the first.  ``n_ctx``: tokens of prompt and answer of
     one sequence; ``None`` is what the model was trained on, but at most 4096.  ``threads``: 0 is one per
-    core.  ``kv_dtype``: of the cache.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences;
+    core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i; ``None``: any.
+    ``kv_dtype``: of the cache.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences;
     ``None`` is enough for two full contexts, as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"``
     (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``load``: ``"mmap"`` maps the file,
     ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``policy``: who runs first.  ``max_step_tokens`` and
@@ -45,6 +47,7 @@ class EngineConfig:
     device: str = "cpu"
     n_ctx: int | None = None
     threads: int = 0
+    cpu_mask: int | None = None
     kv_dtype: KvDType = "f16"
     n_blocks: int | None = None
     kernels: Kernels = "auto"
@@ -61,8 +64,9 @@ class EngineConfig:
             if entry.name in _LIMITS:
                 low, high = _LIMITS[entry.name]
                 if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                    most = str(high) if high < 2**40 else f"2**{high.bit_length()} - 1"
                     raise RequestError(
-                        f"[engine] {entry.name} must be an int from {low} to {high} but is {value!r:.40}"
+                        f"[engine] {entry.name} must be an int from {low} to {most} but is {value!r:.40}"
                     )
             elif not isinstance(value, str):
                 raise RequestError(f"[engine] {entry.name} must be a string but is {value!r:.40}")

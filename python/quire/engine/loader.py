@@ -113,6 +113,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         max_rows=config.max_step_tokens,
         max_sequences=config.max_sequences,
         repack="lock" if config.load == "lock" else "release",
+        cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
     )
     decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)

@@ -1,0 +1,110 @@
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "kernels/row_kernels.h"
+#include "kernels/thread_team.h"
+
+namespace quire::bindings {
+namespace py = pybind11;
+namespace {
+
+using Floats = py::array_t<float, py::array::c_style>;
+
+void expect_alike(const Floats &a, const Floats &b) {
+    if (a.ndim() != b.ndim() || !std::equal(a.shape(), a.shape() + a.ndim(), b.shape()))
+        throw ShapeError("rows", "arrays must have one shape but have not");
+}
+
+Floats like(const Floats &x) { return Floats(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim())); }
+
+Floats rms_norm(const Floats &x, const std::optional<Floats> &weight, float eps) {
+    const auto n = x.shape(x.ndim() - 1);
+    if (weight && weight->size() != n) throw ShapeError("rows", cat("weight must be [", n, "]"));
+    Floats out = like(x);
+    for (py::ssize_t i = 0; i + n <= x.size(); i += n)
+        row_kernels().rms_norm(x.data() + i, weight ? weight->data() : nullptr, eps, out.mutable_data() + i, n);
+    return out;
+}
+
+Floats rotate(const Floats &x, const Floats &cosines, const Floats &sines, bool interleaved) {
+    expect_alike(x, cosines);
+    expect_alike(x, sines);
+    if (x.ndim() != 1 || x.size() % 2 != 0) throw ShapeError("rows", "x must have one dimension of even size");
+    Floats out = like(x);
+    std::copy(x.data(), x.data() + x.size(), out.mutable_data());
+    const RowKernels &kernels = row_kernels();
+    (interleaved ? kernels.rotate_interleaved : kernels.rotate_half)(out.mutable_data(), cosines.data(), sines.data(),
+                                                                     x.size());
+    return out;
+}
+
+Activation activation(const std::string &text) {
+    constexpr std::array names{"silu", "gelu", "gelu_tanh", "relu"};
+    const auto found = std::find(names.begin(), names.end(), text);
+    if (found == names.end())
+        throw UnsupportedError("rows", cat("an activation must be silu, gelu, gelu_tanh or relu but is '", text, "'"));
+    return static_cast<Activation>(found - names.begin());
+}
+
+// A team of its own, and how often each index was handed out.
+class Team {
+  public:
+    Team(int n_workers, std::vector<int> cpus) : team_(n_workers, std::move(cpus)) {}
+    int n_workers() const { return team_.n_workers(); }
+    std::vector<int> count(int n, int grain, int repetitions) {
+        std::vector<std::atomic<int>> counts(static_cast<size_t>(std::max(n, 0)));
+        for (int i = 0; i < repetitions; ++i)
+            team_.for_each(n, std::max(grain, 1), [&](int index) { ++counts[static_cast<size_t>(index)]; });
+        return {counts.begin(), counts.end()};
+    }
+
+  private:
+    ThreadTeam team_;
+};
+
+} // namespace
+
+void bind_rows(py::module_ &m) {
+    m.def("rms_norm", &rms_norm, py::arg("x"), py::arg("weight"), py::arg("eps"));
+    m.def("rotate", &rotate, py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
+          py::arg("interleaved") = false);
+    m.def(
+        "activate",
+        [](const Floats &x, const std::string &name) {
+            Floats out = like(x);
+            row_kernels().activate(activation(name), x.data(), out.mutable_data(), x.size());
+            return out;
+        },
+        py::arg("x"), py::arg("activation"));
+    m.def(
+        "gate",
+        [](const Floats &gate, const Floats &up, const std::string &name) {
+            expect_alike(gate, up);
+            Floats out = like(gate);
+            row_kernels().gate(activation(name), gate.data(), up.data(), out.mutable_data(), gate.size());
+            return out;
+        },
+        py::arg("gate"), py::arg("up"), py::arg("activation"));
+    m.def(
+        "soft_cap",
+        [](const Floats &x, float cap) {
+            Floats out = like(x);
+            row_kernels().soft_cap(x.data(), cap, out.mutable_data(), x.size());
+            return out;
+        },
+        py::arg("x"), py::arg("cap"));
+    py::class_<Team>(m, "ThreadTeam")
+        .def(py::init<int, std::vector<int>>(), py::arg("n_workers"), py::kw_only(),
+             py::arg("cpus") = std::vector<int>{})
+        .def_property_readonly("n_workers", &Team::n_workers)
+        .def("count", &Team::count, py::arg("n"), py::kw_only(), py::arg("grain") = 1, py::arg("repetitions") = 1,
+             py::call_guard<py::gil_scoped_release>());
+}
+
+} // namespace quire::bindings

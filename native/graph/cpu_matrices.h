@@ -1,0 +1,29 @@
+// The matrices of a model as the products of our own kernels read them.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "graph/packed_model.h"
+#include "kernels/matmul.h"
+
+namespace quire {
+
+// What it gives out lives as long as it does.
+class CpuMatrices {
+  public:
+    // `packed`: matrices in a layout of our own; null where there are none.
+    explicit CpuMatrices(const PackedModel *packed) : packed_(packed) {}
+    // A weight [n_out, n_in]; UnsupportedError for a type that cannot be multiplied.
+    const Matrix *find(const WeightRef &weight);
+    // The matrices of a weight [n_expert, n_out, n_in].
+    const std::vector<const Matrix *> &experts(const WeightRef &weight);
+
+  private:
+    const PackedModel *packed_;
+    std::deque<Matrix> matrices_;
+    std::map<const Weight *, std::vector<const Matrix *>> known_;
+};
+
+} // namespace quire

@@ -1,0 +1,57 @@
+#include "graph/cpu_program.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/error.h"
+#include "graph/memory_plan.h"
+
+namespace quire {
+
+CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads) : batch(from), attention{}, team(threads) {
+    attention.n_rows = static_cast<int>(from.tokens.size());
+    attention.n_sequences = static_cast<int>(from.n_kv.size());
+    attention.row_begin = from.row_begin.data();
+    attention.n_kv = from.n_kv.data();
+    attention.table_begin = from.table_begin.data();
+    attention.tables = from.tables.data();
+    attention.slots = from.slots.data();
+}
+
+CpuValue *CpuProgram::value(Lead lead, int64_t row_bytes, int64_t rows_per_lead) {
+    return &values_.emplace_back(CpuValue{lead, row_bytes, rows_per_lead});
+}
+
+void CpuProgram::add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values) {
+    const int index = static_cast<int>(nodes_.size());
+    for (CpuValue *value : values) {
+        if (value->first < 0) value->first = index;
+        value->last = std::max(value->last, index);
+    }
+    nodes_.push_back(std::move(node));
+}
+
+void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
+    logits_ = logits;
+    logits->last = static_cast<int>(nodes_.size()); // read by the caller
+    std::vector<Lifetime> lifetimes;
+    for (const CpuValue &value : values_) {
+        const int rows = value.lead == Lead::tokens ? limits.max_rows : limits.max_logit_rows;
+        lifetimes.push_back({static_cast<size_t>(value.row_bytes * value.rows_per_lead) * static_cast<size_t>(rows),
+                             value.first, value.last});
+    }
+    const MemoryPlan plan = plan_memory(lifetimes);
+    size_bytes_ = plan.size_bytes;
+    memory_.reset(static_cast<uint8_t *>(::operator new(size_bytes_, std::align_val_t{64}, std::nothrow)));
+    if (!memory_) throw CapacityError("graph", cat(size_bytes_, " bytes of values must fit in memory but do not"));
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory_.get() + plan.offsets[i];
+    for (const auto &node : nodes_) node->place();
+}
+
+const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) const {
+    const CpuRun run(batch, team);
+    for (const auto &node : nodes_) node->run(run);
+    return logits_->floats();
+}
+
+} // namespace quire

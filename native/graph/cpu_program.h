@@ -1,0 +1,78 @@
+// A forward pass as our own nodes on the CPU: what lower_cpu makes of a trace.
+//
+// A program holds for every step: how many rows there are is data, as block tables and lengths are.  So there is one
+// program for all sizes, over one buffer that is large enough for the largest step, of which small ones touch little.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "graph/executor.h"
+#include "graph/operations.h"
+#include "kernels/paged_attention.h"
+#include "kernels/thread_team.h"
+
+namespace quire {
+
+// Dense rows [n, row_bytes] in the program's buffer.
+struct CpuValue {
+    Lead lead;
+    int64_t row_bytes;
+    int64_t rows_per_lead = 1; // more where each token has several
+    int first = -1, last = -1; // nodes that write and read it
+    uint8_t *data = nullptr;
+
+    float *floats() const { return reinterpret_cast<float *>(data); }
+};
+
+// What nodes read of one step.
+struct CpuRun {
+    const StepBatch &batch;
+    AttentionBatch attention;
+    ThreadTeam &team;
+
+    CpuRun(const StepBatch &batch, ThreadTeam &team);
+    int n(Lead lead) const {
+        return lead == Lead::tokens ? attention.n_rows : static_cast<int>(batch.logit_rows.size());
+    }
+};
+
+class CpuNode {
+  public:
+    virtual ~CpuNode() = default;
+    virtual void place() {} // once, when the values of the program have their memory
+    virtual void run(const CpuRun &run) = 0;
+};
+
+struct CpuProgramLimits {
+    int max_rows, max_logit_rows;
+};
+
+// Invariants: values are used by nodes that were added with them; after finish() none is added.
+class CpuProgram {
+  public:
+    CpuValue *value(Lead lead, int64_t row_bytes, int64_t rows_per_lead = 1);
+    CpuValue *floats(Lead lead, int64_t n) { return value(lead, n * static_cast<int64_t>(sizeof(float))); }
+    // `values`: all that the node reads or writes.
+    void add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values);
+    // Lays the values out.  CapacityError when there is no memory.
+    void finish(CpuValue *logits, CpuProgramLimits limits);
+
+    // Logits of the batch's logit rows, valid until the next call.
+    const float *run(const StepBatch &batch, ThreadTeam &team) const;
+    size_t size_bytes() const { return size_bytes_; }
+    size_t n_nodes() const { return nodes_.size(); }
+
+  private:
+    struct Free {
+        void operator()(uint8_t *memory) const { ::operator delete(memory, std::align_val_t{64}); }
+    };
+    std::deque<CpuValue> values_; // of fixed addresses
+    std::vector<std::unique_ptr<CpuNode>> nodes_;
+    std::unique_ptr<uint8_t, Free> memory_;
+    size_t size_bytes_ = 0;
+    const CpuValue *logits_ = nullptr;
+};
+
+} // namespace quire

@@ -1,0 +1,51 @@
+// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few gated units.
+#pragma once
+
+#include <vector>
+
+#include "graph/cpu_program.h"
+#include "kernels/matmul.h"
+
+namespace quire {
+
+// One matrix per expert.
+struct ExpertMatrices {
+    std::vector<const Matrix *> gate, up, down;
+};
+
+// Rows are gathered by expert, so that an expert's weights are read once for all tokens that chose it.
+class MoeNode : public CpuNode {
+  public:
+    struct Values {
+        CpuValue *x, *scores;   // [dim], [n_expert]: the router's
+        CpuValue *for_gate;     // x in the form that `gate` wants, gathered, [n_used] per token
+        CpuValue *for_up;       // the same value where `up` wants that form too
+        CpuValue *gate, *up;    // [n_used][ffn]
+        CpuValue *rounded;      // gate * up in the form that `down` wants
+        CpuValue *down;         // [n_used][dim]
+        CpuValue *out;          // [dim]
+    };
+    MoeNode(const MoeSpec &spec, ExpertMatrices experts, Values values);
+    void run(const CpuRun &run) override;
+
+  private:
+    struct Choice {
+        int expert, place; // place: of the gathered row
+        float weight;
+    };
+    void choose(int row);
+    void sort();
+    void gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) const;
+    void multiply(const CpuRun &run);
+    void combine(int row) const;
+    void run_products(const CpuRun &run, std::vector<Product> &products) const;
+
+    MoeSpec spec_;
+    ExpertMatrices experts_;
+    Values values_;
+    std::vector<Choice> choices_;  // [rows][n_used], best first
+    std::vector<int> first_;       // [n_expert + 1] first gathered row of each
+    std::vector<int> place_token_; // [rows * n_used] whose row it is
+};
+
+} // namespace quire

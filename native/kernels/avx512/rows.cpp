@@ -1,0 +1,16 @@
+#include "kernels/avx512/lanes.h"
+
+#include "kernels/row_tile.h"
+
+namespace quire {
+namespace {
+
+struct RowLanes : Lanes {
+    static Vec swap_pairs(Vec x) { return _mm512_permute_ps(x, 0xb1); }
+};
+
+} // namespace
+
+const RowKernels avx512::row_kernels = Rows<RowLanes>::table;
+
+} // namespace quire
