@@ -107,6 +107,18 @@ class Cache:
         self.sequences.append(sequence)
         return sequence
 
+    def fork(self, parent: Sequence, n_shared: int, n_tokens: int, seed: int) -> Sequence:
+        """A sequence of ``n_tokens`` that begins with the parent's first blocks, ``n_shared`` tokens."""
+        sequence = self.add(n_tokens, seed)
+        n_blocks = n_shared // BLOCK
+        assert n_shared == n_blocks * BLOCK <= parent.n_cached
+        self.free += sequence.table[:n_blocks]
+        sequence.table[:n_blocks] = parent.table[:n_blocks]
+        for name in ("q", "k", "v"):
+            getattr(sequence, name)[:n_shared] = getattr(parent, name)[:n_shared]
+        sequence.n_cached = n_shared
+        return sequence
+
     def step(self, work: list[tuple[Sequence, int]], n_workers: int = 1, n_padding: int = 0) -> list[Array]:
         """Write and attend to the next tokens of each sequence; the outputs, one array per sequence."""
         row_begin, n_kv, slots = [0], [], []
@@ -283,6 +295,37 @@ def test_bits_do_not_depend_on_company_chunks_or_workers(isa: str, kv_type: str)
                 found[i].append(out)
         for parts, want in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(np.concatenate(parts).view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize("window", [None, 1100])
+def test_bits_do_not_depend_on_sharing_or_splitting(isa: str, window: int | None) -> None:
+    """Sequences that share leading blocks, over several chunks, together and alone."""
+    shape = Shape(n_head=3, n_kv_head=1, head_dim=12, v_head_dim=20, window=window)
+    cache = Cache(shape, n_blocks=400)
+    root = cache.add(2300, seed=1)
+    (whole,) = cache.step([(root, 2300)])
+    np.testing.assert_array_less(np.abs(whole - cache.oracle(root)).max(), 4e-6)
+    sequences = [root]
+    for i, (n_shared, n_more) in enumerate([(2272, 30), (2272, 2), (1056, 900), (128, 40), (128, 200), (96, 20)]):
+        child = cache.fork(sequences[max(0, i - 1)] if i == 5 else root, n_shared, n_shared + n_more, seed=i + 2)
+        cache.step([(child, n_more - 1)])
+        sequences.append(child)
+    sequences.append(cache.add(1, seed=20))
+
+    def last_rows(chosen: list[int], n_workers: int) -> list[Array]:
+        for i in chosen:
+            sequences[i].n_cached = len(sequences[i].q) - 1
+        return cache.step([(sequences[i], 1) for i in chosen], n_workers)
+
+    alone = [last_rows([i], 1)[0] for i in range(len(sequences))]
+    np.testing.assert_array_equal(alone[0], whole[-1:])
+    for sequence, out in zip(sequences, alone, strict=True):
+        assert_close(out, cache.oracle(sequence)[-1:], 4e-6)
+    rng = np.random.default_rng(3)
+    for n_workers in (1, 2, 3):
+        chosen = [int(i) for i in rng.permutation(len(sequences))]
+        for i, out in zip(chosen, last_rows(chosen, n_workers), strict=True):
+            np.testing.assert_array_equal(out, alone[i], err_msg=f"sequence {i}")
 
 
 def test_random_shapes(isa: str) -> None:

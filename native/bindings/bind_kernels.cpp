@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "kernels/attention_plan.h"
 #include "kernels/isa.h"
 #include "kernels/paged_attention.h"
 
@@ -190,7 +191,11 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
     Floats out({q.shape(0), q.shape(1), py::ssize_t{shape.v_head_dim}});
     // What is not written shows.
     std::fill_n(out.mutable_data(), out.size(), std::numeric_limits<float>::quiet_NaN());
-    const AttentionBatch view = batch.view();
+    AttentionBatch view = batch.view();
+    AttentionPlan plan;
+    plan.add(shape);
+    plan.begin(view);
+    view.plan = &plan;
     const AttentionData data{q.data(),           k_pool.data(),
                              v_pool.data(),      options.sinks ? options.sinks->data() : nullptr,
                              out.mutable_data(), dim(q, 0)};

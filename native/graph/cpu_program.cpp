@@ -8,7 +8,8 @@
 
 namespace quire {
 
-CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads) : batch(from), attention{}, team(threads) {
+CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, AttentionPlan &plan)
+    : batch(from), attention{}, team(threads) {
     attention.n_rows = static_cast<int>(from.tokens.size());
     attention.n_sequences = static_cast<int>(from.n_kv.size());
     attention.row_begin = from.row_begin.data();
@@ -16,6 +17,8 @@ CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads) : batch(from), attent
     attention.table_begin = from.table_begin.data();
     attention.tables = from.tables.data();
     attention.slots = from.slots.data();
+    plan.begin(attention);
+    attention.plan = &plan;
 }
 
 CpuValue *CpuProgram::value(Lead lead, int64_t row_bytes, int64_t rows_per_lead) {
@@ -48,8 +51,8 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     for (const auto &node : nodes_) node->place();
 }
 
-const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) const {
-    const CpuRun run(batch, team);
+const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
+    const CpuRun run(batch, team, attention_);
     for (const auto &node : nodes_) node->run(run);
     return logits_->floats();
 }

@@ -10,7 +10,7 @@
 
 #include "graph/executor.h"
 #include "graph/operations.h"
-#include "kernels/paged_attention.h"
+#include "kernels/attention_plan.h"
 #include "kernels/thread_team.h"
 
 namespace quire {
@@ -32,7 +32,7 @@ struct CpuRun {
     AttentionBatch attention;
     ThreadTeam &team;
 
-    CpuRun(const StepBatch &batch, ThreadTeam &team);
+    CpuRun(const StepBatch &batch, ThreadTeam &team, AttentionPlan &plan);
     int n(Lead lead) const {
         return lead == Lead::tokens ? attention.n_rows : static_cast<int>(batch.logit_rows.size());
     }
@@ -56,11 +56,13 @@ class CpuProgram {
     CpuValue *floats(Lead lead, int64_t n) { return value(lead, n * static_cast<int64_t>(sizeof(float))); }
     // `values`: all that the node reads or writes.
     void add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values);
+    // A node will attend with this shape.
+    void add_attention(const AttentionShape &shape) { attention_.add(shape); }
     // Lays the values out.  CapacityError when there is no memory.
     void finish(CpuValue *logits, CpuProgramLimits limits);
 
     // Logits of the batch's logit rows, valid until the next call.
-    const float *run(const StepBatch &batch, ThreadTeam &team) const;
+    const float *run(const StepBatch &batch, ThreadTeam &team);
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
 
@@ -73,6 +75,7 @@ class CpuProgram {
     std::unique_ptr<uint8_t, Free> memory_;
     size_t size_bytes_ = 0;
     const CpuValue *logits_ = nullptr;
+    AttentionPlan attention_; // of the step at hand, for all layers
 };
 
 } // namespace quire

@@ -156,6 +156,7 @@ class CpuLowering {
         const int n_head = static_cast<int>(operation(input(i)).shape.rest[0]);
         const AttentionShape shape{n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.dtype()),
                                    o.scale, o.soft_cap,     spec.window};
+        program_.add_attention(shape);
         const HeadSteps q = head_steps(input(i, 0)), k = head_steps(input(i, 1));
         CpuValue *v = value(input(i, 2)), *out = new_value(i);
         std::vector<CpuValue *> used{q.x, k.x, v};

@@ -5,7 +5,9 @@
 #include <limits>
 #include <vector>
 
+#include "core/error.h"
 #include "kernels/attention_kernels.h"
+#include "kernels/attention_plan.h"
 
 namespace quire {
 namespace {
@@ -25,64 +27,58 @@ size_t tile_scratch_floats(const AttentionShape &shape) {
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats);
 }
 
-// How a step is cut into work items.  Any cut gives the same bits; this one bounds a tile to max_tile_queries.
-class Items {
+// What a worker needs to attend to the items of one plan.
+class Worker {
   public:
-    Items(const AttentionShape &shape, const AttentionBatch &batch)
-        : shape_(shape), batch_(batch), group_(shape.n_head / shape.n_kv_head),
-          tile_heads_(std::min(group_, max_tile_queries)), tile_rows_(max_tile_queries / tile_heads_),
-          n_parts_((group_ + tile_heads_ - 1) / tile_heads_) {}
+    Worker(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
+           const AttentionPlan &plan)
+        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(isa())),
+          scratch_(thread_scratch(tile_scratch_floats(shape))) {}
 
-    // Moves to item `index`, which must not be below the last one asked for; false when there are fewer.
-    bool seek(int index) {
-        while (sequence_ < batch_.n_sequences && index >= first_item_ + n_items()) {
-            first_item_ += n_items();
-            ++sequence_;
-        }
-        index_ = index - first_item_;
-        return sequence_ < batch_.n_sequences;
-    }
-    bool is_first_after_last(int index) const { return index == first_item_; }
-
-    AttentionTile tile(const AttentionData &data, TileQuery *queries) const {
-        const int heads = shape_.n_kv_head * n_parts_;
-        const int part = index_ % heads % n_parts_;
-        // The last rows have the most to do: they go first.
-        const int first = (n_tiles() - 1 - index_ / heads) * tile_rows_;
+    void attend(const AttentionPlan::Item &item) {
         AttentionTile tile{};
         tile.shape = &shape_;
-        tile.k_pool = data.k_pool;
-        tile.v_pool = data.v_pool;
-        tile.kv_head = index_ % heads / n_parts_;
-        tile.queries = queries;
-        const int first_head = tile.kv_head * group_ + part * tile_heads_;
-        const int n_heads = std::min(tile_heads_, group_ - part * tile_heads_);
-        const int end = std::min(first + tile_rows_, n_rows());
-        for (int row = first; row < end; ++row) {
-            for (int head = first_head; head < first_head + n_heads; ++head)
-                queries[tile.n_queries++] = query(data, row, head);
+        tile.k_pool = data_.k_pool;
+        tile.v_pool = data_.v_pool;
+        tile.kv_head = item.kv_head;
+        tile.queries = queries_;
+        for (int i = item.tile->first_row; i < item.tile->first_row + item.tile->n_rows; ++i) {
+            for (int head = item.first_head; head < item.first_head + item.n_heads; ++head)
+                queries_[tile.n_queries++] = query(plan_.rows()[static_cast<size_t>(i)], head);
         }
-        const int newest = queries[tile.n_queries - 1].position, oldest = queries[0].position - shape_.window + 1;
-        tile.first_chunk = shape_.window > 0 && oldest > 0 ? oldest / kv_chunk_tokens : 0;
-        tile.last_chunk = newest / kv_chunk_tokens + 1;
-        return tile;
+        tile.first_chunk = item.first_chunk;
+        tile.last_chunk = item.last_chunk;
+        tile.scratch = scratch_;
+        if (item.partials == nullptr) return kernels_.attend(tile);
+        const int first = item.tile->first_chunk, n_chunks = item.tile->last_chunk - first;
+        tile.partials = item.partials + int64_t{item.first_chunk - first} * tile.n_queries * partial_floats(shape_);
+        kernels_.attend(tile);
+        // Who finishes the last chunk puts all of them together.
+        if (item.counter->fetch_add(1, std::memory_order_acq_rel) + 1 < n_chunks) return;
+        item.counter->store(0, std::memory_order_relaxed);
+        tile.partials = item.partials;
+        tile.first_chunk = first;
+        tile.last_chunk = item.tile->last_chunk;
+        kernels_.merge(tile);
     }
 
   private:
-    TileQuery query(const AttentionData &data, int row, int head) const {
-        const int64_t at = int64_t{batch_.row_begin[sequence_] + row} * shape_.n_head + head;
-        return {data.q + at * shape_.head_dim, data.out + at * shape_.v_head_dim,
-                batch_.tables + batch_.table_begin[sequence_], batch_.n_kv[sequence_] - n_rows() + row,
-                data.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data.sinks[head]};
+    TileQuery query(AttentionPlan::Row row, int head) const {
+        const int32_t *row_begin = batch_.row_begin + row.sequence;
+        const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
+        return {data_.q + at * shape_.head_dim, data_.out + at * shape_.v_head_dim,
+                batch_.tables + batch_.table_begin[row.sequence],
+                batch_.n_kv[row.sequence] - (row_begin[1] - row_begin[0]) + row.row,
+                data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head]};
     }
-    int n_rows() const { return batch_.row_begin[sequence_ + 1] - batch_.row_begin[sequence_]; }
-    int n_tiles() const { return (n_rows() + tile_rows_ - 1) / tile_rows_; }
-    int n_items() const { return n_tiles() * shape_.n_kv_head * n_parts_; }
 
     const AttentionShape &shape_;
     const AttentionBatch &batch_;
-    int group_, tile_heads_, tile_rows_, n_parts_;
-    int sequence_ = 0, first_item_ = 0, index_ = 0;
+    const AttentionData &data_;
+    const AttentionPlan &plan_;
+    const AttentionKernels &kernels_;
+    float *scratch_;
+    TileQuery queries_[max_tile_queries];
 };
 
 void write_values(KvType type, const float *from, void *pool, int64_t at, int n) {
@@ -137,19 +133,14 @@ void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const fl
 
 void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
                      std::atomic<int> &next) {
-    const AttentionKernels &kernels = attention_kernels(isa());
-    float *scratch = thread_scratch(tile_scratch_floats(shape));
-    TileQuery queries[max_tile_queries];
-    Items items(shape, batch);
+    const AttentionPlan::Layout *layout = batch.plan->find(shape);
+    if (layout == nullptr) throw InternalError("attention", "a layer's shape must be added to the plan but is not");
+    Worker worker(shape, batch, data, *batch.plan);
     int index = next.fetch_add(1, std::memory_order_relaxed);
-    while (items.seek(index)) {
-        AttentionTile tile = items.tile(data, queries);
-        tile.scratch = scratch;
-        kernels.attend(tile);
-        index = next.fetch_add(1, std::memory_order_relaxed);
-    }
+    for (; index < layout->n_items(); index = next.fetch_add(1, std::memory_order_relaxed))
+        worker.attend(layout->item(index));
     // One more item: the padding.
-    if (items.is_first_after_last(index) && data.n_out_rows > batch.n_rows) {
+    if (index == layout->n_items() && data.n_out_rows > batch.n_rows) {
         const size_t row_floats = static_cast<size_t>(shape.n_head) * static_cast<size_t>(shape.v_head_dim);
         const auto n_padding = static_cast<size_t>(data.n_out_rows - batch.n_rows);
         std::memset(data.out + static_cast<size_t>(batch.n_rows) * row_floats, 0,

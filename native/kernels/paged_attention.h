@@ -18,6 +18,8 @@ inline constexpr int kv_block_tokens = 32;
 
 enum class KvType { f32, f16, bf16 };
 
+class AttentionPlan;
+
 struct AttentionShape {
     int n_head, n_kv_head; // n_head is a multiple of n_kv_head; heads [i * group, (i + 1) * group) read kv head i
     int head_dim, v_head_dim; // of K (and queries), of V (and the output); any size from 1
@@ -32,11 +34,13 @@ struct AttentionBatch {
     int n_rows; // real rows; arrays of rows may be longer (padding)
     int n_sequences;
     const int32_t *row_begin; // [n_sequences + 1] first row of each sequence
-    const int32_t *n_kv; // [n_sequences] tokens in the cache once this step's are written; row i of sequence s
-    // has position n_kv[s] - (row_begin[s + 1] - row_begin[s]) + i
+    // [n_sequences] tokens in the cache once this step's are written; row i of sequence s has position
+    // n_kv[s] - (row_begin[s + 1] - row_begin[s]) + i
+    const int32_t *n_kv;
     const int32_t *table_begin; // [n_sequences] first entry of each sequence's block table in `tables`
     const int32_t *tables; // block ids
     const int32_t *slots; // [n_rows] where each row's K and V go
+    const AttentionPlan *plan = nullptr; // of this batch; paged_attention reads it, kv_write does not
 };
 
 struct AttentionData {
@@ -58,7 +62,7 @@ void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const fl
               void *v_pool, int worker, int n_workers);
 
 // Causal attention of every row to its sequence's cache.  Each worker calls this with the same arguments; work items
-// come from `next`, which the caller sets to zero before the step, so that a late worker delays only its own item.
+// come from batch.plan by `next`, which the caller sets to zero before, so that a late worker delays only its own item.
 void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
                      std::atomic<int> &next);
 

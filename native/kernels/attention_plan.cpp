@@ -1,0 +1,151 @@
+#include "kernels/attention_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/attention_kernels.h"
+
+namespace quire {
+namespace {
+
+// With fewer items than this, workers may have to wait for each other; then chunks are handed out.
+constexpr int enough_items = 32;
+
+AttentionPlan::Cut cut_of(const AttentionShape &shape) {
+    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window};
+}
+
+// A sequence's block table as far as it is in use.
+struct Table {
+    const int32_t *blocks;
+    int n;
+};
+
+Table table_of(const AttentionBatch &batch, int32_t sequence) {
+    return {batch.tables + batch.table_begin[sequence], (batch.n_kv[sequence] + kv_block_tokens - 1) / kv_block_tokens};
+}
+
+bool begin_alike(const Table &a, const Table &b) {
+    if (std::min(a.n, b.n) < kv_step_blocks) return false;
+    return std::equal(a.blocks, a.blocks + kv_step_blocks, b.blocks);
+}
+
+} // namespace
+
+AttentionPlan::Layout::Layout(const AttentionShape &shape)
+    : cut_(cut_of(shape)), group_(shape.n_head / shape.n_kv_head), tile_heads_(std::min(group_, max_tile_queries)),
+      n_parts_((group_ + tile_heads_ - 1) / tile_heads_) {}
+
+void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch &batch) {
+    tiles_.clear();
+    const int n_rows = static_cast<int>(plan.rows_.size()), tile_rows = max_tile_queries / tile_heads_;
+    for (int first = 0, end; first < n_rows; first = end) {
+        end = first + 1;
+        while (end < n_rows && end - first < tile_rows && plan.may_join_[static_cast<size_t>(end)]) ++end;
+        add_tile(plan, batch, first, end);
+    }
+    // The last rows of a prompt have the most to do: they go first.
+    std::reverse(tiles_.begin(), tiles_.end());
+    split();
+}
+
+void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end) {
+    int oldest = batch.n_kv[plan.rows_[static_cast<size_t>(first)].sequence], newest = 0;
+    for (int i = first; i < end; ++i) {
+        const Row &row = plan.rows_[static_cast<size_t>(i)];
+        const int n_rows = batch.row_begin[row.sequence + 1] - batch.row_begin[row.sequence];
+        const int position = batch.n_kv[row.sequence] - n_rows + row.row;
+        newest = std::max(newest, position);
+        oldest = std::min(oldest, cut_.window > 0 ? std::max(0, position - cut_.window + 1) : 0);
+    }
+    tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 0, 0});
+}
+
+void AttentionPlan::Layout::split() {
+    const int heads = cut_.n_kv_head * n_parts_;
+    const bool is_few = static_cast<int>(tiles_.size()) * heads < enough_items;
+    const int64_t partial = padded_floats(cut_.v_head_dim) + 16;
+    int64_t n_partials = 0;
+    int n_counters = 0;
+    n_items_ = 0;
+    for (Tile &tile : tiles_) {
+        const int n_chunks = tile.last_chunk - tile.first_chunk;
+        tile.first_item = n_items_;
+        tile.is_split = is_few && n_chunks > 1;
+        n_items_ += heads * (tile.is_split ? n_chunks : 1);
+        if (!tile.is_split) continue;
+        tile.partials = n_partials;
+        tile.counter = n_counters;
+        n_partials += int64_t{heads} * n_chunks * tile.n_rows * tile_heads_ * partial;
+        n_counters += heads;
+    }
+    if (partials_.size() < static_cast<size_t>(n_partials)) partials_.resize(static_cast<size_t>(n_partials));
+    if (n_counters > n_counters_) {
+        counters_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(n_counters));
+        n_counters_ = n_counters;
+    }
+}
+
+AttentionPlan::Item AttentionPlan::Layout::item(int index) const {
+    auto later = [](int wanted, const Tile &tile) { return wanted < tile.first_item; };
+    const Tile &tile = *(std::upper_bound(tiles_.begin(), tiles_.end(), index, later) - 1);
+    const int heads = cut_.n_kv_head * n_parts_, local = index - tile.first_item;
+    const int head = local % heads, part = head % n_parts_;
+    Item item{};
+    item.tile = &tile;
+    item.kv_head = head / n_parts_;
+    item.first_head = item.kv_head * group_ + part * tile_heads_;
+    item.n_heads = std::min(tile_heads_, group_ - part * tile_heads_);
+    item.first_chunk = tile.first_chunk;
+    item.last_chunk = tile.last_chunk;
+    if (!tile.is_split) return item;
+    item.first_chunk += local / heads;
+    item.last_chunk = item.first_chunk + 1;
+    const int64_t size = int64_t{tile.n_rows} * tile_heads_ * (padded_floats(cut_.v_head_dim) + 16);
+    item.partials =
+        const_cast<float *>(partials_.data()) + tile.partials + head * size * (tile.last_chunk - tile.first_chunk);
+    item.counter = counters_.get() + tile.counter + head;
+    return item;
+}
+
+void AttentionPlan::add(const AttentionShape &shape) {
+    if (find(shape) == nullptr) layouts_.push_back(Layout(shape));
+}
+
+const AttentionPlan::Layout *AttentionPlan::find(const AttentionShape &shape) const {
+    for (const Layout &layout : layouts_) {
+        if (layout.cut_ == cut_of(shape)) return &layout;
+    }
+    return nullptr;
+}
+
+// Sequences whose tables begin alike become neighbours, those that share more nearer to each other.
+void AttentionPlan::order_sequences(const AttentionBatch &batch) {
+    order_.resize(static_cast<size_t>(batch.n_sequences));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+        const Table one = table_of(batch, a), other = table_of(batch, b);
+        const int n = std::min(one.n, other.n);
+        const auto [x, y] = std::mismatch(one.blocks, one.blocks + n, other.blocks);
+        if (x != one.blocks + n) return *x < *y;
+        return one.n != other.n ? one.n < other.n : a < b;
+    });
+}
+
+void AttentionPlan::begin(const AttentionBatch &batch) {
+    order_sequences(batch);
+    rows_.clear();
+    may_join_.clear();
+    for (size_t i = 0; i < order_.size(); ++i) {
+        const int32_t sequence = order_[i];
+        const bool is_alike = i > 0 && begin_alike(table_of(batch, order_[i - 1]), table_of(batch, sequence));
+        const int n_rows = batch.row_begin[sequence + 1] - batch.row_begin[sequence];
+        for (int row = 0; row < n_rows; ++row) {
+            rows_.push_back({sequence, row});
+            may_join_.push_back(row > 0 || is_alike);
+        }
+    }
+    for (Layout &layout : layouts_) layout.cut(*this, batch);
+}
+
+} // namespace quire
