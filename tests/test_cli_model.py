@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import quire
+from quire._native.kernels import supported_isas
 
 PACKAGE = Path(quire.__file__).resolve().parent
 PACKAGED = PACKAGE / "data" / "tiny-chat-q8_0.gguf"
@@ -253,12 +254,32 @@ def test_a_failed_conversion_leaves_nothing(shared: Path, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
 
 
+@pytest.mark.parametrize("isa", supported_isas())
+def test_every_instruction_set_gives_transformers_tokens(isa: str) -> None:
+    prompt, answer = reference(0)
+    arguments = ("--isa", isa, "--temp", "0", "-n", str(N_TOKENS), "--kv-dtype", "f32", "--json")
+    found = json.loads(output("run", *arguments, CHATS[0]))
+    assert (found["n_prompt_tokens"], found["token_ids"]) == (len(prompt), answer[:N_TOKENS])
+
+
+def test_unknown_instruction_sets_are_refused_by_name() -> None:
+    for command in (("run", "Tell"), ("chat",), ("bench",)):
+        done = run(*command, "--isa", "sse9")
+        assert done.returncode == 1
+        assert b"quire: [isa] the instruction set must be one of portable" in done.stderr
+        assert b"'sse9'" in done.stderr
+    done = run("run", "--isa", "portable", "--kernels", "stock", "Tell")
+    assert b"[engine] isa must be None with kernels 'stock'" in done.stderr
+
+
 def test_devices() -> None:
     found = json.loads(output("devices", "--json"))
     cpu = next(device for device in found["devices"] if device["kind"] == "cpu")
     assert cpu["name"] == "CPU"
     assert "mul_mat" in {name.lower() for name in cpu["operations"]}
-    assert found["kernels"]["isa"] in found["kernels"]["supported"]
+    assert found["kernels"] == {"isa": supported_isas()[-1], "supported": supported_isas()}
+    text = output("devices")
+    assert f"kernels: {supported_isas()[-1]} (this machine runs {', '.join(supported_isas())};" in text
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         total_kib = int(meminfo.read_text().split()[1])

@@ -403,6 +403,10 @@ def test_files_that_are_no_models(tmp_path):
         LLM(tmp_path / "other.gguf")
     with pytest.raises(UnsupportedError, match="device"):
         LLM(device="abacus")
+    with pytest.raises(UnsupportedError, match=r"^\[isa\] the instruction set must be one of portable,.*'sse9'"):
+        LLM(isa="sse9")
+    with pytest.raises(RequestError, match=r"^\[engine\] isa must be None with kernels 'stock'"):
+        LLM(isa="portable", kernels="stock")
 
 
 @pytest.mark.parametrize(
@@ -420,6 +424,7 @@ def test_files_that_are_no_models(tmp_path):
         ("max_sequences", 0),
         ("max_step_tokens", "many"),
         ("device", None),
+        ("isa", 512),
     ],
 )
 def test_bad_options_are_refused_by_name(name, value):

@@ -20,7 +20,9 @@ using Floats = py::array_t<float, py::array::c_style>;
 
 Isa isa_named(const std::string &text) {
     if (auto found = isa_from_name(text)) return *found;
-    throw UnsupportedError("isa", cat("an instruction set must be portable, avx2 or avx512 but is '", text, "'"));
+    std::string known;
+    for (Isa each : supported_isas()) known += cat(known.empty() ? "" : ", ", name(each));
+    throw UnsupportedError("isa", cat("the instruction set must be one of ", known, " but is '", text, "'"));
 }
 
 // One step as Python gives it.

@@ -44,7 +44,7 @@ def command(*, as_json: bool, operations: bool) -> None:
             for device in found
         ),
     )
-    print(f"kernels: {isa()} (this machine runs {', '.join(supported_isas())})")
+    print(f"kernels: {isa()} (this machine runs {', '.join(supported_isas())}; --isa forces a lower one)")
     if operations:
         for device in found:
             print(f"{device.name}: {' '.join(device.operations)}")

@@ -52,6 +52,7 @@ class ModelOptions:
     gpu_layers: GpuLayers | None
     device: str | None
     kernels: Kernels
+    isa: str | None
     kv_dtype: KvDType
     load: LoadMode
 
@@ -110,6 +111,7 @@ _OPTIONS = (
         "--kernels", type=click.Choice(["auto", "stock", "cpu"]), default="auto", show_default=True,
         help="Quire's own operators where there are some, or ggml's only.",
     ),
+    click.option("--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."),
     click.option(
         "--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True,
         help="Type of the KV cache.",

@@ -37,6 +37,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
         kv_dtype=options.kv_dtype,
         n_blocks=sizes.n_blocks,
         kernels=options.kernels,
+        isa=options.isa,
         load=options.load,
         max_sequences=sizes.max_sequences,
     )

@@ -39,9 +39,10 @@ class EngineConfig:
     core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i; ``None``: any.
     ``kv_dtype``: of the cache.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences;
     ``None`` is enough for two full contexts, as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"``
-    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``load``: ``"mmap"`` maps the file,
-    ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``policy``: who runs first.  ``max_step_tokens`` and
-    ``max_sequences``: budgets of one step.
+    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's
+    kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
+    ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``policy``: who
+    runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step.
     """
 
     device: str = "cpu"
@@ -51,6 +52,7 @@ class EngineConfig:
     kv_dtype: KvDType = "f16"
     n_blocks: int | None = None
     kernels: Kernels = "auto"
+    isa: str | None = None
     load: LoadMode = "mmap"
     policy: Policy = "fifo"
     max_step_tokens: int = 512
@@ -73,3 +75,5 @@ class EngineConfig:
             elif entry.name in _CHOICES and value not in _CHOICES[entry.name]:
                 known = ", ".join(_CHOICES[entry.name])
                 raise RequestError(f"[engine] {entry.name} must be one of {known} but is {value!r:.40}")
+        if self.isa is not None and self.kernels == "stock":
+            raise RequestError("[engine] isa must be None with kernels 'stock', which choose their own, but is given")

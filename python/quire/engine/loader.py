@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, cache_bytes_per_block
-from ..errors import CapacityError, LoadError, RequestError
+from .._native.kernels import set_isa
+from ..errors import CapacityError, LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
 from ..sampling import SamplingParams
@@ -67,12 +68,21 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     """Open a GGUF file, a checkpoint folder, or (None) the package's model, and start its decoder.
 
     Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
-    Quire does not know (listing those it knows), CapacityError when the cache does not fit.
+    Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
+    CapacityError when the cache does not fit.
     """
+    if config.isa is not None:
+        _use_isa(config.isa, find_device(config.device))
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config)
     return _open_file(source, config)
+
+
+def _use_isa(isa: str, device: Device) -> None:
+    if device.kind != "cpu":
+        raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
+    set_isa(isa)
 
 
 def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
