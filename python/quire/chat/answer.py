@@ -1,0 +1,121 @@
+"""A model's answer, as it comes, to parts of a message: reasoning, content, tool calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from quire.chat.reasoning import ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
+from quire.chat.reply import ChatMessage, MessageDelta, ToolCallDelta, joined
+from quire.chat.tools import Call, Kind, Text, ToolFormat, ToolParser, Tools, detect_tools, tool_format
+
+__all__ = ["AnswerFormat", "AnswerParser", "parse_answer"]
+
+
+T = TypeVar("T")
+
+
+def _chosen(name: str, by_name: Callable[[str], T], detect: Callable[[str], T | None], template: str) -> T | None:
+    if name == "none":
+        return None
+    return detect(template) if name == "auto" else by_name(name)
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """How a model's answers are made: tags around reasoning, marks of tool calls; None for what it does not have."""
+
+    reasoning: ReasoningFormat | None = None
+    tools: ToolFormat | None = None
+
+    @classmethod
+    def detect(cls, template: str, tools: str = "auto", reasoning: str = "auto") -> AnswerFormat:
+        """What a chat template's source shows.
+
+        ``tools`` and ``reasoning``: the name of a format instead of that, or ``"none"``.  Raises RequestError for an
+        unknown name.
+        """
+        return cls(
+            reasoning=_chosen(reasoning, reasoning_format, detect_reasoning, template),
+            tools=_chosen(tools, tool_format, detect_tools, template),
+        )
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """Texts that must be visible in an answer where they are control tokens."""
+        tags = () if self.reasoning is None else (self.reasoning.start, self.reasoning.end)
+        return tags + (() if self.tools is None else self.tools.visible)
+
+
+class AnswerParser:
+    """Takes an answer's text in pieces, gives the parts of the message; never raises, whatever the text."""
+
+    def __init__(
+        self,
+        form: AnswerFormat,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        prompt: str = "",
+        new_id: Callable[[], str] | None = None,
+    ) -> None:
+        """``tools``: the definitions that the model was given; without any, calls are content.  ``prompt``: what the
+        model was asked, whose end says whether reasoning has begun.  ``new_id`` makes ids of calls."""
+        opened = form.reasoning is not None and form.reasoning.opened_by(prompt)
+        self._splitter = None if form.reasoning is None else ReasoningSplitter(form.reasoning, opened)
+        self._parser = None
+        if form.tools is not None and (tools or form.tools.frames_content):
+            self._parser = ToolParser(form.tools, Tools(tools) if tools else None)
+        self._new_id = new_id or (form.tools.new_id if form.tools is not None else None)
+        self._n_calls = 0
+
+    @property
+    def n_calls(self) -> int:
+        """How many calls there were so far."""
+        return self._n_calls
+
+    def feed(self, text: str) -> MessageDelta:
+        """What is new with more of the text."""
+        parts: list[Call | Text] = [Text(Kind.CONTENT, text)]
+        if self._splitter is not None:
+            parts = [*self._splitter.feed(text)]
+        return self._delta(self._calls(parts))
+
+    def finish(self) -> MessageDelta:
+        """What is left at the answer's end."""
+        parts = [] if self._splitter is None else self._calls(self._splitter.finish())
+        if self._parser is not None:
+            parts += self._parser.finish()
+        return self._delta(parts)
+
+    def _calls(self, parts: Iterable[Call | Text]) -> list[Call | Text]:
+        if self._parser is None:
+            return list(parts)
+        found: list[Call | Text] = []
+        for part in parts:
+            if isinstance(part, Text) and part.kind is Kind.CONTENT:
+                found += self._parser.feed(part.text)
+            else:
+                found.append(part)
+        return found
+
+    def _delta(self, parts: list[Call | Text]) -> MessageDelta:
+        texts = {
+            kind: "".join(part.text for part in parts if isinstance(part, Text) and part.kind is kind) for kind in Kind
+        }
+        calls = tuple(self._call(part) for part in parts if isinstance(part, Call))
+        return MessageDelta(texts[Kind.CONTENT], texts[Kind.REASONING], calls)
+
+    def _call(self, call: Call) -> ToolCallDelta:
+        index = self._n_calls
+        self._n_calls += 1
+        made = None if self._new_id is None else self._new_id()
+        return ToolCallDelta(index, call.id or made or f"call_{secrets.token_hex(12)}", call.name, call.arguments)
+
+
+def parse_answer(
+    text: str, form: AnswerFormat, tools: Sequence[Mapping[str, object]] | None = None, prompt: str = ""
+) -> ChatMessage:
+    """The message that a whole answer is."""
+    parser = AnswerParser(form, tools, prompt)
+    return joined([parser.feed(text), parser.finish()])

@@ -1,0 +1,122 @@
+"""Reasoning split from what is said: the tags that models put around it.
+
+Formats whose whole answer is made of channels (``harmony``, say) split it themselves, in ``quire.chat.tools``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Kind, Steps, Text
+from quire.chat.tools.scanner import Malformed, Scanner, TrailingSpace
+from quire.errors import RequestError
+
+__all__ = ["REASONING_FORMATS", "ReasoningFormat", "ReasoningSplitter", "detect_reasoning", "reasoning_format"]
+
+
+@dataclass(frozen=True)
+class ReasoningFormat:
+    """Reasoning stands at the answer's beginning, between ``start`` and ``end``."""
+
+    name: str
+    start: str
+    end: str
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether a prompt ends within reasoning: some templates write ``start`` themselves."""
+        return prompt.rstrip().endswith(self.start.rstrip())
+
+
+REASONING_FORMATS = (
+    ReasoningFormat("think", "<think>", "</think>"),
+    ReasoningFormat("think_opensource", "<think:opensource>", "</think:opensource>"),
+    ReasoningFormat("seed_think", "<seed:think>", "</seed:think>"),
+    ReasoningFormat("thought", "<thought>", "</thought>"),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
+    ReasoningFormat("command_r", "<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>"),
+    ReasoningFormat("gemma", "<|channel>thought", "<channel|>"),
+    ReasoningFormat("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ReasoningFormat("granite", "Here is my thought process:", "Here is my response:"),
+)
+# Templates that put their tags together.
+_HINTS = {"think_opensource": ("'<think{}>'", ":opensource"), "kimi_k3": ("open_tag('think'", "<|open|>", "<|close|>")}
+
+
+def detect_reasoning(template: str) -> ReasoningFormat | None:
+    """The format whose tags a chat template's source has, or None."""
+    for form in reversed(REASONING_FORMATS):
+        hints = _HINTS.get(form.name)
+        if form.end in template or (hints is not None and all(hint in template for hint in hints)):
+            return form
+    return None
+
+
+def reasoning_format(name: str) -> ReasoningFormat:
+    """A format by its name.  Raises RequestError for an unknown one."""
+    for form in REASONING_FORMATS:
+        if form.name == name:
+            return form
+    known = ", ".join(form.name for form in REASONING_FORMATS)
+    raise RequestError(f"[chat] reasoning_format must be auto, none or one of {known} but is {name!r:.80}")
+
+
+class ReasoningSplitter:
+    """Takes an answer in pieces and gives its parts.  White space around the tags belongs to them."""
+
+    def __init__(self, form: ReasoningFormat, opened: bool) -> None:
+        """``opened``: the prompt ended within reasoning."""
+        self._scan = Scanner()
+        self._reader: Steps | None = _read(self._scan, form, opened)
+
+    def feed(self, text: str) -> list[Text]:
+        """What is new with more of the answer."""
+        self._scan.feed(text)
+        return list(self._parts())
+
+    def finish(self) -> list[Text]:
+        """What is left at the answer's end."""
+        self._scan.close()
+        return list(self._parts())
+
+    def _parts(self) -> Iterator[Text]:
+        while self._reader is not None:
+            try:
+                part = next(self._reader)
+            except (StopIteration, Malformed) as ended:
+                taken = self._scan.commit()
+                self._reader = None
+                if taken and isinstance(ended, Malformed):
+                    yield Text(Kind.CONTENT, taken)
+                break
+            if part is None:
+                return
+            assert isinstance(part, Text)
+            self._scan.commit()
+            yield part
+        rest = self._scan.take_all()
+        self._scan.commit()
+        if rest:
+            yield Text(Kind.CONTENT, rest)
+
+
+def _read(scan: Scanner, form: ReasoningFormat, opened: bool) -> Steps:
+    yield from scan.space()
+    if (yield from scan.optional(form.start)) is None and not opened:
+        raise Malformed
+    yield from scan.space()
+    space = TrailingSpace()
+    while True:
+        part, end = scan.piece((form.end,))
+        shown = space.push(part)
+        if shown:
+            yield Text(Kind.REASONING, shown)
+        if end:
+            break
+        if end is not None:  # cut off: white space at the end is no tag's
+            yield Text(Kind.REASONING, space.pop())
+            return
+        if not part:
+            yield None
+    yield from scan.space()

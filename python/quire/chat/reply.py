@@ -1,0 +1,94 @@
+"""Answers of a model as messages, with the names of OpenAI's interface, and what is new of one while it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["ChatMessage", "FunctionCall", "MessageDelta", "ToolCall", "ToolCallDelta", "joined"]
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """What is called.  ``arguments``: the text of a JSON object, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the model wants made."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """What is new of the call number ``index``.  Its first one has ``id`` and ``name``."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True)
+class MessageDelta:
+    """What is new of a message."""
+
+    content: str = ""
+    reasoning_content: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning_content or self.tool_calls)
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """An answer.  ``content`` is None where there are only calls; ``reasoning_content`` where there is none."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    role: str = "assistant"
+
+    def as_dict(self) -> dict[str, object]:
+        """The message as the next turn's ``messages`` take it, and as JSON has it; absent parts are left out."""
+        message: dict[str, object] = {"role": self.role, "content": self.content or ""}
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": call.type,
+                    "function": {"name": call.function.name, "arguments": call.function.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        return message
+
+
+def joined(deltas: Iterable[MessageDelta]) -> ChatMessage:
+    """The message that deltas add up to."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, tuple[str, str, list[str]]] = {}
+    for delta in deltas:
+        content.append(delta.content)
+        reasoning.append(delta.reasoning_content)
+        for call in delta.tool_calls:
+            _, _, arguments = calls.setdefault(call.index, (call.id or "", call.name or "", []))
+            arguments.append(call.arguments)
+    text = "".join(content)
+    return ChatMessage(
+        content=text if text or not calls else None,
+        reasoning_content="".join(reasoning) or None,
+        tool_calls=[
+            ToolCall(id, FunctionCall(name, "".join(arguments))) for _, (id, name, arguments) in sorted(calls.items())
+        ],
+    )

@@ -1,0 +1,38 @@
+"""Command R: a JSON list between ``<|START_ACTION|>`` and ``<|END_ACTION|>``; answers have marks, too.
+
+The first Command R models write ``Action:`` and a fenced list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import JsonKeys, Kind, Steps, ToolFormat, Tools, json_list, stream
+from quire.chat.tools.scanner import Scanner
+
+# Their numbers begin anew in every turn, so that they are no ids.
+_KEYS = JsonKeys(name=("tool_name", "name"), arguments=("parameters", "arguments"), id=())
+_ANSWERS = {"<|START_RESPONSE|>": "<|END_RESPONSE|>", "<|START_TEXT|>": "<|END_TEXT|>"}
+
+
+@dataclass(frozen=True)
+class CommandR(ToolFormat):
+    """Calls, and the marks around plain answers, which are not shown."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start in _ANSWERS:
+            yield from stream(scan, Kind.CONTENT, _ANSWERS[start])
+            return
+        calls = yield from json_list(scan, _KEYS)
+        yield from scan.space()
+        yield from scan.end("<|END_ACTION|>" if start == "<|START_ACTION|>" else "```")
+        yield from calls
+
+
+COMMAND_R = CommandR(
+    name="command_r",
+    starts=("<|START_ACTION|>", "Action: ```json\n", *_ANSWERS),
+    marks=("<|END_ACTION|>", *_ANSWERS.values()),
+    hints=(("<|START_ACTION|>",), ("Action:", "<|CHATBOT_TOKEN|>")),
+    frames_content=True,
+)

@@ -1,0 +1,56 @@
+"""DeepSeek V3 and R1 (a fenced JSON object behind type and name) and V3.1 (behind the name)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
+from quire.chat.tools.scanner import Scanner, Wait
+
+_CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALL, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
+_LINE = re.compile(r"[^\r\n<`{]*")
+
+
+@dataclass(frozen=True)
+class DeepSeek(ToolFormat):
+    """Each call has marks, and so have all of them together."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start == _CALLS:
+            yield from scan.space()
+            yield from scan.literal(_CALL)
+        while True:
+            yield (yield from _call(scan))
+            yield from scan.space()
+            if (yield from scan.optional(_CALL)) is None:
+                if start == _CALLS:
+                    yield from scan.end(_CALLS_END)
+                return
+
+
+def _call(scan: Scanner) -> Wait[Call]:
+    name = yield from name_of(scan)
+    yield from scan.literal(_SEPARATOR)
+    yield from scan.space()
+    if (yield from scan.next_of("{")) is not None:
+        arguments = yield from scan.json()
+    else:
+        name = checked_name((yield from scan.run(_LINE)).strip())
+        yield from scan.space()
+        yield from scan.literal("```json")
+        arguments = yield from scan.json()
+        yield from scan.space()
+        yield from scan.literal("```")
+    yield from scan.space()
+    yield from scan.end(_CALL_END)
+    return Call(name, checked_arguments(arguments))
+
+
+DEEPSEEK = DeepSeek(
+    name="deepseek",
+    starts=(_CALLS, _CALL),
+    marks=(_CALLS_END, _CALL_END, _SEPARATOR),
+    hints=((_CALLS,),),
+)

@@ -1,0 +1,16 @@
+"""DeepSeek V3.2 and V4: ``invoke`` tags whose names begin with a mark; ``string`` says whether a value is text."""
+
+from __future__ import annotations
+
+from quire.chat.tools.invoke_xml import InvokeXml
+
+_MARK = "｜DSML｜"
+
+DEEPSEEK_DSML = InvokeXml(
+    name="deepseek_dsml",
+    starts=(f"<{_MARK}function_calls>", f"<{_MARK}tool_calls>"),
+    ends=(f"</{_MARK}function_calls>", f"</{_MARK}tool_calls>"),
+    prefix=_MARK,
+    marks=(_MARK,),
+    hints=((_MARK,),),
+)

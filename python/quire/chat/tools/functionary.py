@@ -1,0 +1,50 @@
+"""Functionary v3.2: ``>>>`` and a recipient before each part; the prompt has the first ``>>>`` already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, checked_arguments, name_of, stream
+from quire.chat.tools.scanner import Scanner
+from quire.chat.tools.values import arguments_text
+
+_MARK = ">>>"
+
+
+@dataclass(frozen=True)
+class Functionary(ToolFormat):
+    """What goes to ``all`` is content; ``python`` gets code, other tools JSON objects."""
+
+    def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
+        return _parts(scan)
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        yield from _parts(scan)
+
+
+def _parts(scan: Scanner) -> Steps:
+    yield from scan.optional(_MARK)
+    while True:
+        recipient = yield from name_of(scan)
+        yield from scan.literal("\n")
+        if recipient == "all":
+            if not (yield from stream(scan, Kind.CONTENT, _MARK)):
+                return
+            continue
+        if recipient == "python" and (yield from scan.next_of("{")) is None:
+            code, mark = yield from scan.until(_MARK)
+            yield Call(recipient, arguments_text({"code": code}))
+        else:
+            yield Call(recipient, checked_arguments((yield from scan.json())))
+            yield from scan.space()
+            mark = (yield from scan.optional(_MARK)) or ""
+        if not mark:
+            return
+
+
+FUNCTIONARY = Functionary(
+    name="functionary",
+    starts=(_MARK,),
+    hints=((">>>all\n",), (">>>all\\n",)),
+    frames_content=True,
+)

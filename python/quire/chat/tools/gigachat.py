@@ -1,0 +1,12 @@
+"""GigaChat 3: a JSON object behind ``<|function_call|>``."""
+
+from __future__ import annotations
+
+from quire.chat.tools.tagged_json import TaggedJson
+
+GIGACHAT = TaggedJson(
+    name="gigachat",
+    starts=("<|function_call|>",),
+    ends=("",),
+    hints=(("<|function_call|>", "<|role_sep|>"),),
+)

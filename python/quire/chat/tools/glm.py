@@ -1,0 +1,56 @@
+"""GLM 4.5 and later, Ling 3, Laguna: a name, then ``<arg_key>`` and ``<arg_value>`` in turn, in ``<tool_call>``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
+from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.values import arguments_text, typed_value
+
+__all__ = ["GLM", "ArgumentTags"]
+
+
+@dataclass(frozen=True)
+class ArgumentTags(ToolFormat):
+    """``suffix`` is in every tag's name; texts stand as they are, other values as JSON."""
+
+    suffix: str = ""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        yield (yield from self.call(scan, tools))
+
+    def call(self, scan: Scanner, tools: Tools) -> Wait[Call]:
+        """Take what comes behind ``<tool_call>``."""
+        tail = self.suffix + ">"
+        yield from scan.space()
+        name = yield from name_of(scan)
+        yield from scan.optional("<tool_sep" + tail)
+        yield from scan.space()
+        schemas = tools.properties.get(name, {})
+        values: dict[str, object] = {}
+        while (yield from scan.optional("<arg_key" + tail)) is not None:
+            key, end = yield from scan.until("</arg_key" + tail)
+            yield from scan.space()
+            yield from scan.literal("<arg_value" + tail)
+            text, end = yield from scan.until("</arg_value" + tail)
+            key = key.strip()
+            if not end or key in values:
+                raise Malformed
+            values[key] = typed_value(text, schemas.get(key))
+            yield from scan.space()
+        # Not the end of all instead: an answer that breaks off may lack arguments.
+        yield from scan.literal("</tool_call" + tail)
+        return Call(name, arguments_text(values))
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        names = ("tool_call", "/tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value", "/arg_value")
+        return (*self.starts, *self.marks, *(f"<{name}{self.suffix}>" for name in names))
+
+
+GLM = ArgumentTags(
+    name="glm",
+    starts=("<tool_call>",),
+    hints=(("<tool_call>", "<arg_key>"),),
+)

@@ -1,0 +1,12 @@
+"""Granite 3: a JSON list behind ``<|tool_call|>`` (3.0) or ``<tool_call>`` (3.1 and later).  Granite 4 is Hermes."""
+
+from __future__ import annotations
+
+from quire.chat.tools.tagged_json import TaggedJson
+
+GRANITE = TaggedJson(
+    name="granite",
+    starts=("<|tool_call|>", "<tool_call>"),
+    ends=("", ""),
+    hints=(("<|tool_call|>", "<|start_of_role|>"), ("<|start_of_role|>", "<|tool_call|>")),
+)

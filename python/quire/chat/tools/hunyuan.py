@@ -1,0 +1,39 @@
+"""Hunyuan 3: GLM's tags with a suffix in every name, calls together in ``<tool_calls>``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Steps, Tools
+from quire.chat.tools.glm import ArgumentTags
+from quire.chat.tools.scanner import Scanner
+
+_SUFFIX = ":opensource"
+
+
+@dataclass(frozen=True)
+class Hunyuan(ArgumentTags):
+    """One block of calls."""
+
+    suffix: str = _SUFFIX
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start == f"<tool_call{_SUFFIX}>":
+            yield (yield from self.call(scan, tools))
+            return
+        yield from scan.space()
+        yield from scan.literal(f"<tool_call{_SUFFIX}>")
+        yield (yield from self.call(scan, tools))
+        yield from scan.space()
+        while (yield from scan.optional(f"<tool_call{_SUFFIX}>")) is not None:
+            yield (yield from self.call(scan, tools))
+            yield from scan.space()
+        yield from scan.end(f"</tool_calls{_SUFFIX}>")
+
+
+HUNYUAN = Hunyuan(
+    name="hunyuan",
+    starts=(f"<tool_calls{_SUFFIX}>", f"<tool_call{_SUFFIX}>"),
+    marks=(f"</tool_calls{_SUFFIX}>",),
+    hints=(("<tool_sep", "<arg_key", ":opensource"),),
+)

@@ -1,0 +1,60 @@
+"""Calls as ``<invoke name="...">`` with a ``<parameter name="...">`` for each argument, the plan of some formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
+from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.values import arguments_text, typed_value
+
+__all__ = ["InvokeXml", "read_invocations"]
+
+_WIRE_SAYS_TEXT = {"": None, ' string="true"': True, ' string="false"': False}
+
+
+@dataclass(frozen=True)
+class InvokeXml(ToolFormat):
+    """``ends`` has the end of each of ``starts``; ``prefix`` is in the tags' names."""
+
+    ends: tuple[str, ...] = ()
+    prefix: str = ""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        yield from read_invocations(scan, tools, self.prefix, self.ends[self.starts.index(start)])
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        return self.starts + self.ends + self.marks
+
+
+def read_invocations(scan: Scanner, tools: Tools, prefix: str, end: str) -> Steps:
+    """One call or more, up to ``end``."""
+    begin = f'<{prefix}invoke name="'
+    yield from scan.space()
+    yield from scan.literal(begin)
+    while True:
+        yield (yield from _invocation(scan, tools, prefix))
+        yield from scan.space()
+        if (yield from scan.optional(begin)) is None:
+            yield from scan.end(end)
+            return
+
+
+def _invocation(scan: Scanner, tools: Tools, prefix: str) -> Wait[Call]:
+    name = yield from name_of(scan)
+    yield from scan.literal('">')
+    schemas = tools.properties.get(name, {})
+    values: dict[str, object] = {}
+    close = f"</{prefix}invoke>"
+    while True:
+        yield from scan.space()
+        if (yield from scan.literal(f'<{prefix}parameter name="', close)) == close:
+            return Call(name, arguments_text(values))
+        key, _ = yield from scan.until('"')
+        as_text = _WIRE_SAYS_TEXT[(yield from scan.optional(' string="true"', ' string="false"')) or ""]
+        yield from scan.literal(">")
+        text, end = yield from scan.until(f"</{prefix}parameter>")
+        if not end or key in values:
+            raise Malformed
+        values[key] = typed_value(text, schemas.get(key), as_text)

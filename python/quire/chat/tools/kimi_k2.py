@@ -1,0 +1,51 @@
+"""Kimi K2: a section of calls, each with an id that holds the name (``functions.name:0``) and a JSON object."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
+from quire.chat.tools.scanner import Scanner, Wait
+
+_SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
+_ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")
+
+
+@dataclass(frozen=True)
+class KimiK2(ToolFormat):
+    """The ids are the model's own; it wants to see them again beside the results."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start == _SECTION:
+            yield from scan.space()
+            yield from scan.literal(_CALL)
+        while True:
+            yield (yield from _call(scan))
+            yield from scan.space()
+            if (yield from scan.optional(_CALL)) is None:
+                if start == _SECTION:
+                    yield from scan.end(_SECTION_END)
+                return
+
+
+def _call(scan: Scanner) -> Wait[Call]:
+    yield from scan.space()
+    id = yield from name_of(scan)
+    match = _ID.fullmatch(id)
+    assert match is not None
+    yield from scan.space()
+    yield from scan.literal(_ARGUMENTS)
+    arguments = checked_arguments((yield from scan.json()))
+    yield from scan.space()
+    yield from scan.end(_CALL_END)
+    return Call(checked_name(match["name"]), arguments, id)
+
+
+KIMI_K2 = KimiK2(
+    name="kimi_k2",
+    starts=(_SECTION, _CALL),
+    marks=(_SECTION_END, _CALL_END, _ARGUMENTS),
+    hints=((_CALL, _ARGUMENTS),),
+)

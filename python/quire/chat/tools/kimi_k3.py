@@ -1,0 +1,75 @@
+"""Kimi K3: tags of three marks, ``<|open|>name attributes<|sep|>`` to ``<|close|>name<|sep|>``, around everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
+from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.values import arguments_text, typed_value
+
+_OPEN, _CLOSE, _SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
+
+
+def _close(tag: str) -> str:
+    return _CLOSE + tag + _SEPARATOR
+
+
+@dataclass(frozen=True)
+class KimiK3(ToolFormat):
+    """The response and the calls are parts of a message; the marks between them are not shown."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start != f"{_OPEN}tools{_SEPARATOR}":
+            return
+        begin = f"{_OPEN}call "
+        yield from scan.literal(begin)
+        while True:
+            yield (yield from _call(scan, tools))
+            if (yield from scan.optional(begin)) is None:
+                yield from scan.end(_close("tools"))
+                return
+
+
+def _call(scan: Scanner, tools: Tools) -> Wait[Call]:
+    name = checked_name((yield from _attributes(scan)).get("tool"))
+    schemas = tools.properties.get(name, {})
+    values: dict[str, object] = {}
+    while (yield from scan.literal(f"{_OPEN}argument ", _close("call"))) != _close("call"):
+        attributes = yield from _attributes(scan)
+        text, end = yield from scan.until(_close("argument"))
+        key = attributes.get("key")
+        if not end or key is None or key in values:
+            raise Malformed
+        kind = attributes.get("type")
+        values[key] = typed_value(text, schemas.get(key), None if kind is None else kind == "string")
+    return Call(name, arguments_text(values))
+
+
+def _attributes(scan: Scanner) -> Wait[dict[str, str]]:
+    """Take ``key="value" ...`` and the separator."""
+    found: dict[str, str] = {}
+    while True:
+        key, end = yield from scan.until('="', _SEPARATOR)
+        if end == _SEPARATOR and not key.strip():
+            return found
+        value, quote = yield from scan.until('"')
+        if end != '="' or not quote:
+            raise Malformed
+        for escape, sign in (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
+            value = value.replace(escape, sign)
+        found[key.strip()] = value
+
+
+KIMI_K3 = KimiK3(
+    name="kimi_k3",
+    starts=(
+        f"{_OPEN}response{_SEPARATOR}",
+        f"{_OPEN}tools{_SEPARATOR}",
+        _close("response"),
+        _close("message"),
+    ),
+    marks=(_OPEN, _CLOSE, _SEPARATOR),
+    hints=((_OPEN, _CLOSE, _SEPARATOR),),
+    frames_content=True,
+)

@@ -1,0 +1,95 @@
+"""The parts of an answer in a wire format, as the answer comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools
+from quire.chat.tools.scanner import Malformed, Scanner, TrailingSpace
+
+__all__ = ["ToolParser"]
+
+
+class ToolParser:
+    """Takes an answer in pieces and gives what it consists of: text, and calls once they are complete.
+
+    A call is given as a whole, because only then is it known to be one: what turns out to be malformed comes back as
+    content, with every character.  White space between a call and what is beside it belongs to the format.
+    """
+
+    def __init__(self, format: ToolFormat, tools: Tools | None) -> None:
+        """``tools`` None: there are none to call, so that calls are content."""
+        self._format = format
+        self._tools = tools or Tools()
+        self._has_tools = tools is not None
+        self._scan = Scanner()
+        self._reader = format.begin(self._scan, self._tools)
+        self._space = TrailingSpace()
+        self._follows_call = False
+
+    def feed(self, text: str) -> list[Call | Text]:
+        """What is new with more of the answer."""
+        self._scan.feed(text)
+        return list(self._parts())
+
+    def finish(self) -> list[Call | Text]:
+        """What is left at the answer's end."""
+        self._scan.close()
+        left = list(self._parts())
+        space = self._space.pop()
+        if space and not self._follows_call:
+            left.append(Text(Kind.CONTENT, space))
+        return left
+
+    @property
+    def n_held(self) -> int:
+        """Characters that arrived but cannot be told apart yet."""
+        return self._scan.n_left
+
+    def _parts(self) -> Iterator[Call | Text]:
+        """What can be said of the text that arrived."""
+        while True:
+            if self._reader is None:
+                text, start = self._scan.piece(self._format.starts)
+                self._scan.commit(start or "")
+                yield from self._spaced(text)
+                if not start:
+                    return
+                # The start is not done with: it is content if no call follows.
+                self._reader = self._format.read(self._scan, start, self._tools)
+            part = self._next_part(self._reader)
+            if part is None:
+                if self._reader is not None:
+                    return
+            elif isinstance(part, Call):
+                self._space.pop()
+                self._follows_call = True
+                yield part
+            elif part.kind is Kind.CONTENT:
+                yield from self._spaced(part.text)
+            else:
+                yield part
+
+    def _next_part(self, reader: Steps) -> Call | Text | None:
+        """The reader's next part; None where it waits, or has ended."""
+        try:
+            part = next(reader)
+        except StopIteration:
+            self._scan.commit()
+            self._reader = None
+            return None
+        except Malformed:
+            self._reader = None
+            return Text(Kind.CONTENT, self._scan.commit())
+        if part is not None:
+            taken = self._scan.commit()
+            if isinstance(part, Call) and not self._has_tools:
+                return Text(Kind.CONTENT, taken)
+        return part
+
+    def _spaced(self, text: str) -> Iterator[Text]:
+        """Content, but for the white space at its end, which may stand before a call."""
+        shown = self._space.push(text)
+        if shown:
+            self._follows_call = False
+            yield Text(Kind.CONTENT, shown)

@@ -1,0 +1,238 @@
+"""Reading a text that comes in pieces.
+
+A wire format is a generator over a ``Scanner``.  The scanner's methods are generators themselves: each yields None
+where it must see more of the text, takes what it recognizes, and raises ``Malformed`` where the text is something else.
+What they find does not depend on where the text was cut, and the work is linear in its length.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from typing import TypeVar
+
+__all__ = ["Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
+
+T = TypeVar("T")
+Wait = Generator[None, None, T]
+"""A step that yields None for each time it needs more text, and returns what it found."""
+
+MAX_DEPTH = 64
+_SPACE = re.compile(r"[ \t\r\n]*")
+_IN_STRING = re.compile(r'[^"\\\x00-\x1f]*')
+_OUTSIDE_STRINGS = re.compile(r"[ \t\r\n0-9eE+\-.,:truefalsn]*")
+_CLOSERS = {"{": "}", "[": "]"}
+
+
+class Malformed(Exception):
+    """The text is not of the format: it is content."""
+
+
+def held_back(text: str, marks: tuple[str, ...]) -> int:
+    """How many characters at the end of a text may be the beginning of a mark."""
+    for n in range(min(len(text), max(map(len, marks), default=1) - 1), 0, -1):
+        tail = text[-n:]
+        if any(mark.startswith(tail) for mark in marks):
+            return n
+    return 0
+
+
+class TrailingSpace:
+    """Holds white space back until it is known what follows it."""
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+
+    def push(self, text: str) -> str:
+        """More text; what can be shown of all so far."""
+        shown = text.rstrip()
+        if not shown:
+            if text:
+                self._held.append(text)
+            return ""
+        whole = self.pop() + shown
+        if len(shown) < len(text):
+            self._held.append(text[len(shown) :])
+        return whole
+
+    def pop(self) -> str:
+        """What is held, held no more."""
+        held = "".join(self._held)
+        self._held.clear()
+        return held
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
+
+
+def strict_json(raw: str) -> object:
+    """The value of a JSON text.  Raises Malformed for anything that is no JSON (RFC 8259)."""
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise Malformed from None
+
+
+class Scanner:
+    """Text that arrived, as far as it was not taken; and what was taken since the last ``commit``."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._at = 0
+        self._taken: list[str] = []
+        self.closed = False
+
+    def feed(self, text: str) -> None:
+        """More of the text."""
+        self._rest = self._rest[self._at :] + text
+        self._at = 0
+
+    def close(self) -> None:
+        """No more text will come."""
+        self.closed = True
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all that arrived was taken."""
+        return self._at == len(self._rest)
+
+    @property
+    def n_left(self) -> int:
+        """Characters that arrived and were not taken."""
+        return len(self._rest) - self._at
+
+    def commit(self, but: str = "") -> str:
+        """What was taken since the last time; from now on it is done with, but for ``but`` at its end."""
+        taken = "".join(self._taken)
+        self._taken.clear()
+        self.keep(but)
+        return taken
+
+    def keep(self, text: str) -> None:
+        """Count a text that was committed as taken since."""
+        if text:
+            self._taken.append(text)
+
+    def take(self, n: int) -> str:
+        """The next ``n`` characters, as far as they arrived."""
+        part = self._rest[self._at : self._at + n]
+        self._at += len(part)
+        if part:
+            self._taken.append(part)
+        return part
+
+    def take_all(self) -> str:
+        """All that arrived."""
+        return self.take(len(self._rest) - self._at)
+
+    def next_of(self, *texts: str) -> Wait[str | None]:
+        """Which of the texts comes next, the longest; None for none of them.  Takes nothing."""
+        longest = max(map(len, texts))
+        while True:
+            head = self._rest[self._at : self._at + longest]
+            if self.closed or not any(len(text) > len(head) and text.startswith(head) for text in texts):
+                return max((text for text in texts if head.startswith(text)), key=len, default=None)
+            yield
+
+    def optional(self, *texts: str) -> Wait[str | None]:
+        """Take one of the texts if it comes next."""
+        found = yield from self.next_of(*texts)
+        if found is not None:
+            self.take(len(found))
+        return found
+
+    def literal(self, *texts: str) -> Wait[str]:
+        """Take one of the texts, which must come next."""
+        found = yield from self.optional(*texts)
+        if found is None:
+            raise Malformed
+        return found
+
+    def end(self, text: str) -> Wait[None]:
+        """Take the text that ends something, or the end of all: stop strings and stop tokens are not shown."""
+        found = yield from self.optional(text)
+        if found is None:
+            rest = self._rest[self._at :]
+            if not self.closed or not text.startswith(rest):
+                raise Malformed
+            self.take(len(rest))
+
+    def ended(self) -> Wait[bool]:
+        """Whether no more text comes."""
+        while self.at_end and not self.closed:
+            yield
+        return self.at_end
+
+    def run(self, pattern: re.Pattern[str]) -> Wait[str]:
+        """Take what matches a pattern of the form ``[...]*``."""
+        parts = []
+        while True:
+            match = pattern.match(self._rest, self._at)
+            parts.append(self.take(0 if match is None else match.end() - self._at))
+            if self.closed or not self.at_end:
+                return "".join(parts)
+            yield
+
+    def space(self) -> Wait[str]:
+        """Take white space."""
+        return self.run(_SPACE)
+
+    def until(self, *ends: str) -> Wait[tuple[str, str]]:
+        """Take the text before the nearest of ``ends`` and the end itself: (text, end); the end is empty where all
+        of the text ended."""
+        parts: list[str] = []
+        while True:
+            part, end = self.piece(ends)
+            parts.append(part)
+            if end is not None:
+                return "".join(parts), end
+            yield
+
+    def piece(self, ends: tuple[str, ...]) -> tuple[str, str | None]:
+        """Take what arrived before the nearest of ``ends``, and the end itself; None for one that did not come."""
+        found = [(i, -len(end), end) for end in ends if (i := self._rest.find(end, self._at)) >= 0]
+        if found:
+            i, _, end = min(found)
+            part = self.take(i - self._at)
+            self.take(len(end))
+            return part, end
+        rest = self._rest[self._at :] if len(self._rest) - self._at < 64 else self._rest[-64:]
+        held = 0 if self.closed else held_back(rest, ends)
+        part = self.take(len(self._rest) - self._at - held)
+        return part, "" if self.closed else None
+
+    def json(self) -> Wait[str]:
+        """Take a JSON object or array, and white space before it; its text, which is valid JSON."""
+        yield from self.space()
+        parts = [(yield from self.literal("{", "["))]
+        closers = [_CLOSERS[parts[0]]]
+        while closers:
+            parts.append((yield from self.run(_OUTSIDE_STRINGS)))
+            sign = yield from self.literal('"', "{", "[", "}", "]")
+            parts.append(sign)
+            if sign == '"':
+                parts += yield from self._string()
+            elif sign in _CLOSERS:
+                closers.append(_CLOSERS[sign])
+            elif sign != closers.pop():
+                raise Malformed
+            if len(closers) > MAX_DEPTH:
+                raise Malformed
+        raw = "".join(parts)
+        strict_json(raw)
+        return raw
+
+    def _string(self) -> Wait[list[str]]:
+        """Take the rest of a JSON string."""
+        parts = []
+        while True:
+            parts.append((yield from self.run(_IN_STRING)))
+            sign = yield from self.literal('"', "\\")
+            parts.append(sign)
+            if sign == '"':
+                return parts
+            while self.at_end and not self.closed:
+                yield
+            parts.append(self.take(1))
