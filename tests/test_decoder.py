@@ -641,6 +641,19 @@ def test_asyncio_wakes_up_by_the_file_descriptor(client: Client) -> None:
     assert [event.kind for event in client.events] == ["delta"] * 8 + ["finish"]
 
 
+def test_deltas_gather_but_the_end_comes_at_once() -> None:
+    with Client() as client:
+        client.submit(prompt(5), params(max_tokens=30))
+        before = time.monotonic()
+        batches = [client.decoder.wait(60.0)]
+        while batches[-1][-1].kind != "finish":
+            batches.append(client.decoder.wait(60.0, gather_s=60.0))
+        assert time.monotonic() - before < 30  # not the time that deltas may gather
+        assert len(batches) <= 2
+        assert sum(len(event.token_ids) for batch in batches for event in batch) == 30
+        assert client.decoder.wait(0.0, gather_s=60.0) == []
+
+
 def test_requests_from_many_threads() -> None:
     with Client(n_blocks=65) as client:
         ids: dict[int, tuple[int, int]] = {}

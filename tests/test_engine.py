@@ -130,7 +130,7 @@ class BrokenDecoder:
         self.begun.set()
         return 1
 
-    def wait(self, timeout_s: float) -> list[Event]:
+    def wait(self, timeout_s: float, gather_s: float = 0.0) -> list[Event]:
         self.begun.wait(20)
         raise InternalError("[decoder] broke")
 

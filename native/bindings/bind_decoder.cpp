@@ -206,7 +206,7 @@ void bind_decoder(py::module_ &m) {
                 self.provide_mask(RequestId{id}, choice, position, std::move(words));
             },
             py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert())
-        .def("wait", &Decoder::wait, py::arg("timeout_s"), Free())
+        .def("wait", &Decoder::wait, py::arg("timeout_s"), py::kw_only(), py::arg("gather_s") = 0.0, Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)

@@ -64,8 +64,8 @@ class Decoder {
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
     void provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words);
-    std::vector<Event> wait(double timeout_s) { return outbox_.wait(timeout_s); }
-    int event_fd() const { return outbox_.fd(); }
+    std::vector<Event> wait(double timeout_s, double gather_s = 0.0) { return outbox_.wait(timeout_s, gather_s); }
+    int event_fd() { return outbox_.fd(); }
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
     DecoderStats stats() const;
     int64_t n_ctx() const { return n_ctx_; }

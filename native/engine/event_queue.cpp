@@ -30,19 +30,29 @@ EventQueue::~EventQueue() {
 }
 
 void EventQueue::signal() { // one byte is in the pipe at most, so writing it cannot fail for want of room
-    if (std::exchange(signalled_, true)) return;
+    if (!fd_in_use_ || std::exchange(signalled_, true)) return;
     while (write(write_fd_, "", 1) < 0 && errno == EINTR) {
     }
 }
 
+int EventQueue::fd() {
+    std::lock_guard lock(mutex_);
+    fd_in_use_ = true;
+    if (!events_.empty() || closed_) signal();
+    return read_fd_;
+}
+
 void EventQueue::push(std::vector<Event> &&events) {
     if (events.empty()) return;
+    bool wakes;
     {
         std::lock_guard lock(mutex_);
+        for (const Event &event : events) urgent_ = urgent_ || event.kind != EventKind::delta;
         std::ranges::move(events, std::back_inserter(events_));
+        wakes = urgent_ || !gathering_;
         signal();
     }
-    arrived_.notify_one();
+    if (wakes) arrived_.notify_one();
 }
 
 void EventQueue::close() {
@@ -54,10 +64,20 @@ void EventQueue::close() {
     arrived_.notify_all();
 }
 
-std::vector<Event> EventQueue::wait(double timeout_s) {
+std::vector<Event> EventQueue::wait(double timeout_s, double gather_s) {
+    using Clock = std::chrono::steady_clock;
+    auto seconds = [](double s) {
+        return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(s, 0.0, 1e6)));
+    };
     std::unique_lock lock(mutex_);
-    const std::chrono::duration<double> timeout(std::clamp(timeout_s, 0.0, 1e6));
-    arrived_.wait_for(lock, timeout, [this] { return !events_.empty() || closed_; });
+    const Clock::time_point end = Clock::now() + seconds(timeout_s);
+    const Clock::time_point gathered = std::min(last_end_ + seconds(gather_s), end);
+    gathering_ = true;
+    if (gather_s > 0) arrived_.wait_until(lock, gathered, [this] { return urgent_ || closed_; });
+    gathering_ = false;
+    arrived_.wait_until(lock, end, [this] { return !events_.empty() || closed_; });
+    urgent_ = false;
+    last_end_ = Clock::now();
     if (signalled_ && !closed_) {
         char byte;
         while (read(read_fd_, &byte, 1) < 0 && errno == EINTR) {

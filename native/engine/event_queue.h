@@ -2,6 +2,7 @@
 // event loops.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
@@ -10,8 +11,8 @@
 
 namespace quire {
 
-// Many producers, one consumer.  Invariant: the file descriptor is readable if and only if events wait or the queue is
-// closed.
+// Many producers, one consumer.  Invariant: once it has been asked for, the file descriptor is readable if and only if
+// events wait or the queue is closed.
 class EventQueue {
   public:
     EventQueue();
@@ -19,18 +20,24 @@ class EventQueue {
     EventQueue(const EventQueue &) = delete;
     EventQueue &operator=(const EventQueue &) = delete;
 
-    void push(std::vector<Event> &&events); // wakes the consumer once
+    void push(std::vector<Event> &&events); // wakes the consumer at most once
     void close();                           // nothing more comes
-    // All events so far; waits for some at most timeout_s seconds.  Empty at the end of that, or of the queue.
-    std::vector<Event> wait(double timeout_s);
-    int fd() const { return read_fd_; }
+    // All events so far; waits for some at most timeout_s seconds.  Empty at the end of that, or of the queue.  Less than
+    // gather_s seconds after the last call's end it lets deltas gather: steps of a small model follow each other faster
+    // than another thread can be woken.  Events of other kinds do not wait.
+    std::vector<Event> wait(double timeout_s, double gather_s = 0.0);
+    int fd();
 
   private:
     void signal();
     std::mutex mutex_;
     std::condition_variable arrived_;
     std::vector<Event> events_;
+    bool urgent_ = false; // there is more than deltas
+    bool gathering_ = false; // the consumer sleeps until there is
+    std::chrono::steady_clock::time_point last_end_{};
     bool closed_ = false;
+    bool fd_in_use_ = false;
     bool signalled_ = false;
     int read_fd_ = -1, write_fd_ = -1;
 };

@@ -351,8 +351,11 @@ class Decoder:
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
-    def wait(self, timeout_s: float) -> list[Event]:
-        """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one."""
+    def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
+        """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
+
+        Less than ``gather_s`` seconds after the last call ended, deltas are let to gather; other events come at once.
+        """
     @property
     def event_fd(self) -> int:
         """Readable while events wait, and after ``close``; for event loops.  Never read it: ``wait(0)`` does."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "native_params"]
 
+# Nobody sees a millisecond; a small model makes several tokens in it, and waking a thread for each would slow it down.
+_GATHER_S = 0.001
+
 
 @dataclass(frozen=True)
 class EngineRequest:
@@ -151,7 +154,7 @@ class Engine:
         error: QuireError = RequestError("[engine] the engine must be open until the answer is complete but was closed")
         try:
             while True:
-                events = decoder.wait(60.0)
+                events = decoder.wait(60.0, gather_s=_GATHER_S)
                 self._hand_out(events)
                 if self._decoder is None and not events:
                     break
