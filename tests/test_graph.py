@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quire._native import graph
 from quire._native.core import Tensor, find_device
+from quire._native.quant import quantize
 from quire.errors import InternalError, ShapeError, UnsupportedError
 
 Array = npt.NDArray[np.float32]
@@ -72,9 +73,15 @@ def random_weights(seed: int) -> dict[str, Array]:
     return weights
 
 
-def trace(weights: dict[str, Array], variant: Variant) -> graph.Trace:
+def as_floats(_: str, value: Array) -> Tensor:
+    return Tensor.from_numpy(value)
+
+
+def trace(
+    weights: dict[str, Array], variant: Variant, stored: Callable[[str, Array], Tensor] = as_floats
+) -> graph.Trace:
     def w(name: str) -> graph.Weight:
-        return graph.Weight(name, Tensor.from_numpy(weights[name]))
+        return graph.Weight(name, stored(name, weights[name]))
 
     spec = graph.CacheSpec(n_kv_head=N_KV_HEAD, head_dim=HEAD_DIM, window=variant.window)
     tracer = graph.Tracer([spec, spec])
@@ -331,6 +338,23 @@ def test_wiring_that_is_not_fused_equals_stock(repack: str) -> None:
     expected = run_one(executor(unusual_trace(weights), kernels="stock"), tokens)
     found = run_one(executor(unusual_trace(weights), kernels="cpu", repack=repack), tokens)
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("types", [("q4_0", "q8_0", "f16"), ("q8_0", "q8_0", "q4_0"), ("f32", "bf16", "q5_1")])
+@pytest.mark.parametrize("n_tokens", [1, 50])
+def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens: int) -> None:
+    weights, tokens = random_weights(4), tokens_of(n_tokens)
+
+    def stored(name: str, value: Array) -> Tensor:
+        kinds = dict(zip(("gates", "ups", "downs"), types, strict=True))
+        dtype = kinds.get(name.split(".")[-1], "f32")
+        return Tensor.from_numpy(value) if dtype == "f32" else quantize(Tensor.from_numpy(value), dtype)
+
+    made = trace(weights, VARIANTS["experts"], stored)
+    expected = run_one(executor(made, kernels="stock"), tokens)
+    found = run_one(executor(made, kernels="cpu"), tokens)
+    # Both round activations to 8 bits, in different groups where our own layout is used.
+    np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
 
 
 def test_a_mask_of_processors_needs_our_own_kernels() -> None:
