@@ -347,7 +347,7 @@ def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens:
 
     def stored(name: str, value: Array) -> Tensor:
         kinds = dict(zip(("gates", "ups", "downs"), types, strict=True))
-        dtype = kinds.get(name.split(".")[-1], "f32")
+        dtype = kinds.get(name.rsplit(".", maxsplit=1)[-1], "f32")
         return Tensor.from_numpy(value) if dtype == "f32" else quantize(Tensor.from_numpy(value), dtype)
 
     made = trace(weights, VARIANTS["experts"], stored)
