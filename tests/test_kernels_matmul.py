@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 import quire
 from quire import ShapeError, UnsupportedError, dequantize, quantize
-from quire._native.kernels import PackedMatrix, has_packed_matmul, isa, set_isa
+from quire._native.kernels import PackedMatrix, isa, set_isa, supported_isas
 
 FLOATS = ["f32", "f16", "bf16"]
-FORMATS = [*FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
-needs_vnni = pytest.mark.skipif(not has_packed_matmul(), reason="this machine has no AVX-512 with VNNI")
+SMALL_BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4"]
+QUANTIZED = [*SMALL_BLOCKS, "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+FORMATS = [*FLOATS, *QUANTIZED]
+
+
+@pytest.fixture(params=supported_isas())
+def each_isa(request):
+    before = isa()
+    set_isa(request.param)
+    yield request.param
+    set_isa(before)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -72,18 +81,16 @@ def test_packing_costs_little_memory(dtype):
     assert PackedMatrix(tensor).size_bytes <= 1.06 * tensor.size_bytes
 
 
-@needs_vnni
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 6, 7, 11, 24, 25, 31, 200])
-def test_products(dtype, n_rows):
+def test_products(each_isa, dtype, n_rows):
     n_in = columns_of(dtype, 32 * (n_rows % 5 + 1))
     for n_out in (1, 15, 16, 17, 63, 64, 130):
         check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
 
 
-@needs_vnni
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_a_rows_bits_are_its_own(dtype):
+def test_a_rows_bits_are_its_own(each_isa, dtype):
     """Alone, among others, in any part, by any number of workers, rounded by each worker or once."""
     weights = PackedMatrix(quantize(normal(1100, 1024), dtype))
     x = normal(400, 1024, seed=1)
@@ -95,10 +102,9 @@ def test_a_rows_bits_are_its_own(dtype):
     np.testing.assert_array_equal(weights.multiply(x[:30], raw=True, n_workers=2), whole[:30])
 
 
-@needs_vnni
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e3, 1e30])
-def test_activations_of_any_size(dtype, size):
+def test_activations_of_any_size(each_isa, dtype, size):
     x = normal(3, 256) * np.float32(size)
     x[1, 32:64] = 0
     x[2, ::7] *= 1e-4
@@ -108,8 +114,7 @@ def test_activations_of_any_size(dtype, size):
         assert np.isfinite(PackedMatrix(quantize(normal(20, 256), dtype)).multiply(x)).all()
 
 
-@needs_vnni
-def test_extreme_codes_do_not_overflow():
+def test_extreme_codes_do_not_overflow(each_isa):
     weights = np.full((16, 4096), -1.0, np.float32)
     weights[1::2] = 1
     for dtype in FORMATS:
@@ -117,9 +122,8 @@ def test_extreme_codes_do_not_overflow():
             check(dtype, weights, np.full((7, 4096), sign, np.float32))
 
 
-@needs_vnni
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_shows(value):
+def test_what_is_not_finite_shows(each_isa, value):
     x = normal(8, 128)
     x[3, 40] = value
     for raw in (False, True):
@@ -128,17 +132,33 @@ def test_what_is_not_finite_shows(value):
         assert np.isfinite(np.delete(found, 3, axis=0)).all()
 
 
-@needs_vnni
-def test_a_lower_instruction_set_switches_it_off():
+def test_instruction_sets_give_the_same_bits():
+    """Integer sums are exact and floats are summed in one order; single-precision weights agree within rounding."""
     before = isa()
-    packed = PackedMatrix(quantize(normal(16, 32), "q8_0"))
-    try:
-        set_isa("avx2")
-        assert not has_packed_matmul()
-        with pytest.raises(UnsupportedError, match="VNNI"):
-            packed.multiply(normal(1, 32))
-    finally:
-        set_isa(before)
+    x = normal(40, 512, seed=5)
+    x[3, :32] = 0
+    x[4] *= np.float32(1e-20)
+    tensors = {dtype: quantize(normal(70, 512, seed=6), dtype) for dtype in FORMATS}
+    storage = np.random.default_rng(7).integers(0, 256, (70, 10_000), np.uint8)
+    for dtype in QUANTIZED:  # any scales and codes
+        d = quire.DType(dtype)
+        tensors[dtype + " of noise"] = quire.Tensor.from_numpy(storage[:, : d.row_bytes(512)].copy(), dtype)
+    for name, tensor in tensors.items():
+        packed = PackedMatrix(tensor)
+        found = {}
+        try:
+            for each in supported_isas():
+                set_isa(each)
+                found[each] = [packed.multiply(x[:n]) for n in (1, 2, 3, 7, 40)]
+        finally:
+            set_isa(before)
+        for each in supported_isas():
+            for some, best in zip(found[each], found[before], strict=True):
+                if name in FLOATS:
+                    size = np.abs(x[: len(some)]) @ np.abs(packed.values()).T
+                    assert (np.abs(some - best) <= 1e-6 * size).all()
+                else:
+                    np.testing.assert_array_equal(some, best, err_msg=f"{name} {each}")
 
 
 def test_what_does_not_fit_is_refused():

@@ -12,13 +12,10 @@ import quire
 from quire import GGUFReader
 from quire._native import graph
 from quire._native.core import find_device
-from quire._native.kernels import has_packed_matmul
 from quire.models import load_model
 
 PACKAGED = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
 IDS = list(range(100, 140))
-
-needs_vnni = pytest.mark.skipif(not has_packed_matmul(), reason="this machine has no AVX-512 with VNNI")
 
 
 def executor(reader: GGUFReader, repack: str, **options: object) -> graph.Executor:
@@ -34,7 +31,6 @@ def logits(found: graph.Executor) -> np.ndarray:
     )
 
 
-@needs_vnni
 def test_ways_to_pack_give_the_same_bits():
     kept = executor(GGUFReader(PACKAGED), "keep")
     expected = logits(kept)
@@ -48,7 +44,6 @@ def test_ways_to_pack_give_the_same_bits():
     assert np.abs(logits(plain) - expected).max() < 0.02 * np.abs(expected).max()
 
 
-@needs_vnni
 def test_what_was_kept_can_be_read_again():
     reader = GGUFReader(PACKAGED, "copy")
     before = reader.tensor("blk.0.ffn_down.weight").numpy().copy()
@@ -56,7 +51,6 @@ def test_what_was_kept_can_be_read_again():
     np.testing.assert_array_equal(reader.tensor("blk.0.ffn_down.weight").numpy(), before)
 
 
-@needs_vnni
 def test_stock_kernels_pack_nothing():
     assert executor(GGUFReader(PACKAGED), "keep", kernels="stock").memory_bytes["packed"] == 0
 

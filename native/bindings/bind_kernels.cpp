@@ -18,10 +18,10 @@ namespace {
 using Ids = std::vector<int32_t>;
 using Floats = py::array_t<float, py::array::c_style>;
 
-Isa isa_named(const std::string &text) {
-    if (auto found = isa_from_name(text)) return *found;
+InstructionSet isa_named(const std::string &text) {
+    if (auto found = instruction_set_from_name(text)) return *found;
     std::string known;
-    for (Isa each : supported_isas()) known += cat(known.empty() ? "" : ", ", name(each));
+    for (InstructionSet each : supported_instruction_sets()) known += (known.empty() ? "" : ", ") + name(each);
     throw UnsupportedError("isa", cat("the instruction set must be one of ", known, " but is '", text, "'"));
 }
 
@@ -210,11 +210,11 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
 } // namespace
 
 void bind_kernels(py::module_ &m) {
-    m.def("isa", [] { return name(isa()); });
-    m.def("set_isa", [](const std::string &wanted) { set_isa(isa_named(wanted)); }, py::arg("name"));
+    m.def("isa", [] { return name(instruction_set()); });
+    m.def("set_isa", [](const std::string &wanted) { set_instruction_set(isa_named(wanted)); }, py::arg("name"));
     m.def("supported_isas", [] {
         std::vector<std::string> names;
-        for (Isa each : supported_isas()) names.push_back(name(each));
+        for (InstructionSet each : supported_instruction_sets()) names.push_back(name(each));
         return names;
     });
     py::class_<Batch>(m, "AttentionBatch")

@@ -35,7 +35,6 @@ class PackedMatrix {
             throw ShapeError("matmul", cat("x must be [1 or more, ", n_in(), "]"));
         if (n_workers < 1 || n_workers > 64)
             throw ShapeError("matmul", cat("workers must be 1 to 64 but are ", n_workers));
-        if (!has_packed_matmul()) throw UnsupportedError("matmul", "this machine must have AVX-512 with VNNI in use");
         const int n_rows = static_cast<int>(x.shape(0));
         const bool as_is = raw || packed_.weights.is_float();
         Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
@@ -72,7 +71,6 @@ void bind_matmul(py::module_ &m) {
         .def("values", &PackedMatrix::values)
         .def("multiply", &PackedMatrix::multiply, py::arg("x"), py::kw_only(), py::arg("n_workers") = 1,
              py::arg("raw") = false);
-    m.def("has_packed_matmul", &has_packed_matmul);
 }
 
 } // namespace quire::bindings

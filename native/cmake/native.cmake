@@ -26,22 +26,30 @@ install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTIN
 # Kernels of one instruction set live in native/kernels/<isa>/ and are compiled for it; cpuid chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
   file(GLOB avx2_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2/*.cpp)
+  file(GLOB avx2vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2vnni/*.cpp)
   file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512/*.cpp)
   file(GLOB avx512vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512vnni/*.cpp)
   if(QUIRE_SANITIZE)
     # Unrolled code with checks at every step takes the optimizer minutes.
     set(quick_to_compile -O1 -g1)
   endif()
-  set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;${quick_to_compile}")
+  set(avx2_options -mavx2 -mfma -mf16c ${quick_to_compile})
+  set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "${avx2_options}")
+  set_source_files_properties(${avx2vnni_sources} PROPERTIES COMPILE_OPTIONS "${avx2_options};-mavxvnni")
   # GCC 12 takes the undefined operands of its own AVX-512 header for mistakes.
   set(avx512_options -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-uninitialized
     -Wno-maybe-uninitialized ${quick_to_compile})
   set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options}")
   set_source_files_properties(${avx512vnni_sources} PROPERTIES COMPILE_OPTIONS "${avx512_options};-mavx512vnni")
-else()
+  list(FILTER native_sources EXCLUDE REGEX "native/kernels/neon")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND NOT MSVC)
+  file(GLOB neon_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/neon/*.cpp)
+  set_source_files_properties(${neon_sources} PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
   list(FILTER native_sources EXCLUDE REGEX "native/kernels/avx")
-  set_target_properties(_native PROPERTIES SOURCES "${native_sources}")
+else()
+  list(FILTER native_sources EXCLUDE REGEX "native/kernels/(avx|neon)")
 endif()
+set_target_properties(_native PROPERTIES SOURCES "${native_sources}")
 
 file(GLOB cython_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/tokenizer/*.pyx)
 foreach(source ${cython_sources})

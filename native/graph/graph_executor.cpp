@@ -50,9 +50,8 @@ struct OwnProgram {
     ThreadTeam team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
-        : packed(options.repack != Repack::no && has_packed_matmul()
-                     ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads)
-                     : nullptr),
+        : packed(options.repack != Repack::no ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads)
+                                              : nullptr),
           matrices(packed.get()), program(lower_cpu({trace, store, matrices, limits})),
           team(options.n_threads, options.cpus) {}
 };

@@ -28,9 +28,12 @@ std::optional<WeightFormat> format_of(DType dtype) {
     case DType::q4_k: return WeightFormat::q4_k;
     case DType::q5_k: return WeightFormat::q5_k;
     case DType::q6_k: return WeightFormat::q6_k;
+    case DType::q2_k: return WeightFormat::q2_k;
     case DType::q3_k: return WeightFormat::q3_k;
     case DType::iq4_nl: return WeightFormat::iq4_nl;
     case DType::iq4_xs: return WeightFormat::iq4_xs;
+    case DType::mxfp4: return WeightFormat::mxfp4;
+    case DType::nvfp4: return WeightFormat::nvfp4;
     default: return std::nullopt;
     }
 }

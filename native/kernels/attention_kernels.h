@@ -1,6 +1,6 @@
 // What each instruction set offers to paged_attention.cpp.
 //
-// The files below portable/, avx2/ and avx512/ instantiate attention_tile.h for their own Lanes type.  They are
+// The files below portable/, neon/, avx2/ and avx512/ instantiate attention_tile.h for their own Lanes type.  They are
 // compiled with different flags, so nothing in them may have external linkage but their table: an inline function
 // shared between them could be linked in its AVX-512 form and then run on any machine.
 #pragma once
@@ -58,6 +58,9 @@ struct AttentionKernels {
 const AttentionKernels &attention_kernels(Isa isa);
 
 namespace portable {
+extern const AttentionKernels attention_kernels;
+}
+namespace neon {
 extern const AttentionKernels attention_kernels;
 }
 namespace avx2 {

@@ -3,67 +3,89 @@
 #include <algorithm>
 #include <atomic>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "core/error.h"
 #include "kernels/attention_kernels.h"
+#include "kernels/matmul_kernels.h"
 #include "kernels/row_kernels.h"
 
 namespace quire {
 namespace {
 
-std::vector<Isa> find_supported() {
-    std::vector<Isa> found{Isa::portable};
+constexpr struct {
+    const char *name;
+    InstructionSet set;
+} names[] = {
+    {"portable", {Isa::portable}}, {"neon", {Isa::neon}},
+    {"avx2", {Isa::avx2}},         {"avx2vnni", {Isa::avx2, DotProducts::bytes}},
+    {"avx512", {Isa::avx512}},     {"avx512vnni", {Isa::avx512, DotProducts::bytes}},
+};
+
+std::vector<InstructionSet> find_supported() {
+    std::vector<InstructionSet> found{{Isa::portable}};
 #if defined(__x86_64__)
     // The compiler's check includes whether the system saves the wider registers.
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx2) found.push_back(Isa::avx2);
-    if (avx2 && avx512) found.push_back(Isa::avx512);
+    if (avx2) found.push_back({Isa::avx2});
+    if (avx2 && __builtin_cpu_supports("avxvnni")) found.push_back({Isa::avx2, DotProducts::bytes});
+    if (avx2 && avx512) found.push_back({Isa::avx512});
+    if (avx2 && avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back({Isa::avx512, DotProducts::bytes});
+#elif defined(__aarch64__) && defined(__linux__)
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back({Isa::neon});
+#elif defined(__aarch64__) && defined(__APPLE__)
+    found.push_back({Isa::neon}); // every such processor has the dot product
 #endif
     return found;
 }
 
-std::atomic<Isa> &current() {
-    static std::atomic<Isa> value{supported_isas().back()};
+std::atomic<InstructionSet> &current() {
+    static std::atomic<InstructionSet> value{supported_instruction_sets().back()};
     return value;
 }
 
 } // namespace
 
-std::string name(Isa isa) {
-    switch (isa) {
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    default: return "portable";
+std::string name(InstructionSet set) {
+    for (const auto &each : names) {
+        if (each.set == set) return each.name;
     }
+    return "unknown";
 }
 
-std::optional<Isa> isa_from_name(const std::string &wanted) {
-    for (Isa each : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (name(each) == wanted) return each;
+std::optional<InstructionSet> instruction_set_from_name(const std::string &wanted) {
+    for (const auto &each : names) {
+        if (each.name == wanted) return each.set;
     }
     return std::nullopt;
 }
 
-const std::vector<Isa> &supported_isas() {
-    static const std::vector<Isa> found = find_supported();
+const std::vector<InstructionSet> &supported_instruction_sets() {
+    static const std::vector<InstructionSet> found = find_supported();
     return found;
 }
 
-Isa isa() { return current().load(std::memory_order_relaxed); }
+InstructionSet instruction_set() { return current().load(std::memory_order_relaxed); }
 
-void set_isa(Isa isa) {
-    const auto &known = supported_isas();
-    if (std::find(known.begin(), known.end(), isa) == known.end()) {
-        throw UnsupportedError("isa", cat("this machine must run ", name(isa), " but does not"));
+void set_instruction_set(InstructionSet set) {
+    const auto &known = supported_instruction_sets();
+    if (std::find(known.begin(), known.end(), set) == known.end()) {
+        throw UnsupportedError("isa", cat("this machine must run ", name(set), " but does not"));
     }
-    current().store(isa, std::memory_order_relaxed);
+    current().store(set, std::memory_order_relaxed);
 }
 
 const AttentionKernels &attention_kernels(Isa isa) {
 #if defined(__x86_64__)
     if (isa == Isa::avx512) return avx512::attention_kernels;
     if (isa == Isa::avx2) return avx2::attention_kernels;
+#elif defined(__aarch64__)
+    if (isa == Isa::neon) return neon::attention_kernels;
 #endif
     (void)isa;
     return portable::attention_kernels;
@@ -73,8 +95,33 @@ const RowKernels &row_kernels() {
 #if defined(__x86_64__)
     if (isa() == Isa::avx512) return avx512::row_kernels;
     if (isa() == Isa::avx2) return avx2::row_kernels;
+#elif defined(__aarch64__)
+    if (isa() == Isa::neon) return neon::row_kernels;
 #endif
     return portable::row_kernels;
+}
+
+const MatmulKernels &matmul_kernels() {
+    const InstructionSet set = instruction_set();
+#if defined(__x86_64__)
+    const bool bytes = set.dot_products == DotProducts::bytes;
+    if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
+    if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;
+#elif defined(__aarch64__)
+    if (set.isa == Isa::neon) return neon::matmul_kernels;
+#endif
+    (void)set;
+    return portable::matmul_kernels;
+}
+
+const FloatMatmulKernels &float_matmul_kernels() {
+#if defined(__x86_64__)
+    if (isa() == Isa::avx512) return avx512::float_matmul_kernels;
+    if (isa() == Isa::avx2) return avx2::float_matmul_kernels;
+#elif defined(__aarch64__)
+    if (isa() == Isa::neon) return neon::float_matmul_kernels;
+#endif
+    return portable::float_matmul_kernels;
 }
 
 } // namespace quire

@@ -7,15 +7,27 @@
 
 namespace quire {
 
-enum class Isa { portable, avx2, avx512 }; // ascending: each machine that has one has those before it
+// Families of registers, by which most kernels are chosen.
+enum class Isa { portable, neon, avx2, avx512 };
 
-std::string name(Isa isa);
-std::optional<Isa> isa_from_name(const std::string &name);
-// Those that this machine runs and this build contains, ascending.
-const std::vector<Isa> &supported_isas();
-// The one in use: the best supported one unless set_isa chose another.
-Isa isa();
+// What some machines of a family have beyond its least: dot products of bytes (AVX-VNNI, AVX-512 VNNI).
+enum class DotProducts { none, bytes };
+
+struct InstructionSet {
+    Isa isa;
+    DotProducts dot_products = DotProducts::none;
+    bool operator==(const InstructionSet &) const = default;
+};
+
+// "portable", "neon", "avx2", "avx2vnni", "avx512", "avx512vnni".
+std::string name(InstructionSet set);
+std::optional<InstructionSet> instruction_set_from_name(const std::string &name);
+// Those that this machine runs and this build contains; the best one last.
+const std::vector<InstructionSet> &supported_instruction_sets();
+// The one in use: the best supported one unless set_instruction_set chose another.
+InstructionSet instruction_set();
+inline Isa isa() { return instruction_set().isa; }
 // Use a lower one (tests, comparisons), for the whole process; UnsupportedError if this machine does not run it.
-void set_isa(Isa isa);
+void set_instruction_set(InstructionSet set);
 
 } // namespace quire

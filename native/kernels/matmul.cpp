@@ -1,12 +1,10 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 
-#include "kernels/isa.h"
 #include "kernels/matmul_kernels.h"
 
 namespace quire {
@@ -45,24 +43,10 @@ size_t scratch_bytes(int64_t n_in) {
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
 }
 
-#if defined(__x86_64__)
-const MatmulKernels &kernels() { return avx512vnni::matmul_kernels; }
-const FloatMatmulKernels &float_kernels() { return avx512::float_matmul_kernels; }
-#else
-// Never called: has_packed_matmul() is false.
-const MatmulKernels &kernels() { std::abort(); }
-const FloatMatmulKernels &float_kernels() { std::abort(); }
-#endif
+const MatmulKernels &kernels() { return matmul_kernels(); }
+const FloatMatmulKernels &float_kernels() { return float_matmul_kernels(); }
 
 } // namespace
-
-bool has_packed_matmul() {
-#if defined(__x86_64__)
-    return isa() == Isa::avx512 && __builtin_cpu_supports("avx512vnni");
-#else
-    return false;
-#endif
-}
 
 void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
     QuantizedRows rows{n_in, to};

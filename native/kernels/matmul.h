@@ -36,9 +36,6 @@ struct QuantizedRows {
     int32_t *negated_half_sums(int64_t row) const { return negated_sums(row) + n_groups(n_in); }
 };
 
-// Whether this machine has the instructions for products with packed weights.
-bool has_packed_matmul();
-
 // One row [n_in] to the bytes of one of QuantizedRows.
 void quantize_row(const float *x, int64_t n_in, uint8_t *to);
 

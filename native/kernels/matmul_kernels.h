@@ -31,9 +31,29 @@ struct FloatMatmulKernels {
     void (*multiply)(const MatmulPart &part); // of weights of 16 or 32 bits
 };
 
-namespace avx512 {
+// Of the instruction set in use.
+const MatmulKernels &matmul_kernels();
+const FloatMatmulKernels &float_matmul_kernels();
+
+namespace portable {
+extern const MatmulKernels matmul_kernels;
 extern const FloatMatmulKernels float_matmul_kernels;
+} // namespace portable
+namespace neon {
+extern const MatmulKernels matmul_kernels;
+extern const FloatMatmulKernels float_matmul_kernels;
+} // namespace neon
+namespace avx2 {
+extern const MatmulKernels matmul_kernels;
+extern const FloatMatmulKernels float_matmul_kernels;
+} // namespace avx2
+namespace avx2vnni {
+extern const MatmulKernels matmul_kernels;
 }
+namespace avx512 {
+extern const MatmulKernels matmul_kernels;
+extern const FloatMatmulKernels float_matmul_kernels;
+} // namespace avx512
 namespace avx512vnni {
 extern const MatmulKernels matmul_kernels;
 }

@@ -14,7 +14,7 @@ constexpr int max_scales = 16;
 // One chunk of one row: the codes, and what scales them, as the layout stores them.
 struct RowChunk {
     std::array<uint8_t, max_columns> codes;
-    std::array<uint16_t, max_scales> scales; // f16, or small integers
+    std::array<uint16_t, max_scales> scales; // f16, or bytes
     std::array<uint16_t, max_scales> minima;
     uint16_t factor, minimum_factor; // f16
 };
@@ -128,15 +128,54 @@ void read_iq4_xs(const uint8_t *block, RowChunk &to) {
     }
 }
 
+// Q2_K: 16 scales and minima of 4 bits each, in one byte; in halves of 128 columns 32 bytes with the codes (columns k,
+// k + 32, k + 64, k + 96 in byte k); f16 factors of scales and minima.
+void read_q2_k(const uint8_t *block, RowChunk &to) {
+    for (int k = 0; k < 256; ++k) {
+        const int bits = block[16 + k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2);
+        to.codes[static_cast<size_t>(k)] = static_cast<uint8_t>(bits & 3);
+    }
+    for (size_t i = 0; i < 16; ++i) to.scales[i] = block[i];
+    to.factor = half_at(block + 80);
+    to.minimum_factor = half_at(block + 82);
+}
+
+// Two codes in a byte, `n` columns, the first half of them in the low bits.
+void read_pairs(const uint8_t *from, int n, uint8_t *codes) {
+    for (int k = 0; k < n / 2; ++k) {
+        codes[k] = from[k] & 15;
+        codes[k + n / 2] = from[k] >> 4;
+    }
+}
+
+// MXFP4: a byte of exponent, 32 codes.
+void read_mxfp4(const uint8_t *block, int n_blocks, RowChunk &to) {
+    for (int i = 0; i < n_blocks; ++i, block += 17) {
+        to.scales[static_cast<size_t>(i)] = block[0];
+        read_pairs(block + 1, 32, to.codes.data() + i * 32);
+    }
+}
+
+// NVFP4: 4 scales, of which 127 stands for zero, and 4 times 16 codes.
+void read_nvfp4(const uint8_t *block, RowChunk &to) {
+    for (size_t i = 0; i < 4; ++i) {
+        to.scales[i] = block[i] == 127 ? 0 : block[i] & 127;
+        read_pairs(block + 4 + i * 8, 16, to.codes.data() + i * 16);
+    }
+}
+
 void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to) {
     const ChunkLayout layout = chunk_layout(format);
-    // Of columns behind the last: the scale is zero, so the code may be anything.
+    // Columns behind the last: zero codes and scales, and zero activations.
     to = {};
     switch (format) {
     case WeightFormat::q4_k:
     case WeightFormat::q5_k: return read_k_block(layout, blocks, to);
     case WeightFormat::q6_k: return read_q6_k(blocks, to);
     case WeightFormat::q3_k: return read_q3_k(blocks, to);
+    case WeightFormat::q2_k: return read_q2_k(blocks, to);
+    case WeightFormat::mxfp4: return read_mxfp4(blocks, n_blocks, to);
+    case WeightFormat::nvfp4: return read_nvfp4(blocks, to);
     case WeightFormat::iq4_xs: return read_iq4_xs(blocks, to);
     default: return read_small_blocks(layout, blocks, file_block_bytes(format), n_blocks, to);
     }
@@ -160,10 +199,8 @@ template <int code_bits> void write_codes(const ChunkLayout &layout, const RowCh
         const int one = (group * group_steps + step) * register_bytes, two = (group * 4 + step / 2) * register_bytes;
         const int four = (group * 2 + step / 4) * register_bytes, eight = group * register_bytes;
         if constexpr (code_bits == 8) merge(low + one, codes);
-        if constexpr (code_bits == 3) {
-            merge(low + four, (codes & 0x03030303U) << (step % 4 * 2));
-            merge(high + eight, ((codes >> 2) & 0x01010101U) << step);
-        }
+        if constexpr (code_bits <= 3) merge(low + four, (codes & 0x03030303U) << (step % 4 * 2));
+        if constexpr (code_bits == 3) merge(high + eight, ((codes >> 2) & 0x01010101U) << step);
         if constexpr (code_bits >= 4 && code_bits <= 6) merge(low + two, (codes & 0x0f0f0f0fU) << (step % 2 * 4));
         if constexpr (code_bits == 5) merge(high + eight, ((codes >> 4) & 0x01010101U) << step);
         if constexpr (code_bits == 6) merge(high + four, ((codes >> 4) & 0x03030303U) << (step % 4 * 2));
@@ -172,6 +209,7 @@ template <int code_bits> void write_codes(const ChunkLayout &layout, const RowCh
 
 void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
     switch (layout.code_bits) {
+    case 2: return write_codes<2>(layout, from, row, chunk);
     case 3: return write_codes<3>(layout, from, row, chunk);
     case 4: return write_codes<4>(layout, from, row, chunk);
     case 5: return write_codes<5>(layout, from, row, chunk);
@@ -182,17 +220,18 @@ void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8
 
 void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
     auto put_half = [&](int at, uint16_t value) { std::memcpy(chunk + at + row * 2, &value, 2); };
-    for (int i = 0; i < layout.scales(); ++i) {
+    for (int i = 0; i < layout.n_scales(); ++i) {
         const uint16_t scale = from.scales[static_cast<size_t>(i)], minimum = from.minima[static_cast<size_t>(i)];
-        if (layout.has_two_levels) {
-            chunk[layout.scales_at() + i * tile_rows + row] = static_cast<uint8_t>(scale);
-            if (layout.has_minima) chunk[layout.minima_at() + i * tile_rows + row] = static_cast<uint8_t>(minimum);
-        } else {
+        if (layout.scales == ScaleForm::halves) {
             put_half(layout.scales_at() + i * tile_rows * 2, scale);
             if (layout.has_minima) put_half(layout.minima_at() + i * tile_rows * 2, minimum);
+            continue;
         }
+        chunk[layout.scales_at() + i * tile_rows + row] = static_cast<uint8_t>(scale);
+        if (layout.scales == ScaleForm::bytes)
+            chunk[layout.minima_at() + i * tile_rows + row] = static_cast<uint8_t>(minimum);
     }
-    if (!layout.has_two_levels) return;
+    if (!layout.has_two_levels()) return;
     put_half(layout.factors_at(), from.factor);
     put_half(layout.factors_at() + tile_rows * 2, from.minimum_factor);
 }
@@ -202,12 +241,12 @@ int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int c
     const int lane = lane_row * step_columns + column % step_columns;
     if (layout.code_bits == 8) return chunk[(group * group_steps + step) * register_bytes + lane];
     const uint8_t *high = chunk + layout.low_bytes();
-    if (layout.code_bits == 3) {
+    if (layout.code_bits <= 3) {
         const int low = (chunk[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3;
-        return low | (((high[group * register_bytes + lane] >> step) & 1) << 2);
+        return layout.code_bits == 2 ? low : low | (((high[group * register_bytes + lane] >> step) & 1) << 2);
     }
     const int low = (chunk[(group * 4 + step / 2) * register_bytes + lane] >> (step % 2 * 4)) & 15;
-    if (layout.has_table) return four_bit_values[low] + layout.zero_point;
+    if (layout.table != nullptr) return layout.table[low] + layout.zero_point;
     if (layout.code_bits == 5) return low | (((high[group * register_bytes + lane] >> step) & 1) << 4);
     if (layout.code_bits == 6)
         return low | (((high[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3) << 4);
@@ -225,12 +264,35 @@ float half_to_float(uint16_t bits) {
     return (bits & 0x8000) != 0 ? -value : value;
 }
 
-// Scale i of a row, or its minimum where `at` and `factor_at` are those of minima.
-float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int at, int factor_at, int i, int lane_row) {
-    if (!layout.has_two_levels) return half_to_float(half_at(chunk + at + (i * tile_rows + lane_row) * 2));
-    const uint8_t small = chunk[at + i * tile_rows + lane_row];
-    const float factor = half_to_float(half_at(chunk + factor_at + lane_row * 2));
-    return factor * static_cast<float>(layout.has_minima ? int{small} : int{static_cast<int8_t>(small)});
+float small_number(ScaleForm form, uint8_t byte) {
+    switch (form) {
+    case ScaleForm::signed_bytes: return static_cast<float>(static_cast<int8_t>(byte));
+    case ScaleForm::nibbles: return static_cast<float>(byte & 15);
+    case ScaleForm::powers: return std::ldexp(1.0F, byte - 128);
+    case ScaleForm::minifloats:
+        return byte < 8 ? std::ldexp(static_cast<float>(byte), -10)
+                        : std::ldexp(static_cast<float>(8 + byte % 8), byte / 8 - 11);
+    default: return static_cast<float>(byte);
+    }
+}
+
+// Scale i of a row.
+float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
+    const int at = i * tile_rows + lane_row;
+    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(chunk + layout.scales_at() + at * 2));
+    const float small = small_number(layout.scales, chunk[layout.scales_at() + at]);
+    if (!layout.has_two_levels()) return small;
+    return half_to_float(half_at(chunk + layout.factors_at() + lane_row * 2)) * small;
+}
+
+// What is added to the values of a scale.
+float minimum_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
+    const int at = i * tile_rows + lane_row;
+    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(chunk + layout.minima_at() + at * 2));
+    const uint8_t byte = chunk[layout.minima_at() + at];
+    const int small = layout.scales == ScaleForm::nibbles ? byte >> 4 : byte;
+    const float factor = half_to_float(half_at(chunk + layout.factors_at() + (tile_rows + lane_row) * 2));
+    return -(factor * static_cast<float>(small));
 }
 
 template <class Value> void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
@@ -279,14 +341,9 @@ void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
     for (int64_t begin = 0; begin < packed.n_in; begin += layout.columns, chunk += layout.bytes()) {
         for (int column = 0; column < layout.columns && begin + column < packed.n_in; ++column) {
             const int i = column / layout.scale_columns;
-            const float scale = scale_at(layout, chunk, layout.scales_at(), layout.factors_at(), i, lane_row);
             const int code = code_at(layout, chunk, lane_row, column);
-            float value = scale * static_cast<float>(code - layout.zero_point);
-            if (layout.has_minima) {
-                const float minimum =
-                    scale_at(layout, chunk, layout.minima_at(), layout.factors_at() + tile_rows * 2, i, lane_row);
-                value = layout.has_two_levels ? value - minimum : value + minimum;
-            }
+            float value = scale_at(layout, chunk, i, lane_row) * static_cast<float>(code - layout.zero_point);
+            if (layout.has_minima) value += minimum_at(layout, chunk, i, lane_row);
             to[begin + column] = value;
         }
     }
@@ -294,8 +351,8 @@ void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
 
 int64_t file_block_columns(WeightFormat format) {
     if (format <= WeightFormat::bf16) return 1;
-    const int columns = chunk_layout(format).columns;
-    return columns == 256 ? 256 : 32;
+    if (format == WeightFormat::nvfp4) return 64;
+    return chunk_layout(format).columns == 256 ? 256 : 32;
 }
 
 int64_t file_block_bytes(WeightFormat format) {
@@ -308,9 +365,12 @@ int64_t file_block_bytes(WeightFormat format) {
     case WeightFormat::q4_k: return 144;
     case WeightFormat::q5_k: return 176;
     case WeightFormat::q6_k: return 210;
+    case WeightFormat::q2_k: return 84;
     case WeightFormat::q3_k: return 110;
     case WeightFormat::iq4_nl: return 18;
     case WeightFormat::iq4_xs: return 136;
+    case WeightFormat::mxfp4: return 17;
+    case WeightFormat::nvfp4: return 36;
     case WeightFormat::f32: return 4;
     case WeightFormat::f16:
     case WeightFormat::bf16: return 2;

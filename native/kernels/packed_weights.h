@@ -5,10 +5,10 @@
 // groups of 32 columns and, in a group, in steps of 4 columns: [step][output row][column of the step], so that one
 // register of 64 bytes holds a step of all 16 rows.  Where a code has 4 to 6 bits, its low 4 bits share a byte with
 // those of the next step (the even step below), and the 5th and 6th bit have registers of their own: 1 bit each: bit i
-// of a byte belongs to step i; 2 bits each: bits 2i and 2i + 1 belong to step i, of four.  Codes of 3 bits have their
-// low 2 and their high one in such registers.
+// of a byte belongs to step i; 2 bits each: bits 2i and 2i + 1 belong to step i, of four.  Codes of 2 and 3 bits have
+// their low 2 and their high one in such registers.
 //
-// A value is scale * (code - zero_point), or scale * code - minimum.
+// A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].
 //
 // Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row].
 #pragma once
@@ -18,7 +18,25 @@
 
 namespace quire {
 
-enum class WeightFormat { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs };
+enum class WeightFormat {
+    f32,
+    f16,
+    bf16,
+    q4_0,
+    q4_1,
+    q5_0,
+    q5_1,
+    q8_0,
+    q2_k,
+    q3_k,
+    q4_k,
+    q5_k,
+    q6_k,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    nvfp4,
+};
 
 inline constexpr int tile_rows = 16;
 inline constexpr int float_tile_rows = 64;
@@ -27,50 +45,72 @@ inline constexpr int step_columns = 4;
 inline constexpr int group_steps = group_columns / step_columns;
 inline constexpr int register_bytes = 64;
 
+// How scales are stored, and with them minima.  Bytes of three kinds are small integers, times an f16 factor for each
+// chunk and row ("two levels").
+enum class ScaleForm {
+    halves, // f16
+    bytes, // uint8, two levels
+    signed_bytes, // int8, two levels
+    nibbles, // a scale in the low 4 bits and a minimum in the high ones, two levels
+    powers, // a byte e: 2^(e - 128)
+    minifloats, // half of a number with 4 bits of exponent and 3 of fraction
+};
+
+// What codes of 4 bits stand for where that is not a line: IQ4_NL and IQ4_XS; MXFP4 and NVFP4 (in halves).
+inline constexpr int8_t uneven_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 // Where things lie in a chunk, in bytes from its begin.
 struct ChunkLayout {
     int columns; // 64, or 256 where blocks of the file are that long
-    int code_bits; // 3, 4, 5, 6 or 8
+    int code_bits; // 2, 3, 4, 5, 6 or 8
     int scale_columns; // columns that share a scale: 32 or 16
     int zero_point; // 0 where there are minima
-    bool has_minima; // of one per scale
-    bool has_two_levels; // scales and minima are small integers [.][16] times an f16 per chunk and row
-    bool has_table = false; // codes are numbers of four_bit_values, to which zero_point is added
-    constexpr int low_bits() const { return code_bits == 8 ? 8 : code_bits == 3 ? 2 : 4; }
-    constexpr int scales() const { return columns / scale_columns; }
+    ScaleForm scales;
+    bool has_minima = false; // of one per scale
+    const int8_t *table = nullptr; // of what codes stand for; zero_point is added to it
+
+    constexpr bool has_two_levels() const {
+        return scales == ScaleForm::bytes || scales == ScaleForm::signed_bytes || scales == ScaleForm::nibbles;
+    }
+    constexpr int max_code() const { // after the table, with zero_point
+        return table == nullptr ? (1 << code_bits) - 1 : zero_point == 128 ? 255 : 2 * zero_point - 1;
+    }
+    constexpr int low_bits() const { return code_bits == 8 ? 8 : code_bits <= 3 ? 2 : 4; }
+    constexpr int n_scales() const { return columns / scale_columns; }
     constexpr int low_bytes() const { return columns * tile_rows * low_bits() / 8; }
     constexpr int high_bytes() const { return columns * tile_rows * (code_bits - low_bits()) / 8; }
-    constexpr int scales_at() const { return low_bytes() + high_bytes(); }
-    // One level: f16 [scales][16].  Two: int8 or uint8 [scales][16].
-    constexpr int scales_bytes() const { return columns / scale_columns * tile_rows * (has_two_levels ? 1 : 2); }
-    constexpr int minima_at() const { return scales_at() + scales_bytes(); }
-    constexpr int factors_at() const { return minima_at() + (has_minima ? scales_bytes() : 0); } // f16 [16], [16]
+    constexpr int scales_at() const { return low_bytes() + high_bytes(); } // [n_scales][16]
+    constexpr int scales_bytes() const { return n_scales() * tile_rows * (scales == ScaleForm::halves ? 2 : 1); }
+    constexpr int minima_at() const { return scales_at() + (scales == ScaleForm::nibbles ? 0 : scales_bytes()); }
+    constexpr int factors_at() const { // f16 [16] of scales, [16] of minima
+        return scales_at() + scales_bytes() * (has_minima && scales != ScaleForm::nibbles ? 2 : 1);
+    }
     constexpr int bytes() const {
-        const int end = factors_at() + (has_two_levels ? 2 * tile_rows * 2 : 0);
+        const int end = factors_at() + (has_two_levels() ? 2 * tile_rows * 2 : 0);
         return (end + register_bytes - 1) / register_bytes * register_bytes;
     }
 };
 
 constexpr ChunkLayout chunk_layout(WeightFormat format) {
     switch (format) {
-    case WeightFormat::q4_0: return {64, 4, 32, 8, false, false};
-    case WeightFormat::q4_1: return {64, 4, 32, 0, true, false};
-    case WeightFormat::q5_0: return {64, 5, 32, 16, false, false};
-    case WeightFormat::q5_1: return {64, 5, 32, 0, true, false};
-    case WeightFormat::q8_0: return {64, 8, 32, 128, false, false};
-    case WeightFormat::q4_k: return {256, 4, 32, 0, true, true};
-    case WeightFormat::q5_k: return {256, 5, 32, 0, true, true};
-    case WeightFormat::q6_k: return {256, 6, 16, 32, false, true};
-    case WeightFormat::q3_k: return {256, 3, 16, 4, false, true};
-    case WeightFormat::iq4_nl: return {64, 4, 32, 128, false, false, true};
-    case WeightFormat::iq4_xs: return {256, 4, 32, 128, false, true, true};
+    case WeightFormat::q4_0: return {64, 4, 32, 8, ScaleForm::halves};
+    case WeightFormat::q4_1: return {64, 4, 32, 0, ScaleForm::halves, true};
+    case WeightFormat::q5_0: return {64, 5, 32, 16, ScaleForm::halves};
+    case WeightFormat::q5_1: return {64, 5, 32, 0, ScaleForm::halves, true};
+    case WeightFormat::q8_0: return {64, 8, 32, 128, ScaleForm::halves};
+    case WeightFormat::q2_k: return {256, 2, 16, 0, ScaleForm::nibbles, true};
+    case WeightFormat::q3_k: return {256, 3, 16, 4, ScaleForm::signed_bytes};
+    case WeightFormat::q4_k: return {256, 4, 32, 0, ScaleForm::bytes, true};
+    case WeightFormat::q5_k: return {256, 5, 32, 0, ScaleForm::bytes, true};
+    case WeightFormat::q6_k: return {256, 6, 16, 32, ScaleForm::signed_bytes};
+    case WeightFormat::iq4_nl: return {64, 4, 32, 128, ScaleForm::halves, false, uneven_values};
+    case WeightFormat::iq4_xs: return {256, 4, 32, 128, ScaleForm::signed_bytes, false, uneven_values};
+    case WeightFormat::mxfp4: return {64, 4, 32, 16, ScaleForm::powers, false, float4_values};
+    case WeightFormat::nvfp4: return {64, 4, 16, 16, ScaleForm::minifloats, false, float4_values};
     default: return {};
     }
 }
-
-// What the codes of IQ4_NL and IQ4_XS stand for.
-inline constexpr int8_t four_bit_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                               1,    13,   25,  38,  53,  69,  89,  113};
 
 // A matrix in tiles.  `data` is aligned to 64 bytes.
 struct PackedWeights {

@@ -33,6 +33,9 @@ const RowKernels &row_kernels();
 namespace portable {
 extern const RowKernels row_kernels;
 }
+namespace neon {
+extern const RowKernels row_kernels;
+}
 namespace avx2 {
 extern const RowKernels row_kernels;
 }

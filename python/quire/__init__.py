@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .engine import LLM, AsyncLLM, Delta, GenerationResult
     from .gguf import GGUFReader, GGUFWriter
     from .sampling import SamplingParams
-    from .structured import StructuredOutputsParams
     from .tokenizer import Detokenizer, Tokenizer
 
     __version__: str
@@ -48,7 +47,6 @@ _WHERE = {
     "GenerationResult": "engine",
     "LLM": "engine",
     "SamplingParams": "sampling",
-    "StructuredOutputsParams": "structured",
     "Tensor": "_native.core",
     "Tokenizer": "tokenizer",
     "__version__": "_native",
@@ -79,7 +77,6 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "ShapeError",
-    "StructuredOutputsParams",
     "Tensor",
     "Tokenizer",
     "UnsupportedError",

@@ -9,7 +9,10 @@ import numpy.typing as npt
 from .core import Tensor
 
 def isa() -> str:
-    """The instruction set that kernels use: ``portable``, ``avx2`` or ``avx512``."""
+    """The instruction set that kernels use: ``portable``, ``neon``, ``avx2``, ``avx2vnni``, ``avx512``, ``avx512vnni``.
+
+    ``avx2vnni`` is AVX2 with AVX-VNNI, which some machines with AVX-512 lack.
+    """
 
 def set_isa(name: str) -> None:
     """Use another one, in the whole process.
@@ -79,9 +82,6 @@ def paged_attention(
     into steps, nor on ``n_workers``.  Raises ShapeError.
     """
 
-def has_packed_matmul() -> bool:
-    """Whether matrix products of our own are in use: AVX-512 with VNNI, and no lower set chosen."""
-
 class PackedMatrix:
     """A matrix [n_out, n_in] in the layout of our own products, a copy of ``tensor``.
 
@@ -99,7 +99,8 @@ class PackedMatrix:
         """``x [n, n_in] @ matrix.T``, with x rounded to 8 bits in groups of 32 columns (largest magnitude / 127).
 
         ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.
-        Raises ShapeError, and UnsupportedError where ``has_packed_matmul`` is false.
+        Weights of 32 and 16 bits are multiplied with x as it is, in single precision.  The bits of products with
+        quantized weights are the same on every instruction set.  Raises ShapeError.
         """
 
 def rms_norm(x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32] | None, eps: float) -> npt.NDArray[np.float32]:

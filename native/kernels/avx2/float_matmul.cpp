@@ -1,0 +1,9 @@
+#include "kernels/avx2/lanes.h"
+
+#include "kernels/float_matmul_tile.h"
+
+namespace quire {
+
+const FloatMatmulKernels avx2::float_matmul_kernels = {multiply_any<Lanes>};
+
+} // namespace quire

@@ -1,0 +1,9 @@
+#include "kernels/neon/lanes.h"
+
+#include "kernels/float_matmul_tile.h"
+
+namespace quire {
+
+const FloatMatmulKernels neon::float_matmul_kernels = {multiply_any<Lanes>};
+
+} // namespace quire

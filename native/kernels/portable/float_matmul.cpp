@@ -1,0 +1,9 @@
+#include "kernels/portable/lanes.h"
+
+#include "kernels/float_matmul_tile.h"
+
+namespace quire {
+
+const FloatMatmulKernels portable::float_matmul_kernels = {multiply_any<Lanes>};
+
+} // namespace quire

@@ -1,0 +1,9 @@
+#include "kernels/portable/code_lanes.h"
+
+#include "kernels/matmul_tile.h"
+
+namespace quire {
+
+const MatmulKernels portable::matmul_kernels = {quantize<CodeLanes>, multiply_any<CodeLanes>};
+
+} // namespace quire
