@@ -49,10 +49,17 @@ const std::vector<const Matrix *> &CpuMatrices::experts(const WeightRef &weight)
     std::vector<const Matrix *> &known = known_[weight.get()];
     if (!known.empty()) return known;
     const Shape &shape = weight->tensor.shape();
-    FileRows rows = file_rows(weight, shape[2]);
+    Matrix matrix{{}, {}, shape[1], shape[2]};
+    if (const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight)) {
+        matrix.packed = *packed; // of all experts, whose rows fill whole tiles
+        matrix.packed.n_out = shape[1];
+    } else {
+        matrix.rows = file_rows(weight, shape[2]);
+    }
     for (int64_t expert = 0; expert < shape[0]; ++expert) {
-        known.push_back(&matrices_.emplace_back(Matrix{{}, rows, shape[1], shape[2]}));
-        rows.data += rows.row_bytes * static_cast<size_t>(shape[1]);
+        known.push_back(&matrices_.emplace_back(matrix));
+        if (matrix.packed.data != nullptr) matrix.packed.data += matrix.packed.size_bytes();
+        if (matrix.rows.data != nullptr) matrix.rows.data += matrix.rows.row_bytes * static_cast<size_t>(shape[1]);
     }
     return known;
 }

@@ -38,25 +38,20 @@ std::optional<WeightFormat> format_of(DType dtype) {
     }
 }
 
-// Matrices of products and tables, in the order of their first use; and what other operations read.
-struct Uses {
-    std::vector<WeightRef> matrices;
-    std::set<const Weight *> others;
-};
-
-Uses uses_of(const Trace &trace) {
-    Uses uses;
+// Matrices of products and tables, in the order of their first use.
+std::vector<WeightRef> matrices_of(const Trace &trace) {
+    std::vector<WeightRef> found;
     std::set<const Weight *> seen;
+    auto use = [&](const WeightRef &weight) {
+        if (seen.insert(weight.get()).second) found.push_back(weight);
+    };
     for (const Operation &operation : trace.operations) {
-        WeightRef matrix;
-        if (const auto *linear = std::get_if<op::Linear>(&operation.kind)) matrix = linear->weight;
-        if (const auto *embed = std::get_if<op::Embed>(&operation.kind)) matrix = embed->weight;
-        if (matrix && seen.insert(matrix.get()).second) uses.matrices.push_back(matrix);
-        if (const auto *moe = std::get_if<op::Moe>(&operation.kind)) {
-            for (const WeightRef &each : {moe->router, moe->gate, moe->up, moe->down}) uses.others.insert(each.get());
-        }
+        if (const auto *linear = std::get_if<op::Linear>(&operation.kind)) use(linear->weight);
+        if (const auto *embed = std::get_if<op::Embed>(&operation.kind)) use(embed->weight);
+        if (const auto *moe = std::get_if<op::Moe>(&operation.kind))
+            for (const WeightRef &each : {moe->router, moe->gate, moe->up, moe->down}) use(each);
     }
-    return uses;
+    return found;
 }
 
 std::shared_ptr<uint8_t> pages(size_t size_bytes, bool locked) {
@@ -87,14 +82,20 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
 
 } // namespace
 
-bool can_pack(const Tensor &tensor) { return tensor.shape().size() == 2 && format_of(tensor.dtype()); }
+bool can_pack(const Tensor &tensor) {
+    const std::optional<WeightFormat> format = format_of(tensor.dtype());
+    if (!format || tensor.shape().size() < 2 || tensor.shape().size() > 3) return false;
+    // Matrices that follow each other are one, if no tile holds rows of two.
+    return tensor.shape().size() == 2 || tensor.shape()[1] % PackedWeights{*format, 0, 0, nullptr}.rows_of_tile() == 0;
+}
 
 PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
     if (!can_pack(tensor)) {
         throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
                                               name(tensor.dtype()), ' ', to_string(tensor.shape())));
     }
-    PackedWeights packed{*format_of(tensor.dtype()), tensor.shape()[0], tensor.shape()[1], nullptr};
+    const int64_t n_in = tensor.shape().back();
+    PackedWeights packed{*format_of(tensor.dtype()), tensor.n_elements() / n_in, n_in, nullptr};
     std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()), repack == Repack::lock);
     packed.data = memory.get();
     std::atomic<int64_t> next{0};
@@ -119,10 +120,9 @@ PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
 }
 
 PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads) {
-    const Uses uses = uses_of(trace);
-    for (const WeightRef &weight : uses.matrices) {
+    for (const WeightRef &weight : matrices_of(trace)) {
         const Tensor &tensor = weight->tensor;
-        if (uses.others.count(weight.get()) != 0 || !can_pack(tensor)) continue;
+        if (!can_pack(tensor)) continue;
         PackedTensor packed = pack(tensor, repack, n_threads);
         size_bytes_ += static_cast<size_t>(packed.weights.size_bytes());
         matrices_.emplace(weight.get(), std::move(packed));

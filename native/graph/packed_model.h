@@ -23,15 +23,16 @@ struct PackedTensor {
     PackedWeights weights;
 };
 
-// Whether there is a layout for the tensor.
+// Whether there is a layout for the tensor: a matrix, or several of one shape, [n, n_out, n_in], which are packed as one
+// of n * n_out rows.
 bool can_pack(const Tensor &tensor);
 // UnsupportedError where there is none, CapacityError when memory does not suffice.
 PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads);
 
 class PackedModel {
   public:
-    // Packs every matrix that a product or a table look-up of the trace reads, where there is a layout for its type and
-    // nothing else reads it.  CapacityError when memory does not suffice.
+    // Packs every matrix that a product, a table look-up or experts of the trace read, where there is a layout for it.
+    // CapacityError when memory does not suffice.
     PackedModel(const Trace &trace, Repack repack, int n_threads);
 
     // The packed form, or null.
