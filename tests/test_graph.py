@@ -355,7 +355,8 @@ def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens:
     found = run_one(executor(made, kernels="cpu"), tokens)
     # A tile of our own layout has 16 or (f32, f16, bf16) 64 rows; experts whose rows do not fill tiles are left as they are.
     as_they_are = run_one(executor(made, kernels="cpu", repack="no"), tokens)
-    np.testing.assert_allclose(as_they_are, expected, atol=1e-4 * np.abs(expected).max())
+    # A last digit decides now and then which of two numbers of 8 bits an activation is rounded to.
+    np.testing.assert_allclose(as_they_are, expected, atol=5e-3 * np.abs(expected).max())
     # Both round activations to 8 bits, in different groups where our own layout is used.
     np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
 
