@@ -229,9 +229,9 @@ TRANSCRIPTS: list[Transcript] = [
     ),
     Transcript("llama3", f"<function=weather>{PARIS_JSON}</function>", [("weather", PARIS)]),
     Transcript("llama3", '{"answer": 42, "name": "x"}', content='{"answer": 42, "name": "x"}'),
-    Transcript("json", f'[{{"name": "weather", "arguments": {PARIS_JSON}}}]', [("weather", PARIS)]),
+    Transcript("bare_json", f'[{{"name": "weather", "arguments": {PARIS_JSON}}}]', [("weather", PARIS)]),
     Transcript(
-        "json",
+        "bare_json",
         f'Let me see.\n```json\n{{"name": "weather", "arguments": {PARIS_JSON}}}\n```',
         [("weather", PARIS)],
         "Let me see.",
@@ -496,5 +496,5 @@ BROKEN = {
         "<|tools_prefix|>{}<|tools_suffix|>",
     ],
     "command_r": ['<|START_ACTION|>[{"tool_name": 1}]<|END_ACTION|>'],
-    "json": ["[1, 2]", '{"a": 1}', "```json\n{}\n```"],
+    "bare_json": ["[1, 2]", '{"a": 1}', "```json\n{}\n```"],
 }

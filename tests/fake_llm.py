@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from quire.chat import ToolCallDelta
 from quire.sampling import SamplingParams
 
 
@@ -14,6 +15,12 @@ from quire.sampling import SamplingParams
 class FakeDelta:
     text: str
     finish_reason: str | None = None
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    reasoning_content: str = ""
+
+    @property
+    def content(self) -> str:
+        return self.text
 
 
 class FakeTokenizer:
@@ -23,12 +30,13 @@ class FakeTokenizer:
 
 @dataclass
 class FakeLLM:
-    """``answers`` come one by one, each as the parts that it is streamed in; an exception among the parts is raised
-    in its place."""
+    """``answers`` come one by one, each as the parts that it is streamed in, texts or calls; an exception among the
+    parts is raised in its place."""
 
-    answers: list[Sequence[str | BaseException]]
+    answers: list[Sequence[str | ToolCallDelta | BaseException]]
     chat_template: str | None = "a template"
     asked: list[tuple[str, Any, SamplingParams]] = field(default_factory=list)
+    tools: Any = None
     closed: bool = False
     n_closed_streams: int = 0
     model_name: str = "fake"
@@ -49,8 +57,9 @@ class FakeLLM:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def chat_stream(self, messages: object, params: SamplingParams) -> Iterator[FakeDelta]:
-        self.asked.append(("chat", messages, params))
+    def chat_stream(self, messages: list[Any], params: SamplingParams, *, tools: Any = None) -> Iterator[FakeDelta]:
+        self.asked.append(("chat", list(messages), params))
+        self.tools = tools
         return self._stream()
 
     def stream(self, prompt: object, params: SamplingParams) -> Iterator[FakeDelta]:
@@ -72,7 +81,7 @@ class FakeLLM:
             for part in parts:
                 if isinstance(part, BaseException):
                     raise part
-                yield FakeDelta(part)
+                yield FakeDelta("", None, (part,)) if isinstance(part, ToolCallDelta) else FakeDelta(part)
             yield FakeDelta("", "stop")
         finally:
             self.n_closed_streams += 1

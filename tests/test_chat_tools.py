@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 from quire.chat import AnswerFormat, AnswerParser, ChatMessage, ChatTemplate, parse_answer
 from quire.chat.reasoning import REASONING_FORMATS, reasoning_format
 from quire.chat.reply import joined
-from quire.chat.tools import TOOL_FORMATS, Text, ToolParser, Tools, tool_format
+from quire.chat.tools import TOOL_FORMATS, tool_format
+from quire.chat.tools.calls import Text, Tools
 from quire.chat.tools.literals import python_calls, python_value
+from quire.chat.tools.parser import ToolParser
 from quire.chat.tools.scanner import Malformed
 from quire.chat.tools.values import typed_value
 from quire.errors import QuireError, RequestError
 
-NAMES = [form.name for form in TOOL_FORMATS]
+FORMATS = [tool_format(name) for name in TOOL_FORMATS]
+NAMES = [form.name for form in FORMATS]
 IDS = [f"{item.format}-{i}" for i, item in enumerate(TRANSCRIPTS)]
 
 
@@ -91,9 +94,9 @@ def test_an_answer_that_breaks_off_anywhere_loses_nothing(item: Transcript) -> N
 def test_every_format_has_transcripts() -> None:
     assert {item.format for item in TRANSCRIPTS} == set(NAMES)
     full = {item.format for item in TRANSCRIPTS if any(arguments == FULL for _, arguments in item.calls)}
-    assert full >= set(NAMES) - {"json"}
+    assert full >= set(NAMES) - {"bare_json"}
     parallel = {item.format for item in TRANSCRIPTS if len(item.calls) > 1}
-    assert parallel >= set(NAMES) - {"json", "gigachat", "harmony"}  # one call each in the last two
+    assert parallel >= set(NAMES) - {"bare_json", "gigachat", "harmony"}  # one call each in the last two
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BROKEN.items() for text in texts])
@@ -169,7 +172,7 @@ def test_reasoning(form: Any) -> None:
 
 
 FRAGMENTS = sorted(
-    {mark for form in TOOL_FORMATS for mark in form.visible}
+    {mark for form in FORMATS for mark in form.visible}
     | {tag for form in REASONING_FORMATS for tag in (form.start, form.end)}
     | {
         '{"name": "f", "arguments": {}}',
@@ -192,7 +195,7 @@ FRAGMENTS = sorted(
         "function",
         "```json\n",
         "```",
-        "json",
+        "bare_json",
         "all\n",
         "to=functions.f",
         "analysis",
@@ -462,7 +465,7 @@ def test_what_templates_write_is_what_is_read(shared: Path, name: str) -> None:
 
 
 def test_names() -> None:
-    assert len(set(NAMES)) == len(NAMES)
+    assert list(TOOL_FORMATS) == NAMES
     assert len({form.name for form in REASONING_FORMATS}) == len(REASONING_FORMATS)
     assert all(tool_format(name).name == name for name in NAMES)
     assert reasoning_format("think").end == "</think>"
@@ -474,7 +477,7 @@ def test_names() -> None:
 
 def test_no_mark_begins_another_of_its_format() -> None:
     """Otherwise what is found would depend on how much of the text is there."""
-    for form in TOOL_FORMATS:
+    for form in FORMATS:
         for a in form.starts:
             assert not any(b != a and b.startswith(a) for b in form.starts), form.name
 

@@ -330,6 +330,21 @@ def test_the_context_ends_exactly_at_its_limit(n_prompt: int) -> None:
 # Ends
 
 
+def test_visible_tokens_show_what_the_request_says(client: Client) -> None:
+    """Only in that request, for stop strings too, and never a stop token."""
+    only = {"ignore_eos": False, "temperature": 1.0, "allowed_token_ids": [7], "max_tokens": 3}
+    shown = {7: b"<\xc3\xa9>", EOG: b"<end>"}
+    seen = client.submit(prompt(5), params(**only), visible_tokens=shown)
+    plain = client.submit(prompt(5), params(**only))
+    stopped = client.submit(prompt(5), params(stop=["><"], **only), visible_tokens=shown)
+    ended = client.submit(prompt(5), params(**{**only, "allowed_token_ids": [EOG]}), visible_tokens=shown)
+    client.run()
+    texts = [client.answer(id_).text for id_ in (seen, plain, stopped, ended)]
+    assert texts == ["<é>" * 3, "hhh", "<é", ""]
+    with pytest.raises(RequestError, match=f"visible_tokens must be ids below {N_VOCAB} but one is {N_VOCAB}"):
+        client.submit(prompt(5), params(**only), visible_tokens={N_VOCAB: b"x"})
+
+
 def test_end_of_generation_and_stop_tokens(client: Client) -> None:
     only = {"ignore_eos": False, "temperature": 1.0}
     eog = client.submit(prompt(5), params(allowed_token_ids=[EOG], **only))

@@ -1,3 +1,5 @@
+#include <map>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -13,9 +15,14 @@ namespace {
 
 using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
+using VisibleTokens = std::map<int32_t, py::bytes>;
+
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
-                     std::string key, bool external_logits, bool prompt_logits, bool grammar) {
+                     std::string key, bool external_logits, bool prompt_logits, bool grammar,
+                     const VisibleTokens &visible_tokens) {
+    std::vector<std::pair<int32_t, std::string>> visible;
+    for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
             prompt_logits ? Task::prompt_logits : Task::generate,
@@ -23,7 +30,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             grammar ? Constraint::grammar : Constraint::none,
             std::move(salt),
             priority,
-            std::move(key)};
+            std::move(key),
+            std::move(visible)};
 }
 
 const char *kind_name(const Event &event) {
@@ -70,7 +78,8 @@ void bind_event(py::module_ &m) {
     py::class_<Request>(m, "Request")
         .def(py::init(&make_request), py::arg("token_ids"), py::arg("params") = nullptr, py::kw_only(),
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
-             py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false);
+             py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
+             py::arg("visible_tokens") = VisibleTokens());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

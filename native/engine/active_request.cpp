@@ -20,6 +20,13 @@ void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx) {
                                           " tokens but the prompt has ", n_prompt));
 }
 
+void check_visible(const Request &r, const VocabInfo &vocab) {
+    for (const auto &[token, text] : r.visible_tokens)
+        if (!vocab.contains(token))
+            throw RequestError("request",
+                               cat("visible_tokens must be ids below ", vocab.n_vocab, " but one is ", token));
+}
+
 void check_task(const Request &r) {
     if ((r.task == Task::generate) == (r.params == nullptr))
         throw RequestError("request", "params must be given unless prompt_logits is, which generates nothing");
@@ -36,6 +43,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
       max_tokens(n_prompt) {
     check_task(request);
     check_prompt(request, *vocab, n_ctx);
+    check_visible(request, *vocab);
     if (request.task == Task::prompt_logits) {
         choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}});
         return;
@@ -97,6 +105,11 @@ void ActiveRequest::ask_for_mask(int index, int32_t token) {
     if (masks) masks->ask(index, choices[static_cast<size_t>(index)].n_generated, token);
 }
 
+const std::string &ActiveRequest::shown(int32_t token) const {
+    const auto found = std::ranges::find(request.visible_tokens, token, [](const auto &entry) { return entry.first; });
+    return found != request.visible_tokens.end() ? found->second : vocab->token_bytes[static_cast<size_t>(token)];
+}
+
 bool ActiveRequest::is_stop_token(int32_t token) const {
     const SamplingParams &p = *request.params;
     return (vocab->is_eog(token) && !p.ignore_eos) || std::ranges::count(p.stop_token_ids, token) > 0;
@@ -107,8 +120,7 @@ std::optional<Ending> ActiveRequest::ending(int index, Event &delta) {
     const SamplingParams &p = *request.params;
     const int32_t token = delta.token_ids.back();
     const bool stops = is_stop_token(token);
-    if (!stops || p.include_stop_str_in_output)
-        delta.text = choice.stop_matcher.push(vocab->token_bytes[static_cast<size_t>(token)]);
+    if (!stops || p.include_stop_str_in_output) delta.text = choice.stop_matcher.push(shown(token));
     std::optional<Ending> ending;
     if (const auto matched = choice.stop_matcher.matched())
         ending = Ending{FinishReason::stop, p.stop[*matched]};

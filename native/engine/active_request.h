@@ -70,6 +70,8 @@ class ActiveRequest {
     bool prompt_done = false;
 
   private:
+    // The bytes that a token shows in this request's text.
+    const std::string &shown(int32_t token) const;
     bool is_stop_token(int32_t id) const;
 };
 

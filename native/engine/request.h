@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Request {
     std::string salt; // only requests of one salt share cached blocks
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine
+    // Control tokens that show after all, with what they show: marks that the reader of the text looks for.
+    std::vector<std::pair<int32_t, std::string>> visible_tokens;
 };
 
 enum class EventKind {

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
     from ._native.quant import dequantize, quantize
-    from .chat import ChatTemplate
+    from .chat import ChatMessage, ChatTemplate
     from .convert import convert
-    from .engine import LLM, AsyncLLM, Delta, GenerationResult
+    from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, GenerationResult
     from .gguf import GGUFReader, GGUFWriter
     from .sampling import SamplingParams
     from .tokenizer import Detokenizer, Tokenizer
@@ -36,6 +36,9 @@ _WHERE = {
     "AsyncLLM": "engine",
     "BlockPool": "_native.kv",
     "BlockTable": "_native.kv",
+    "ChatDelta": "engine",
+    "ChatMessage": "chat",
+    "ChatResult": "engine",
     "ChatTemplate": "chat",
     "DType": "_native.core",
     "Decoder": "_native.engine",
@@ -62,6 +65,9 @@ __all__ = [
     "BlockPool",
     "BlockTable",
     "CapacityError",
+    "ChatDelta",
+    "ChatMessage",
+    "ChatResult",
     "ChatTemplate",
     "DType",
     "Decoder",

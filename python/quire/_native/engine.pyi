@@ -1,6 +1,6 @@
 """Sampling and decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, final
 
 import numpy as np
@@ -153,7 +153,8 @@ class Request:
     ``salt``: only requests of one salt share cached blocks.  ``key``: requests of one key share their part of the
     machine under the dynamic policy.  ``external_logits``: every row of logits comes out as an event and waits for
     ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
-    ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.
+    ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
+    some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Request:
         external_logits: bool = False,
         prompt_logits: bool = False,
         grammar: bool = False,
+        visible_tokens: Mapping[int, bytes] = {},
     ) -> None: ...
 
 @final

@@ -4,10 +4,30 @@ Chat templates run in a sandbox, user text is kept apart from control tokens; re
 what a model writes, while it comes.
 """
 
-from quire.chat.answer import AnswerFormat, AnswerParser, parse_answer
-from quire.chat.messages import Messages
-from quire.chat.reply import ChatMessage, FunctionCall, MessageDelta, ToolCall, ToolCallDelta
-from quire.chat.template import ChatTemplate
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quire.chat.answer import AnswerFormat, AnswerParser, parse_answer
+    from quire.chat.messages import Messages
+    from quire.chat.reply import ChatMessage, FunctionCall, MessageDelta, ToolCall, ToolCallDelta
+    from quire.chat.template import ChatTemplate
+
+# Reading answers needs no Jinja, and rendering no formats.
+_WHERE = {
+    "AnswerFormat": "answer",
+    "AnswerParser": "answer",
+    "ChatMessage": "reply",
+    "ChatTemplate": "template",
+    "FunctionCall": "reply",
+    "MessageDelta": "reply",
+    "Messages": "messages",
+    "ToolCall": "reply",
+    "ToolCallDelta": "reply",
+    "parse_answer": "answer",
+}
 
 __all__ = [
     "AnswerFormat",
@@ -21,3 +41,11 @@ __all__ = [
     "ToolCallDelta",
     "parse_answer",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'quire.chat' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"quire.chat.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from quire.chat.reasoning import ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
 from quire.chat.reply import ChatMessage, MessageDelta, ToolCallDelta, joined
-from quire.chat.tools import Call, Kind, Text, ToolFormat, ToolParser, Tools, detect_tools, tool_format
+from quire.chat.tools import detect_tools, tool_format
+from quire.chat.tools.calls import Call, Kind, Text, ToolFormat, Tools
+from quire.chat.tools.parser import ToolParser
 
 __all__ = ["AnswerFormat", "AnswerParser", "parse_answer"]
 
@@ -42,6 +44,11 @@ class AnswerFormat:
             tools=_chosen(tools, tool_format, detect_tools, template),
         )
 
+    def reading_calls(self, tools: bool) -> AnswerFormat:
+        """What is left of the format in a request with or without ``tools``: marks of calls are read for those, or
+        where plain answers have marks, too."""
+        return self if tools or self.tools is None or self.tools.frames_content else replace(self, tools=None)
+
     @property
     def visible(self) -> tuple[str, ...]:
         """Texts that must be visible in an answer where they are control tokens."""
@@ -63,9 +70,8 @@ class AnswerParser:
         model was asked, whose end says whether reasoning has begun.  ``new_id`` makes ids of calls."""
         opened = form.reasoning is not None and form.reasoning.opened_by(prompt)
         self._splitter = None if form.reasoning is None else ReasoningSplitter(form.reasoning, opened)
-        self._parser = None
-        if form.tools is not None and (tools or form.tools.frames_content):
-            self._parser = ToolParser(form.tools, Tools(tools) if tools else None)
+        read = form.reading_calls(bool(tools)).tools
+        self._parser = None if read is None else ToolParser(read, Tools(tools) if tools else None)
         self._new_id = new_id or (form.tools.new_id if form.tools is not None else None)
         self._n_calls = 0
 
@@ -110,7 +116,7 @@ class AnswerParser:
         index = self._n_calls
         self._n_calls += 1
         made = None if self._new_id is None else self._new_id()
-        return ToolCallDelta(index, call.id or made or f"call_{secrets.token_hex(12)}", call.name, call.arguments)
+        return ToolCallDelta(index, call.id or made or f"call_{os.urandom(12).hex()}", call.name, call.arguments)
 
 
 def parse_answer(

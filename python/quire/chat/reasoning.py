@@ -27,6 +27,11 @@ class ReasoningFormat:
         """Whether a prompt ends within reasoning: some templates write ``start`` themselves."""
         return prompt.rstrip().endswith(self.start.rstrip())
 
+    @property
+    def written_end(self) -> str:
+        """``end`` with the line ends that models put around it."""
+        return f"\n{self.end}\n\n" if self.end.startswith("</") else self.end
+
 
 REASONING_FORMATS = (
     ReasoningFormat("think", "<think>", "</think>"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 __all__ = ["ChatMessage", "FunctionCall", "MessageDelta", "ToolCall", "ToolCallDelta", "joined"]
 
@@ -73,7 +74,16 @@ class ChatMessage:
         return message
 
 
-def joined(deltas: Iterable[MessageDelta]) -> ChatMessage:
+class _Parts(Protocol):
+    @property
+    def content(self) -> str: ...
+    @property
+    def reasoning_content(self) -> str: ...
+    @property
+    def tool_calls(self) -> tuple[ToolCallDelta, ...]: ...
+
+
+def joined(deltas: Iterable[_Parts]) -> ChatMessage:
     """The message that deltas add up to."""
     content: list[str] = []
     reasoning: list[str] = []

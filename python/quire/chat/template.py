@@ -66,9 +66,9 @@ class ChatTemplate:
             raise
         except COMPILE_ERRORS as error:
             raise LoadError(f"[chat template] the source must be a Jinja template but: {_one_line(error)}") from None
-        self.variables: frozenset[str] = (
-            frozenset(meta.find_undeclared_variables(tree)) - RESERVED - set(environment.globals) - {"bos_token"}
-        )
+        read = frozenset(meta.find_undeclared_variables(tree))
+        self.variables: frozenset[str] = read - RESERVED - set(environment.globals) - {"bos_token"}
+        self.reads_tools = "tools" in read
         self._marks = Marks(control_tokens, _constants(tree))
 
     @classmethod

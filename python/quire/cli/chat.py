@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,15 @@ import click
 
 from ..errors import QuireError, UnsupportedError
 from ..sampling import SamplingParams
+from .demo_tools import DEFINITIONS, answer
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
 from .session import Session
 from .text import Writer, note, one_line
 
 if TYPE_CHECKING:
-    from ..engine import LLM
+    from ..chat import ChatMessage, ToolCall
+    from ..engine import LLM, ChatDelta
 
 __all__ = ["command"]
 
@@ -30,35 +34,52 @@ HELP = """\
 /exit        leave (Ctrl-D too)
 Ctrl-C stops an answer.  A line that ends in \\ goes on in the next one."""
 PROMPT, MORE = "> ", "... "
+MAX_ROUNDS = 5  # of tool calls in one turn
 
 
 @click.command("chat", short_help="Talk to a model.")
 @model_options()
 @sampling_options
+@click.option(
+    "--tools", is_flag=True, help="Show the model a few demonstration tools, which touch nothing, and run its calls."
+)
 @click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
 @click.option(
     "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Keep the lines you type in FILE, too."
 )
 @click.pass_obj
 def command(
-    session: Session, *, model: ModelOptions, params: SamplingParams, system: str | None, history: str | None
+    session: Session,
+    *,
+    model: ModelOptions,
+    params: SamplingParams,
+    tools: bool,
+    system: str | None,
+    history: str | None,
 ) -> None:
     """Talk to a model.  /help lists what can be typed beside messages."""
     with session.open(model) as llm:
         if llm.tokenizer.chat_template is None:
             raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
         _use_history(history)
-        Conversation(llm, with_advice(params, llm.advised_sampling), system).talk()
+        Conversation(llm, with_advice(params, llm.advised_sampling), system, DEFINITIONS if tools else None).talk()
         _keep_history(history)
 
 
 class Conversation:
     """The messages so far.  Between turns they end with an answer, or hold the system message at most."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        params: SamplingParams,
+        system: str | None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
         self._llm = llm
         self._params = params
-        self._start = [] if system is None else [{"role": "system", "content": system}]
+        self._tools = tools
+        self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
         self._saved: set[Path] = set()
         self._commands = {"/help": self._help, "/reset": self._reset, "/save": self._save}
@@ -91,28 +112,48 @@ class Conversation:
         self._commands[name](argument.strip())
 
     def _answer(self, text: str) -> None:
-        """Stream an answer.  What was said before Ctrl-C stays in the conversation; a failed turn does not."""
-        messages = [*self._messages, {"role": "user", "content": text}]
-        parts: list[str] = []
-        finish_reason: str | None = "cancelled"
+        """Stream an answer, and run the tools that it calls.  What was said before Ctrl-C stays in the conversation; a
+        failed turn does not."""
+        messages: list[dict[str, object]] = [*self._messages, {"role": "user", "content": text}]
+        try:
+            for _ in range(MAX_ROUNDS):
+                message = self._stream(messages)
+                if message is None:
+                    return
+                messages.append(message.as_dict())
+                if not message.tool_calls:
+                    self._messages = messages
+                    return
+                messages += map(_run_tool, message.tool_calls)
+        except QuireError as error:
+            note(f"{one_line(str(error))} (/reset begins anew)")
+            return
+        note(f"the answer is dropped: the model called tools {MAX_ROUNDS} times without giving one")
+
+    def _stream(self, messages: list[dict[str, object]]) -> ChatMessage | None:
+        """Show an answer while it comes; None for one that was cancelled before it began.  Of a cancelled one only what
+        was said counts."""
+        from ..chat.reply import joined
+
+        parts: list[ChatDelta] = []
+        finish_reason: str | None = None
         writer = Writer()
         try:
-            with closing(self._llm.chat_stream(messages, self._params)) as deltas:
+            with closing(self._llm.chat_stream(messages, self._params, tools=self._tools)) as deltas:
                 for delta in deltas:
-                    parts.append(delta.text)
-                    writer.write(delta.text)
+                    parts.append(delta)
+                    writer.write(delta.content)
                     finish_reason = delta.finish_reason
         except KeyboardInterrupt:
             pass
-        except QuireError as error:
+        finally:
             writer.end_line()
-            note(f"{one_line(str(error))} (/reset begins anew)")
-            return
-        writer.end_line()
         if finish_reason == "length":
             note("the answer ends here: it reached -n, or the context is full (/reset begins anew)")
-        if parts:
-            self._messages = [*messages, {"role": "assistant", "content": "".join(parts)}]
+        message = joined(parts) if parts else None
+        if message is not None and finish_reason in (None, "cancelled"):
+            return replace(message, tool_calls=[])
+        return message
 
     def _help(self, _: str) -> None:
         print(HELP)
@@ -137,6 +178,14 @@ class Conversation:
             return
         self._saved.add(path.resolve())
         note(f"saved {len(self._messages)} messages to {one_line(str(path))}")
+
+
+def _run_tool(call: ToolCall) -> dict[str, object]:
+    """The message with a call's result."""
+    name, arguments = call.function.name, call.function.arguments
+    result = answer(name, arguments)
+    note(f"{one_line(name)} {one_line(arguments)} gives {one_line(result)}")
+    return {"role": "tool", "tool_call_id": call.id, "name": name, "content": result}
 
 
 def _read_message() -> str:

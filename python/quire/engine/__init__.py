@@ -8,8 +8,21 @@ from .results import Choice, Delta, GenerationResult, Timings, TokenLogprob
 
 if TYPE_CHECKING:
     from .async_llm import AsyncLLM
+    from .chat import ChatChoice, ChatDelta, ChatResult
 
-__all__ = ["LLM", "AsyncLLM", "Choice", "Delta", "EngineConfig", "GenerationResult", "Timings", "TokenLogprob"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "ChatChoice",
+    "ChatDelta",
+    "ChatResult",
+    "Choice",
+    "Delta",
+    "EngineConfig",
+    "GenerationResult",
+    "Timings",
+    "TokenLogprob",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +31,9 @@ def __getattr__(name: str) -> object:
         from .async_llm import AsyncLLM
 
         return AsyncLLM
+    if name in ("ChatChoice", "ChatDelta", "ChatResult"):
+        from . import chat
+
+        value: object = getattr(chat, name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .._native.engine import Event
     from ..chat import Messages
     from ..sampling import SamplingParams
+    from .chat import ChatCollector, ChatDelta, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["AsyncLLM"]
 
@@ -66,17 +67,31 @@ class AsyncLLM(FrontEnd):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        tool_format: str = "auto",
+        reasoning_format: str = "auto",
+        reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-    ) -> GenerationResult:
+    ) -> ChatResult:
         """Answer a conversation; see ``LLM.chat``."""
+        from .chat import ChatCollector, ChatOptions
+
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        request = await asyncio.to_thread(
-            self._prompts.chat_request, messages, params, options, tools=tools, values=template_values
+        chat = ChatOptions(
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
+            reasoning_budget=reasoning_budget,
+            template_values=template_values,
         )
-        return (await self._results([request]))[0]
+        request = await asyncio.to_thread(self._prompts.chat_request, messages, params, options, chat)
+        collector = ChatCollector(request, collector_of(request.engine))
+        await self._collect([(request.engine, collector)])
+        return collector.result()
 
     def chat_stream(
         self,
@@ -84,16 +99,37 @@ class AsyncLLM(FrontEnd):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        tool_format: str = "auto",
+        reasoning_format: str = "auto",
+        reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-    ) -> AsyncGenerator[Delta, None]:
+    ) -> AsyncGenerator[ChatDelta, None]:
         """``chat`` piece by piece; see ``LLM.chat_stream``."""
+        from .chat import ChatOptions
+
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        return self._deltas(
-            lambda: self._prompts.chat_request(messages, params, options, tools=tools, values=template_values)
+        chat = ChatOptions(
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
+            reasoning_budget=reasoning_budget,
+            template_values=template_values,
         )
+        return self._chat_deltas(lambda: self._prompts.chat_request(messages, params, options, chat))
+
+    async def _chat_deltas(self, prepare: Callable[[], ChatRequest]) -> AsyncGenerator[ChatDelta, None]:
+        from .chat import ChatCollector
+
+        request = await asyncio.to_thread(prepare)
+        collector = ChatCollector(request, collector_of(request.engine))
+        async with aclosing(self._events(request.engine)) as events:
+            async for event in events:
+                yield collector.add(event)
 
     async def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits of every position, float32 ``[n_tokens, n_vocab]``; see ``LLM.logits``."""
@@ -113,13 +149,17 @@ class AsyncLLM(FrontEnd):
         await self.close()
 
     async def _results(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
+        collectors = [collector_of(request) for request in requests]
+        await self._collect(list(zip(requests, collectors, strict=True)))
+        return [collector.result() for collector in collectors]
+
+    async def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector]]) -> None:
+        """Run requests until all are complete."""
         inbox, deliver = _inbox()
-        running: dict[int, Collector] = {}
-        collectors = []
+        running: dict[int, Collector | ChatCollector] = {}
         try:
-            for request in requests:
-                collectors.append(collector_of(request))
-                running[self._engine.submit(request, deliver)] = collectors[-1]
+            for request, collector in requests:
+                running[self._engine.submit(request, deliver)] = collector
             while running:
                 for item in await inbox.get():
                     if isinstance(item, Failure):
@@ -132,7 +172,6 @@ class AsyncLLM(FrontEnd):
         finally:
             for request_id in running:
                 self._engine.cancel(request_id)
-        return [collector.result() for collector in collectors]
 
     async def _deltas(self, prepare: Callable[[], EngineRequest]) -> AsyncGenerator[Delta, None]:
         request = await asyncio.to_thread(prepare)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from .._native import engine as native
@@ -35,7 +35,8 @@ class EngineRequest:
     """What the engine is asked: a prompt, and parameters, or None where only the prompt's logits are wanted.
 
     ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
-    at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.
+    at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
+    control tokens that show in the text after all, with what they show.
     """
 
     token_ids: list[int]
@@ -43,6 +44,7 @@ class EngineRequest:
     salt: bytes = b""
     priority: int = 0
     key: str = ""
+    visible_tokens: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -110,6 +112,7 @@ class Engine:
             key=request.key,
             external_logits=bool(processors),
             prompt_logits=params is None,
+            visible_tokens=request.visible_tokens,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .._native.engine import Event
     from ..chat import Messages
     from ..sampling import SamplingParams
+    from .chat import ChatCollector, ChatDelta, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["LLM"]
 
@@ -71,20 +72,40 @@ class LLM(FrontEnd):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        tool_format: str = "auto",
+        reasoning_format: str = "auto",
+        reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-    ) -> GenerationResult:
+    ) -> ChatResult:
         """Answer a conversation, rendered by the model's chat template.
 
-        ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  ``tools``:
-        function definitions as in OpenAI's interface.  ``template_values``: further variables of the
-        template.  Raises UnsupportedError for a model without a template.
+        ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  The result's
+        ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``; its ``as_dict()`` is the next turn's
+        message.  ``tools``: function definitions as in OpenAI's interface.  ``tool_choice``: ``"auto"`` or ``"none"``.
+        ``tool_format``, ``reasoning_format``: names of formats (docs/tool_calls.md), ``"auto"`` for what the template
+        shows, ``"none"`` to leave the text as it is.  ``reasoning_budget``: tokens after which reasoning is ended; each
+        token then waits for Python.  ``template_values``: further variables of the template.  Raises UnsupportedError
+        for a model without a template, or for tools where the template does not know them.
         """
+        from .chat import ChatCollector, ChatOptions
+
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        request = self._prompts.chat_request(messages, params, options, tools=tools, values=template_values)
-        return self._results([request])[0]
+        chat = ChatOptions(
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
+            reasoning_budget=reasoning_budget,
+            template_values=template_values,
+        )
+        request = self._prompts.chat_request(messages, params, options, chat)
+        collector = ChatCollector(request, collector_of(request.engine))
+        self._collect([(request.engine, collector)])
+        return collector.result()
 
     def chat_stream(
         self,
@@ -92,14 +113,35 @@ class LLM(FrontEnd):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        tool_format: str = "auto",
+        reasoning_format: str = "auto",
+        reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-    ) -> Generator[Delta, None, None]:
+    ) -> Generator[ChatDelta, None, None]:
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
+        from .chat import ChatOptions
+
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        return self._deltas(self._prompts.chat_request(messages, params, options, tools=tools, values=template_values))
+        chat = ChatOptions(
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
+            reasoning_budget=reasoning_budget,
+            template_values=template_values,
+        )
+        return self._chat_deltas(self._prompts.chat_request(messages, params, options, chat))
+
+    def _chat_deltas(self, request: ChatRequest) -> Generator[ChatDelta, None, None]:
+        from .chat import ChatCollector
+
+        collector = ChatCollector(request, collector_of(request.engine))
+        for event in self._events(request.engine):
+            yield collector.add(event)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
@@ -118,13 +160,17 @@ class LLM(FrontEnd):
         self.close()
 
     def _results(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
+        collectors = [collector_of(request) for request in requests]
+        self._collect(list(zip(requests, collectors, strict=True)))
+        return [collector.result() for collector in collectors]
+
+    def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector]]) -> None:
+        """Run requests until all are complete."""
         inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
-        running: dict[int, Collector] = {}
-        collectors = []
+        running: dict[int, Collector | ChatCollector] = {}
         try:
-            for request in requests:
-                collectors.append(collector_of(request))
-                running[self._engine.submit(request, inbox.put)] = collectors[-1]
+            for request, collector in requests:
+                running[self._engine.submit(request, inbox.put)] = collector
             while running:
                 for item in inbox.get():
                     if isinstance(item, Failure):
@@ -137,7 +183,6 @@ class LLM(FrontEnd):
         finally:
             for request_id in running:
                 self._engine.cancel(request_id)
-        return [collector.result() for collector in collectors]
 
     def _deltas(self, request: EngineRequest) -> Generator[Delta, None, None]:
         collector = collector_of(request)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import RequestError, UnsupportedError
@@ -12,8 +12,9 @@ from ..sampling import SamplingParams
 from .engine import EngineRequest
 
 if TYPE_CHECKING:
-    from ..chat import ChatTemplate, Messages
+    from ..chat import AnswerFormat, ChatTemplate, Messages
     from ..tokenizer import Tokenizer
+    from .chat import ChatOptions, ChatRequest
 
 __all__ = ["Prompt", "Prompts", "RequestOptions", "prompt_list"]
 
@@ -94,21 +95,27 @@ class Prompts:
         return [self.request(prompt, one, options) for prompt, one in zip(wanted, each, strict=True)]
 
     def chat_request(
-        self,
-        messages: Messages,
-        params: SamplingParams | None,
-        options: RequestOptions,
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        values: Mapping[str, object] | None = None,
-    ) -> EngineRequest:
+        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+    ) -> ChatRequest:
         """A request to answer a conversation.  What messages say never becomes control tokens."""
-        given = dict(values or {})
-        for name in ("messages", "tools", "add_generation_prompt"):
-            if name in given:
-                raise RequestError(f"[chat] template_values must not set {name!r} but does")
-        segments = self._chat_template().render_segments(messages, tools, True, **given)
-        return self.request(self.tokenizer.encode_segments(segments), params, options)
+        from .chat import ChatRequest, check_tools, visible_tokens, with_reasoning_budget
+
+        template = self._chat_template()
+        check_tools(template, chat)
+        tools = chat.shown_tools
+        form = self._answer_format(chat.tool_format, chat.reasoning_format).reading_calls(bool(tools))
+        segments = template.render_segments(messages, tools, True, **(chat.template_values or {}))
+        request = self.request(self.tokenizer.encode_segments(segments), params, options)
+        request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
+        asked = ChatRequest(request, form, tools, "".join(text for text, _ in segments))
+        if chat.reasoning_budget is None:
+            return asked
+        return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
+
+    def _answer_format(self, tools: str, reasoning: str) -> AnswerFormat:
+        from ..chat import AnswerFormat
+
+        return AnswerFormat.detect(self._chat_template().source, tools, reasoning)
 
     def _chat_template(self) -> ChatTemplate:
         from ..chat import ChatTemplate

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "Collector", "Delta", "FinishReason", "GenerationResult", "Timings", "TokenLogprob"]
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Delta:
     """What is new of a choice.  ``text`` may lag behind ``token_ids``: half characters and possible stop strings wait.
 
     The last one of a choice has a ``finish_reason``: ``"stop"`` (``stop_reason`` says which stop
-    string or stop token), ``"length"`` or ``"cancelled"``.
+    string or stop token), ``"length"`` or ``"cancelled"``, and in a chat ``"tool_calls"`` where it stopped for those.
     """
 
     choice: int

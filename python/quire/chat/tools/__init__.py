@@ -1,77 +1,58 @@
-"""Tool calls on the wire: one file for each format, all of them read while the answer comes."""
+"""Tool calls on the wire: one module for each format, named like it, all of them read while the answer comes."""
 
 from __future__ import annotations
 
-from quire.chat.tools.apertus import APERTUS
-from quire.chat.tools.bare_json import BARE_JSON
-from quire.chat.tools.calls import Call, Kind, Text, ToolFormat, Tools
-from quire.chat.tools.command_r import COMMAND_R
-from quire.chat.tools.deepseek import DEEPSEEK
-from quire.chat.tools.deepseek_dsml import DEEPSEEK_DSML
-from quire.chat.tools.functionary import FUNCTIONARY
-from quire.chat.tools.gemma import GEMMA
-from quire.chat.tools.gigachat import GIGACHAT
-from quire.chat.tools.glm import GLM
-from quire.chat.tools.granite import GRANITE
-from quire.chat.tools.harmony import HARMONY
-from quire.chat.tools.hermes import HERMES
-from quire.chat.tools.hunyuan import HUNYUAN
-from quire.chat.tools.kimi_k2 import KIMI_K2
-from quire.chat.tools.kimi_k3 import KIMI_K3
-from quire.chat.tools.lfm2 import LFM2
-from quire.chat.tools.llama3 import LLAMA3
-from quire.chat.tools.minicpm import MINICPM
-from quire.chat.tools.minimax import MINIMAX
-from quire.chat.tools.mistral import MISTRAL
-from quire.chat.tools.muse import MUSE
-from quire.chat.tools.nemotron import NEMOTRON
-from quire.chat.tools.parser import ToolParser
-from quire.chat.tools.phi import PHI4
-from quire.chat.tools.pythonic import PYTHONIC
-from quire.chat.tools.qwen3_coder import QWEN3_CODER
+import importlib
+
+from quire.chat.tools.calls import ToolFormat
 from quire.errors import RequestError
 
-__all__ = ["TOOL_FORMATS", "Call", "Kind", "Text", "ToolFormat", "ToolParser", "Tools", "detect_tools", "tool_format"]
+__all__ = ["TOOL_FORMATS", "detect_tools", "tool_format"]
 
-TOOL_FORMATS: tuple[ToolFormat, ...] = (
-    MUSE,
-    HARMONY,
-    KIMI_K3,
-    KIMI_K2,
-    DEEPSEEK_DSML,
-    DEEPSEEK,
-    MINIMAX,
-    HUNYUAN,
-    GLM,
-    QWEN3_CODER,
-    MINICPM,
-    GEMMA,
-    LFM2,
-    COMMAND_R,
-    MISTRAL,
-    FUNCTIONARY,
-    NEMOTRON,
-    APERTUS,
-    GIGACHAT,
-    GRANITE,
-    PHI4,
-    HERMES,
-    PYTHONIC,
-    LLAMA3,
-    BARE_JSON,
-)
-"""In the order in which a template is tried: those with marks of their own first."""
+TOOL_FORMATS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "muse": (("atem:function_calls",),),
+    "harmony": (("<|channel|>", "<|message|>", "<|start|>"),),
+    "kimi_k3": (("<|open|>", "<|close|>", "<|sep|>"),),
+    "kimi_k2": (("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),),
+    "deepseek_dsml": (("｜DSML｜",),),
+    "deepseek": (("<｜tool▁calls▁begin｜>",),),
+    "minimax": (("minimax:tool_call",),),
+    "hunyuan": (("<tool_sep", "<arg_key", ":opensource"),),
+    "glm": (("<tool_call>", "<arg_key>"),),
+    "qwen3_coder": (("<function=", "<parameter="),),
+    "minicpm": (("<function name=", "<param name="),),
+    "gemma": (("<|tool_call>",), ("<start_function_call>",)),
+    "lfm2": (("<|tool_call_start|>",),),
+    "command_r": (("<|START_ACTION|>",), ("Action:", "<|CHATBOT_TOKEN|>")),
+    "mistral": (("[TOOL_CALLS]",),),
+    "functionary": ((">>>all\n",), (">>>all\\n",)),
+    "nemotron": (("<TOOLCALL>",),),
+    "apertus": (("<|tools_prefix|>",),),
+    "gigachat": (("<|function_call|>", "<|role_sep|>"),),
+    "granite": (("<|tool_call|>", "<|start_of_role|>"),),
+    "phi4": (("<|tool_call|>", "<|/tool_call|>"), ("functools",), ("<|tool|>", "<|/tool|>")),
+    "hermes": (("<tool_call>", "</tool_call>", "arguments"),),
+    "pythonic": (("<|python_start|>",), ("```tool_code",), ("<function_calls>", "<functions>", "<|im_start|>")),
+    "llama3": (("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
+    "bare_json": (),
+}
+"""Names, each with groups of texts: a chat template of the format has all of one group.  In the order in which they are
+tried: those with marks of their own first."""
 
 
 def detect_tools(template: str) -> ToolFormat | None:
     """The format that a chat template's source shows, or None."""
-    return next((form for form in TOOL_FORMATS if form.recognizes(template)), None)
+    for name, groups in TOOL_FORMATS.items():
+        if any(all(hint in template for hint in group) for group in groups):
+            return tool_format(name)
+    return None
 
 
 def tool_format(name: str) -> ToolFormat:
     """A format by its name.  Raises RequestError for an unknown one."""
-    for form in TOOL_FORMATS:
-        if form.name == name:
-            return form
-    known = ", ".join(form.name for form in TOOL_FORMATS)
-    raise RequestError(f"[chat] tool_format must be auto, none or one of {known} but is {name!r:.80}")
+    if name not in TOOL_FORMATS:
+        known = ", ".join(TOOL_FORMATS)
+        raise RequestError(f"[chat] tool_format must be auto, none or one of {known} but is {name!r:.80}")
+    # Only what is used is imported: a template of one model needs one format of many.
+    form: ToolFormat = importlib.import_module(f"quire.chat.tools.{name}").FORMAT
+    return form

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, items, members
 from quire.chat.tools.scanner import Malformed, Scanner
 
 
-@dataclass(frozen=True)
 class Apertus(ToolFormat):
     """Each call is an object of one member."""
 
@@ -28,9 +25,8 @@ class Apertus(ToolFormat):
         yield from calls
 
 
-APERTUS = Apertus(
+FORMAT = Apertus(
     name="apertus",
     starts=("<|tools_prefix|>",),
     marks=("<|tools_suffix|>",),
-    hints=(("<|tools_prefix|>",),),
 )

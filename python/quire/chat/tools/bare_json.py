@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, call_of_json, items
 from quire.chat.tools.scanner import Malformed, Scanner
 
 
-@dataclass(frozen=True)
 class BareJson(ToolFormat):
     """Never detected, only chosen by name."""
 
@@ -29,4 +26,4 @@ def _answer(scan: Scanner) -> Steps:
     yield from calls
 
 
-BARE_JSON = BareJson(name="json", starts=("```json\n",), hints=())
+FORMAT = BareJson(name="bare_json", starts=("```json\n",))

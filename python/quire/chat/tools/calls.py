@@ -87,14 +87,12 @@ class ToolFormat(ABC):
     """A wire format of tool calls.
 
     ``starts``: where a call, or something else that is no plain text, may begin; ``read`` goes on behind one.
-    ``begin`` reads the beginning of an answer where that alone says what it is.  ``hints``: texts of which a chat
-    template of this format has all, of any group; earlier formats of the list are asked first.  ``marks``: further
-    texts that may be control tokens of the vocabulary and must be visible.
+    ``begin`` reads the beginning of an answer where that alone says what it is.  ``marks``: further texts that may be
+    control tokens of the vocabulary and must be visible.
     """
 
     name: str
     starts: tuple[str, ...]
-    hints: tuple[tuple[str, ...], ...]
     marks: tuple[str, ...] = ()
     frames_content: bool = False
     """Whether plain answers have marks, too, so that text is read by the format even where there are no tools."""
@@ -110,10 +108,6 @@ class ToolFormat(ABC):
     def new_id(self) -> str | None:
         """An id for a call which has none on the wire, where templates want a certain form."""
         return None
-
-    def recognizes(self, template: str) -> bool:
-        """Whether a chat template's source is of this format."""
-        return any(all(hint in template for hint in group) for group in self.hints)
 
     @property
     def visible(self) -> tuple[str, ...]:

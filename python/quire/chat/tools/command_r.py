@@ -5,8 +5,6 @@ The first Command R models write ``Action:`` and a fenced list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import JsonKeys, Kind, Steps, ToolFormat, Tools, json_list, stream
 from quire.chat.tools.scanner import Scanner
 
@@ -15,7 +13,6 @@ _KEYS = JsonKeys(name=("tool_name", "name"), arguments=("parameters", "arguments
 _ANSWERS = {"<|START_RESPONSE|>": "<|END_RESPONSE|>", "<|START_TEXT|>": "<|END_TEXT|>"}
 
 
-@dataclass(frozen=True)
 class CommandR(ToolFormat):
     """Calls, and the marks around plain answers, which are not shown."""
 
@@ -29,10 +26,9 @@ class CommandR(ToolFormat):
         yield from calls
 
 
-COMMAND_R = CommandR(
+FORMAT = CommandR(
     name="command_r",
     starts=("<|START_ACTION|>", "Action: ```json\n", *_ANSWERS),
     marks=("<|END_ACTION|>", *_ANSWERS.values()),
-    hints=(("<|START_ACTION|>",), ("Action:", "<|CHATBOT_TOKEN|>")),
     frames_content=True,
 )

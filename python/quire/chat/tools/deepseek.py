@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
 from quire.chat.tools.scanner import Scanner, Wait
@@ -13,7 +12,6 @@ _CALL, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call�
 _LINE = re.compile(r"[^\r\n<`{]*")
 
 
-@dataclass(frozen=True)
 class DeepSeek(ToolFormat):
     """Each call has marks, and so have all of them together."""
 
@@ -48,9 +46,8 @@ def _call(scan: Scanner) -> Wait[Call]:
     return Call(name, checked_arguments(arguments))
 
 
-DEEPSEEK = DeepSeek(
+FORMAT = DeepSeek(
     name="deepseek",
     starts=(_CALLS, _CALL),
     marks=(_CALLS_END, _CALL_END, _SEPARATOR),
-    hints=((_CALLS,),),
 )

@@ -6,11 +6,10 @@ from quire.chat.tools.invoke_xml import InvokeXml
 
 _MARK = "｜DSML｜"
 
-DEEPSEEK_DSML = InvokeXml(
+FORMAT = InvokeXml(
     name="deepseek_dsml",
     starts=(f"<{_MARK}function_calls>", f"<{_MARK}tool_calls>"),
     ends=(f"</{_MARK}function_calls>", f"</{_MARK}tool_calls>"),
     prefix=_MARK,
     marks=(_MARK,),
-    hints=((_MARK,),),
 )

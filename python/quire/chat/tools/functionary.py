@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, checked_arguments, name_of, stream
 from quire.chat.tools.scanner import Scanner
 from quire.chat.tools.values import arguments_text
@@ -11,7 +9,6 @@ from quire.chat.tools.values import arguments_text
 _MARK = ">>>"
 
 
-@dataclass(frozen=True)
 class Functionary(ToolFormat):
     """What goes to ``all`` is content; ``python`` gets code, other tools JSON objects."""
 
@@ -42,9 +39,8 @@ def _parts(scan: Scanner) -> Steps:
             return
 
 
-FUNCTIONARY = Functionary(
+FORMAT = Functionary(
     name="functionary",
     starts=(_MARK,),
-    hints=((">>>all\n",), (">>>all\\n",)),
     frames_content=True,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.literals import LiteralReader
 from quire.chat.tools.scanner import Malformed, Scanner
@@ -13,7 +11,6 @@ _ENDS = {"<|tool_call>": "<tool_call|>", "<start_function_call>": "<end_function
 _STRINGS = {"<|tool_call>": '<|"|>', "<start_function_call>": "<escape>"}
 
 
-@dataclass(frozen=True)
 class Gemma(ToolFormat):
     """Keys are words; numbers, ``true``, lists and objects are as in JSON."""
 
@@ -29,9 +26,8 @@ class Gemma(ToolFormat):
         yield Call(name, arguments_text(arguments))
 
 
-GEMMA = Gemma(
+FORMAT = Gemma(
     name="gemma",
     starts=tuple(_ENDS),
     marks=(*_ENDS.values(), *_STRINGS.values()),
-    hints=(("<|tool_call>",), ("<start_function_call>",)),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.tagged_json import TaggedJson
 
-GIGACHAT = TaggedJson(
+FORMAT = TaggedJson(
     name="gigachat",
     starts=("<|function_call|>",),
     ends=("",),
-    hints=(("<|function_call|>", "<|role_sep|>"),),
 )

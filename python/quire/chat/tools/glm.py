@@ -8,7 +8,7 @@ from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
 from quire.chat.tools.values import arguments_text, typed_value
 
-__all__ = ["GLM", "ArgumentTags"]
+__all__ = ["FORMAT", "ArgumentTags"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class ArgumentTags(ToolFormat):
         return (*self.starts, *self.marks, *(f"<{name}{self.suffix}>" for name in names))
 
 
-GLM = ArgumentTags(
+FORMAT = ArgumentTags(
     name="glm",
     starts=("<tool_call>",),
-    hints=(("<tool_call>", "<arg_key>"),),
 )

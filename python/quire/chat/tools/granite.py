@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.tagged_json import TaggedJson
 
-GRANITE = TaggedJson(
+FORMAT = TaggedJson(
     name="granite",
     starts=("<|tool_call|>", "<tool_call>"),
     ends=("", ""),
-    hints=(("<|tool_call|>", "<|start_of_role|>"), ("<|start_of_role|>", "<|tool_call|>")),
 )

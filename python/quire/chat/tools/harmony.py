@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, checked_arguments, checked_name, stream
 from quire.chat.tools.scanner import Malformed, Scanner
@@ -17,7 +16,6 @@ _RECIPIENT = re.compile(r"(?:^|\s)to=(\S+)")
 _KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
 
 
-@dataclass(frozen=True)
 class Harmony(ToolFormat):
     """The prompt ends with ``<|start|>assistant``; the recipient may stand before or behind the channel."""
 
@@ -70,10 +68,9 @@ def _call(scan: Scanner, recipient: str) -> Generator[Call | Text | None, None, 
     return end or ""
 
 
-HARMONY = Harmony(
+FORMAT = Harmony(
     name="harmony",
     starts=(_CHANNEL, _START),
     marks=(_MESSAGE, _CONSTRAIN, "<|end|>", "<|call|>", "<|return|>"),
-    hints=((_CHANNEL, _MESSAGE, _START),),
     frames_content=True,
 )

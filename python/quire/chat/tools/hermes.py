@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.tagged_json import TaggedJson
 
-HERMES = TaggedJson(
+FORMAT = TaggedJson(
     name="hermes",
     starts=("<tool_call>",),
     ends=("</tool_call>",),
-    hints=(("<tool_call>", "</tool_call>", "arguments"),),
 )

@@ -31,9 +31,8 @@ class Hunyuan(ArgumentTags):
         yield from scan.end(f"</tool_calls{_SUFFIX}>")
 
 
-HUNYUAN = Hunyuan(
+FORMAT = Hunyuan(
     name="hunyuan",
     starts=(f"<tool_calls{_SUFFIX}>", f"<tool_call{_SUFFIX}>"),
     marks=(f"</tool_calls{_SUFFIX}>",),
-    hints=(("<tool_sep", "<arg_key", ":opensource"),),
 )

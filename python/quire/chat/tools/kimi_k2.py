@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
 from quire.chat.tools.scanner import Scanner, Wait
@@ -13,7 +12,6 @@ _CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|to
 _ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")
 
 
-@dataclass(frozen=True)
 class KimiK2(ToolFormat):
     """The ids are the model's own; it wants to see them again beside the results."""
 
@@ -43,9 +41,8 @@ def _call(scan: Scanner) -> Wait[Call]:
     return Call(checked_name(match["name"]), arguments, id)
 
 
-KIMI_K2 = KimiK2(
+FORMAT = KimiK2(
     name="kimi_k2",
     starts=(_SECTION, _CALL),
     marks=(_SECTION_END, _CALL_END, _ARGUMENTS),
-    hints=((_CALL, _ARGUMENTS),),
 )

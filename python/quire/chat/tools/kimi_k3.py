@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
 from quire.chat.tools.values import arguments_text, typed_value
@@ -15,7 +13,6 @@ def _close(tag: str) -> str:
     return _CLOSE + tag + _SEPARATOR
 
 
-@dataclass(frozen=True)
 class KimiK3(ToolFormat):
     """The response and the calls are parts of a message; the marks between them are not shown."""
 
@@ -61,7 +58,7 @@ def _attributes(scan: Scanner) -> Wait[dict[str, str]]:
         found[key.strip()] = value
 
 
-KIMI_K3 = KimiK3(
+FORMAT = KimiK3(
     name="kimi_k3",
     starts=(
         f"{_OPEN}response{_SEPARATOR}",
@@ -70,6 +67,5 @@ KIMI_K3 = KimiK3(
         _close("message"),
     ),
     marks=(_OPEN, _CLOSE, _SEPARATOR),
-    hints=((_OPEN, _CLOSE, _SEPARATOR),),
     frames_content=True,
 )

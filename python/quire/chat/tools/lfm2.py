@@ -1,8 +1,6 @@
-"""LFM2: calls in Python's notation, or a JSON list, between ``<|tool_call_start|>`` and ``<|tool_call_end|>``."""
+"""FORMAT: calls in Python's notation, or a JSON list, between ``<|tool_call_start|>`` and ``<|tool_call_end|>``."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, call_of_json, items
 from quire.chat.tools.pythonic import calls_of_python
@@ -11,7 +9,6 @@ from quire.chat.tools.scanner import Malformed, Scanner, strict_json
 _END = "<|tool_call_end|>"
 
 
-@dataclass(frozen=True)
 class Lfm2(ToolFormat):
     """The list stands alone between its marks."""
 
@@ -29,9 +26,8 @@ class Lfm2(ToolFormat):
         yield from calls
 
 
-LFM2 = Lfm2(
+FORMAT = Lfm2(
     name="lfm2",
     starts=("<|tool_call_start|>",),
     marks=(_END,),
-    hints=(("<|tool_call_start|>",),),
 )

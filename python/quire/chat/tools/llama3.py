@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import (
     Call,
     Steps,
@@ -22,7 +20,6 @@ _ENDS = ("<|eom_id|>", "<|eot_id|>")
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
-@dataclass(frozen=True)
 class Llama3(ToolFormat):
     """Several bare objects are separated by semicolons."""
 
@@ -74,9 +71,8 @@ def _python_tag(text: str, tools: Tools) -> list[Call]:
     raise Malformed
 
 
-LLAMA3 = Llama3(
+FORMAT = Llama3(
     name="llama3",
     starts=("<|python_tag|>", "<function="),
     marks=_ENDS,
-    hints=(("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
 )

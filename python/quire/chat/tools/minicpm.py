@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner
 from quire.chat.tools.values import arguments_text, typed_value
 
 
-@dataclass(frozen=True)
 class MiniCpm(ToolFormat):
     """Texts with signs of XML stand in CDATA sections."""
 
@@ -38,8 +35,7 @@ class MiniCpm(ToolFormat):
         yield Call(name, arguments_text(values))
 
 
-MINICPM = MiniCpm(
+FORMAT = MiniCpm(
     name="minicpm",
     starts=('<function name="',),
-    hints=(("<function name=", "<param name="),),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.invoke_xml import InvokeXml
 
-MINIMAX = InvokeXml(
+FORMAT = InvokeXml(
     name="minimax",
     starts=("<minimax:tool_call>",),
     ends=("</minimax:tool_call>",),
-    hints=(("minimax:tool_call",),),
 )

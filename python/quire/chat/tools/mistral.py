@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
-import string
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, json_list, name_of
-from quire.chat.tools.scanner import Scanner
+from quire.chat.tools.scanner import Malformed, Scanner
 
 _ID = re.compile(r"[A-Za-z0-9_-]*")
-_ID_CHARACTERS = string.ascii_letters + string.digits
+_MAX_ID_CHARACTERS = 128
 
 
-@dataclass(frozen=True)
 class Mistral(ToolFormat):
     """``name[CALL_ID]id[ARGS]{...}``, where the marks between may be absent."""
 
@@ -27,18 +24,19 @@ class Mistral(ToolFormat):
         id = ""
         if (yield from scan.optional("[CALL_ID]")) is not None:
             id = yield from scan.run(_ID)
+            if len(id) > _MAX_ID_CHARACTERS:
+                raise Malformed
         yield from scan.optional("[ARGS]")
         arguments = checked_arguments((yield from scan.json()))
-        yield Call(name, arguments, id[:128] or None)
+        yield Call(name, arguments, id or None)
 
     def new_id(self) -> str | None:
         """Nine letters and digits, which Mistral's templates insist on."""
-        return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
+        return os.urandom(5).hex()[:9]
 
 
-MISTRAL = Mistral(
+FORMAT = Mistral(
     name="mistral",
     starts=("[TOOL_CALLS]",),
     marks=("[ARGS]", "[CALL_ID]"),
-    hints=(("[TOOL_CALLS]",),),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, stream
 from quire.chat.tools.invoke_xml import read_invocations
@@ -14,7 +13,6 @@ _CALLS, _CALLS_END, _PREFIX = "<atem:function_calls>", "</atem:function_calls>",
 _HEADER = re.compile(r"[^<\r\n]*")
 
 
-@dataclass(frozen=True)
 class Muse(ToolFormat):
     """The prompt ends with ``<|start|>assistant``."""
 
@@ -44,10 +42,9 @@ def _messages(scan: Scanner, tools: Tools) -> Steps:
             return
 
 
-MUSE = Muse(
+FORMAT = Muse(
     name="muse",
     starts=(_CALLS, _START),
     marks=("<|start|>", _MESSAGE, _END, _LAST),
-    hints=(("atem:function_calls",),),
     frames_content=True,
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.tagged_json import TaggedJson
 
-NEMOTRON = TaggedJson(
+FORMAT = TaggedJson(
     name="nemotron",
     starts=("<TOOLCALL>",),
     ends=("</TOOLCALL>",),
-    hints=(("<TOOLCALL>",),),
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.literals import python_calls
 from quire.chat.tools.scanner import Malformed, Scanner
 from quire.chat.tools.values import arguments_text
 
-__all__ = ["PYTHONIC", "calls_of_python"]
+__all__ = ["FORMAT", "calls_of_python"]
 
 _ENDS = ("<|python_end|>", "<|eot|>", "</function_calls>")
 
@@ -19,7 +17,6 @@ def calls_of_python(text: str) -> list[Call]:
     return [Call(checked_name(name), arguments_text(values)) for name, values in python_calls(text)]
 
 
-@dataclass(frozen=True)
 class Pythonic(ToolFormat):
     """Read, never evaluated: only literals are arguments."""
 
@@ -48,9 +45,8 @@ def _list(scan: Scanner) -> Steps:
     yield from calls_of_python("[" + name + text)
 
 
-PYTHONIC = Pythonic(
+FORMAT = Pythonic(
     name="pythonic",
     starts=("<|python_start|>", "<function_calls>", "```tool_code\n"),
     marks=_ENDS,
-    hints=(("<|python_start|>",), ("```tool_code",), ("<function_calls>", "<functions>", "<|im_start|>")),
 )

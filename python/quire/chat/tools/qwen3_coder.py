@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
 from quire.chat.tools.values import arguments_text, typed_value
 
 
-@dataclass(frozen=True)
 class Qwen3Coder(ToolFormat):
     """Values are text between line ends; the tools' schemas say what they are.  ``<tool_call>`` around it may be
     absent."""
@@ -46,9 +43,8 @@ def _function(scan: Scanner, tools: Tools) -> Wait[Call]:
         values[key] = typed_value(text.removeprefix("\n").removesuffix("\n"), schemas.get(key))
 
 
-QWEN3_CODER = Qwen3Coder(
+FORMAT = Qwen3Coder(
     name="qwen3_coder",
     starts=("<tool_call>", "<function="),
     marks=("</tool_call>",),
-    hints=(("<function=", "<parameter="),),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quire.chat.tools.tagged_json import TaggedJson
 
-PHI4 = TaggedJson(
+FORMAT = TaggedJson(
     name="phi4",
     starts=("<|tool_call|>", "functools"),
     ends=("<|/tool_call|>", ""),
-    hints=(("<|tool_call|>", "<|/tool_call|>"), ("functools",), ("<|tool|>", "<|/tool|>")),
 )

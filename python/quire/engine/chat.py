@@ -1,0 +1,175 @@
+"""Chats: what is asked of an answer beside its sampling, and the answer as a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
+from ..chat.reply import joined
+from ..errors import RequestError, UnsupportedError
+from ..sampling import SamplingParams
+from .engine import EngineRequest
+from .results import Choice, Collector, Delta, FinishReason, GenerationResult
+
+if TYPE_CHECKING:
+    from .._native.engine import Event
+    from ..chat import ChatTemplate
+    from ..tokenizer import Tokenizer
+
+__all__ = ["ChatChoice", "ChatCollector", "ChatDelta", "ChatOptions", "ChatRequest", "ChatResult", "ToolChoice"]
+
+ToolChoice: TypeAlias = "str | Mapping[str, object]"
+"""``"auto"``: the model decides; ``"none"``: it is shown no tools."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How a conversation is answered; see ``LLM.chat``."""
+
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: ToolChoice = "auto"
+    tool_format: str = "auto"
+    reasoning_format: str = "auto"
+    reasoning_budget: int | None = None
+    template_values: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        budget = self.reasoning_budget
+        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 0):
+            raise RequestError(f"[chat] reasoning_budget must be a number of tokens from 0 on but is {budget!r:.80}")
+        if self.tool_choice not in ("auto", "none"):
+            if self.tool_choice != "required" and not isinstance(self.tool_choice, Mapping):
+                raise RequestError(f"[chat] tool_choice must be auto or none but is {self.tool_choice!r:.80}")
+            raise UnsupportedError("[chat] tool_choice must be auto or none: calls cannot be forced yet")
+        for name in ("messages", "tools", "add_generation_prompt"):
+            if name in (self.template_values or {}):
+                raise RequestError(f"[chat] template_values must not set {name!r} but does")
+
+    @property
+    def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
+        """The tools that the model is told of."""
+        return self.tools if self.tools and self.tool_choice != "none" else None
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A request of the engine, and how its answer is read."""
+
+    engine: EngineRequest
+    form: AnswerFormat
+    tools: Sequence[Mapping[str, object]] | None
+    prompt: str
+
+
+@dataclass(frozen=True)
+class ChatDelta(Delta):
+    """What is new of an answer: of its text (``text``, as generated) and of the message that the text is.
+
+    ``content`` and ``reasoning_content`` may lag behind ``text``, as what may be a mark waits; a tool call comes when
+    it is complete.
+    """
+
+    content: str = ""
+    reasoning_content: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatChoice(Choice):
+    """One answer: ``message``, and the ``text`` that it was generated as."""
+
+    message: ChatMessage = field(default_factory=ChatMessage)
+
+
+@dataclass(frozen=True)
+class ChatResult(GenerationResult):
+    """The answers to a conversation.  ``message`` is that of the first choice."""
+
+    choices: list[ChatChoice]  # type: ignore[assignment]
+
+    @property
+    def message(self) -> ChatMessage:
+        return self.choices[0].message
+
+
+class ChatCollector:
+    """``Collector`` for a chat."""
+
+    def __init__(self, request: ChatRequest, collector: Collector) -> None:
+        self._collector = collector
+        n = request.engine.n
+        self._parsers = [AnswerParser(request.form, request.tools, request.prompt) for _ in range(n)]
+        self._deltas: list[list[MessageDelta]] = [[] for _ in range(n)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has ended."""
+        return self._collector.complete
+
+    def add(self, event: Event) -> ChatDelta:
+        """Take an event of kind ``"delta"`` or ``"finish"``."""
+        delta = self._collector.add(event)
+        parser = self._parsers[delta.choice]
+        news = [parser.feed(delta.text)]
+        if delta.finish_reason is not None:
+            news.append(parser.finish())
+        self._deltas[delta.choice] += filter(None, news)
+        return ChatDelta(
+            delta.choice,
+            delta.text,
+            delta.token_ids,
+            delta.logprobs,
+            self._finish_reason(delta),
+            delta.stop_reason,
+            "".join(new.content for new in news),
+            "".join(new.reasoning_content for new in news),
+            tuple(call for new in news for call in new.tool_calls),
+        )
+
+    def _finish_reason(self, choice: Delta) -> FinishReason | None:
+        called = choice.finish_reason == "stop" and self._parsers[choice.choice].n_calls > 0
+        return "tool_calls" if called else choice.finish_reason
+
+    def result(self) -> ChatResult:
+        """The whole, once complete."""
+        whole = self._collector.result()
+        choices = []
+        for choice, deltas in zip(whole.choices, self._deltas, strict=True):
+            message = joined(deltas)
+            reason = "tool_calls" if choice.finish_reason == "stop" and message.tool_calls else choice.finish_reason
+            choices.append(ChatChoice(**{**choice.__dict__, "finish_reason": reason, "message": message}))
+        return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens)
+
+
+def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]:
+    """The control tokens of a vocabulary that reading an answer needs to see."""
+    control = tokenizer.control_tokens
+    return {control[text]: text.encode() for text in form.visible if text in control}
+
+
+def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenizer) -> ChatRequest:
+    """The request with a limit of its reasoning.  UnsupportedError where reasoning has no tags to end it with."""
+    from ..chat.reasoning_budget import ReasoningBudget
+
+    reasoning = request.form.reasoning
+    if reasoning is None:
+        raise UnsupportedError("[chat] reasoning_budget must have tags around reasoning but the model has none")
+    params = request.engine.params or SamplingParams()
+    limit = ReasoningBudget(
+        form=reasoning,
+        n_tokens=budget,
+        n_prompt=len(request.engine.token_ids),
+        opened=reasoning.opened_by(request.prompt),
+        end_ids=tokenizer.encode(reasoning.written_end, add_special=False, parse_special=True),
+        decode=lambda ids: tokenizer.decode(ids, skip_special=False),
+    )
+    params = replace(params, logits_processors=(*params.logits_processors, limit))
+    return replace(request, engine=replace(request.engine, params=params))
+
+
+def check_tools(template: ChatTemplate, options: ChatOptions) -> None:
+    """Refuse tools that a template would not show to the model."""
+    if options.shown_tools and not template.reads_tools:
+        raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")

@@ -1,0 +1,241 @@
+"""Chats with the package's model: messages, tool calls and reasoning of what it really writes.
+
+Oracles: the text of the answer, read by hand; the model without the options; the same answer as a whole and in pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quire.chat import ChatTemplate
+from quire.chat.reasoning import REASONING_FORMATS
+from quire.chat.reasoning_budget import ReasoningBudget
+from quire.chat.reply import joined
+from quire.engine import LLM, AsyncLLM, ChatDelta
+from quire.errors import RequestError, UnsupportedError
+from quire.gguf import GGUFReader
+from quire.sampling import SamplingParams
+from repackaged import PACKAGED, repackaged
+
+GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather for a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+CALL_TEXT = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+TOOL_CALL_IDS = (3, 4)
+CONTROL = 3  # the token type of GGUF
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The model in the package."""
+    with LLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+        yield model
+
+
+def test_a_tool_is_called_and_its_result_read(llm: LLM) -> None:
+    result = llm.chat(ASKED, GREEDY, tools=[WEATHER])
+    assert result.text == CALL_TEXT
+    assert result.finish_reason == "tool_calls"
+    assert result.message.content is None
+    (call,) = result.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    answered = [
+        *ASKED,
+        result.message.as_dict(),
+        {"role": "tool", "tool_call_id": call.id, "content": '{"city": "Paris", "temp_c": 21, "sky": "sunny"}'},
+    ]
+    second = llm.chat(answered, GREEDY, tools=[WEATHER])
+    assert second.finish_reason == "stop"
+    assert second.message.tool_calls == []
+    assert "Paris" in (second.message.content or "")
+    assert "sunny" in (second.message.content or "")
+    assert "21" in (second.message.content or "")
+    # What the model wrote is what the template makes of the message: the cache holds the first turn.
+    assert second.n_cached_tokens >= (result.n_prompt_tokens // 32) * 32
+
+
+def test_a_stream_adds_up_to_the_whole(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, n=2)
+    for tools in (None, [WEATHER]):
+        whole = llm.chat(ASKED, params, tools=tools)
+        deltas = list(llm.chat_stream(ASKED, params, tools=tools))
+        for choice in whole.choices:
+            own = [delta for delta in deltas if delta.choice == choice.index]
+            assert "".join(delta.text for delta in own) == choice.text
+            assert own[-1].finish_reason == choice.finish_reason
+            assert without_ids(joined(own)) == without_ids(choice.message)  # type: ignore[arg-type]
+
+
+def without_ids(message: Any) -> tuple[Any, ...]:
+    return message.content, message.reasoning_content, [call.function for call in message.tool_calls]
+
+
+def test_async(llm: LLM) -> None:
+    async def run() -> None:
+        async with AsyncLLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+            result = await model.chat(ASKED, GREEDY, tools=[WEATHER])
+            assert result.text == CALL_TEXT
+            deltas: list[ChatDelta] = [delta async for delta in model.chat_stream(ASKED, GREEDY, tools=[WEATHER])]
+            assert without_ids(joined(deltas)) == without_ids(result.message)  # type: ignore[arg-type]
+            assert deltas[-1].finish_reason == "tool_calls"
+
+    asyncio.run(run())
+
+
+def test_a_chat_without_tools_is_its_text(llm: LLM) -> None:
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    result = llm.chat(question, GREEDY)
+    assert result.message.content == result.text
+    assert result.message.as_dict() == {"role": "assistant", "content": result.text}
+    assert "Paris" in result.text
+
+
+def test_tool_choice_and_formats(llm: LLM) -> None:
+    none = llm.chat(ASKED, GREEDY, tools=[WEATHER], tool_choice="none")
+    assert none.prompt_token_ids == llm.chat(ASKED, GREEDY).prompt_token_ids
+    assert none.message.tool_calls == []
+    left = llm.chat(ASKED, GREEDY, tools=[WEATHER], tool_format="none")
+    assert (left.message.content, left.finish_reason) == (CALL_TEXT, "stop")
+    other = llm.chat(ASKED, GREEDY, tools=[WEATHER], tool_format="mistral")
+    assert other.message.content == CALL_TEXT
+    for wrong, error, text in [
+        ({"tool_format": "hermas"}, RequestError, "tool_format must be auto, none or one of"),
+        ({"reasoning_format": "thinks"}, RequestError, "reasoning_format must be"),
+        ({"tool_choice": "some"}, RequestError, "tool_choice must be auto or none but is 'some'"),
+        ({"tool_choice": "required"}, UnsupportedError, "calls cannot be forced"),
+        ({"tool_choice": {"type": "function"}}, UnsupportedError, "calls cannot be forced"),
+        ({"reasoning_budget": -1}, RequestError, "reasoning_budget must be a number of tokens"),
+        ({"reasoning_budget": True}, RequestError, "reasoning_budget must be a number of tokens"),
+        ({"reasoning_budget": 5}, UnsupportedError, "reasoning_budget must have tags"),
+    ]:
+        with pytest.raises(error, match=text):
+            llm.chat(ASKED, GREEDY, tools=[WEATHER], **wrong)  # type: ignore[arg-type]
+        with pytest.raises(error, match=text):
+            list(llm.chat_stream(ASKED, GREEDY, tools=[WEATHER], **wrong))  # type: ignore[arg-type]
+
+
+def test_tools_that_a_template_does_not_read_are_refused(tmp_path: Path) -> None:
+    plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    assert not ChatTemplate(plain).reads_tools
+    path = repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": (plain, "string")})
+    with LLM(path, threads=1, n_ctx=256) as model:
+        assert model.chat(ASKED, SamplingParams(max_tokens=1), tools=[]).message.tool_calls == []
+        with pytest.raises(UnsupportedError, match="tools must be known to the model's chat template"):
+            model.chat(ASKED, GREEDY, tools=[WEATHER])
+
+
+def test_marks_that_are_control_tokens(tmp_path: Path, llm: LLM) -> None:
+    """Many vocabularies have them so: what is generated does not show them, but a chat's call is found."""
+    types = np.array(GGUFReader(PACKAGED).metadata["tokenizer.ggml.token_type"], dtype=np.int32)
+    types[list(TOOL_CALL_IDS)] = CONTROL
+    path = repackaged(tmp_path / "x.gguf", {"tokenizer.ggml.token_type": (types, "i32[]")})
+    with LLM(path, threads=1, n_ctx=512, kv_dtype="f32") as model:
+        assert "<tool_call>" in model.tokenizer.control_tokens
+        result = model.chat(ASKED, GREEDY, tools=[WEATHER])
+        assert result.token_ids == llm.chat(ASKED, GREEDY, tools=[WEATHER]).token_ids
+        assert result.text == CALL_TEXT
+        assert [call.function.name for call in result.message.tool_calls] == ["get_weather"]
+        raw = model.generate([result.prompt_token_ids], GREEDY)[0]
+        assert raw.token_ids == result.token_ids
+        assert raw.text == CALL_TEXT.removeprefix("<tool_call>").removesuffix("</tool_call>")
+
+
+# Reasoning
+
+
+THINKING = "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}"
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """The package's model, whose template begins reasoning now.  It never learned to end it."""
+    source = str(GGUFReader(PACKAGED).metadata["tokenizer.chat_template"])
+    assert THINKING in source
+    source = source.replace(THINKING, THINKING.replace("assistant\\n", "assistant\\n<think>\\n")) + "{# </think> #}"
+    path = repackaged(tmp_path_factory.mktemp("thinker") / "x.gguf", {"tokenizer.chat_template": (source, "string")})
+    with LLM(path, threads=1, n_ctx=512, kv_dtype="f32") as model:
+        yield model
+
+
+STORY = [{"role": "user", "content": "Tell me a story about a fox"}]
+
+
+def test_reasoning_that_the_prompt_begins(thinker: LLM) -> None:
+    result = thinker.chat(STORY, GREEDY)
+    assert result.message.content == ""
+    assert result.message.reasoning_content == result.text.lstrip()
+    left = thinker.chat(STORY, GREEDY, reasoning_format="none")
+    assert (left.message.content, left.message.reasoning_content) == (result.text, None)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 9])
+def test_a_budget_ends_reasoning(thinker: LLM, budget: int) -> None:
+    free = thinker.chat(STORY, GREEDY)
+    result = thinker.chat(STORY, GREEDY, reasoning_budget=budget)
+    tokenizer = thinker.tokenizer
+    end = tokenizer.encode("\n</think>\n\n", add_special=False, parse_special=True)
+    assert result.token_ids[: budget + len(end)] == free.token_ids[:budget] + end
+    assert (result.message.reasoning_content or "") == tokenizer.decode(free.token_ids[:budget]).strip()
+    assert result.message.content
+    assert "</think>" not in result.message.content
+    several = thinker.chat(STORY, SamplingParams(max_tokens=30, n=3, seed=2), reasoning_budget=budget)
+    for choice in several.choices:
+        assert choice.token_ids[budget : budget + len(end)] == end
+
+
+def test_a_budget_that_is_not_reached_changes_nothing(thinker: LLM) -> None:
+    assert thinker.chat(STORY, GREEDY, reasoning_budget=64).token_ids == thinker.chat(STORY, GREEDY).token_ids
+
+
+def test_when_a_budget_forces_what() -> None:
+    """Ids are characters here, so that the tokens read like the text."""
+
+    def next_sign(answer: str, opened: bool, n_tokens: int = 3) -> str | None:
+        budget = ReasoningBudget(
+            form=REASONING_FORMATS[-1]
+            if answer.startswith("Here")
+            else next(f for f in REASONING_FORMATS if f.name == "think"),
+            n_tokens=n_tokens,
+            n_prompt=2,
+            opened=opened,
+            end_ids=[ord(sign) for sign in "</think>"],
+            decode=lambda ids: "".join(map(chr, ids)),
+        )
+        forced = budget.forced([ord(sign) for sign in answer])
+        row = np.arange(300, dtype=np.float32)
+        made = budget([0, 0, *map(ord, answer)], row)
+        if forced is None:
+            assert made is row
+        else:
+            assert made.argmax() == forced
+            assert np.isneginf(np.delete(made, forced)).all()
+        return None if forced is None else chr(forced)
+
+    assert next_sign("ab", True) is None
+    assert next_sign("abc", True) == "<"
+    assert next_sign("abc<", True) == "/"
+    assert next_sign("abc</think", True) == ">"
+    assert next_sign("abc</think>", True) is None
+    assert next_sign("abc</think>Yes, it is.", True) is None
+    assert next_sign("a</think>", True, 10) is None
+    assert next_sign("a</think>Yes.", True, 10) is None
+    assert next_sign("", True, 0) == "<"
+    # Not opened by the prompt: it counts from behind the tag, if there is one.
+    assert next_sign("Yes, it is.", False) is None
+    assert next_sign("<think>ab", False) is None
+    assert next_sign("\n<think>abc", False) == "<"
+    assert next_sign("<think>abc<", False) == "/"
+    assert next_sign("", False, 0) is None
