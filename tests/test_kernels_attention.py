@@ -397,7 +397,7 @@ def test_instruction_sets() -> None:
     before = kernels.isa()
     assert before == kernels.supported_isas()[-1]
     assert kernels.supported_isas()[0] == "portable"
-    with pytest.raises(UnsupportedError, match="must be one of portable.* but is 'sse9'"):
+    with pytest.raises(UnsupportedError, match=r"must be one of portable.* but is 'sse9'"):
         kernels.set_isa("sse9")
     assert kernels.isa() == before
 
