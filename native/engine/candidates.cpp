@@ -4,20 +4,10 @@
 
 #include "core/error.h"
 #include "engine/exponential.h"
+#include "engine/row_scan.h"
 
 namespace quire {
 namespace {
-
-constexpr size_t n_lanes = 16;     // of a reduction: enough for any vector width
-constexpr size_t block_size = 256; // weights summed in single precision
-
-float block_max(const float *x) {
-    float lanes[n_lanes];
-    for (size_t j = 0; j < n_lanes; ++j) lanes[j] = x[j];
-    for (size_t width = n_lanes / 2; width > 0; width /= 2)
-        for (size_t j = 0; j < width; ++j) lanes[j] = lanes[j] > lanes[j + width] ? lanes[j] : lanes[j + width];
-    return lanes[0];
-}
 
 [[noreturn]] void refuse_row(std::span<const float> logits) {
     for (size_t i = 0; i < logits.size(); ++i)
@@ -27,18 +17,17 @@ float block_max(const float *x) {
 }
 
 // f(weight) summed in blocks of single precision, blocks in double.
-template <class F> double sum_in_blocks(size_t n, std::vector<double> *totals, F &&f) {
+template <class F> double sum_in_blocks(size_t n, F &&f) {
     double total = 0.0;
-    for (size_t begin = 0; begin < n; begin += block_size) {
-        const size_t end = std::min(begin + block_size, n);
-        float lanes[n_lanes] = {};
+    for (size_t begin = 0; begin < n; begin += scan_block) {
+        const size_t end = std::min(begin + scan_block, n);
+        float lanes[scan_lanes] = {};
         size_t i = begin;
-        for (; i + n_lanes <= end; i += n_lanes)
-            for (size_t j = 0; j < n_lanes; ++j) lanes[j] += f(i + j);
+        for (; i + scan_lanes <= end; i += scan_lanes)
+            for (size_t j = 0; j < scan_lanes; ++j) lanes[j] += f(i + j);
         for (; i < end; ++i) lanes[0] += f(i);
         double sum = 0.0;
         for (float lane : lanes) sum += lane;
-        if (totals) totals->push_back(sum);
         total += sum;
     }
     return total;
@@ -47,25 +36,9 @@ template <class F> double sum_in_blocks(size_t n, std::vector<double> *totals, F
 } // namespace
 
 float checked_max(std::span<const float> logits) {
-    float lanes[n_lanes];
-    uint32_t bad[n_lanes] = {};
-    std::fill(lanes, lanes + n_lanes, -INFINITY);
-    size_t i = 0;
-    for (; i + n_lanes <= logits.size(); i += n_lanes) {
-        const float *x = logits.data() + i;
-        for (size_t j = 0; j < n_lanes; ++j) {
-            lanes[j] = x[j] > lanes[j] ? x[j] : lanes[j];
-            bad[j] |= !(x[j] <= FLT_MAX);
-        }
-    }
-    for (; i < logits.size(); ++i) {
-        lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
-        bad[0] |= !(logits[i] <= FLT_MAX);
-    }
-    uint32_t any_bad = 0;
-    for (uint32_t lane : bad) any_bad |= lane;
-    if (any_bad) refuse_row(logits);
-    return *std::max_element(lanes, lanes + n_lanes);
+    float largest;
+    if (!find_largest(logits, largest)) refuse_row(logits);
+    return largest;
 }
 
 void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> &out) {
@@ -84,12 +57,8 @@ void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> 
         out.push_back({logits[i], static_cast<int32_t>(i)});
         if (out.size() == capacity) cut();
     };
-    size_t i = 0;
-    for (; i + n_lanes <= logits.size(); i += n_lanes) {
-        if (!(block_max(logits.data() + i) > threshold)) continue;
-        for (size_t j = 0; j < n_lanes; ++j) offer(i + j);
-    }
-    for (; i < logits.size(); ++i) offer(i);
+    for (size_t i = 0; (i = find_above(logits, i, threshold)) < logits.size(); i += scan_lanes)
+        for (size_t j = i; j < std::min(i + scan_lanes, logits.size()); ++j) offer(j);
     cut();
     std::sort(out.begin(), out.end(), likelier);
 }
@@ -169,12 +138,9 @@ void Candidates::keep_within(double distance) {
         const auto offer = [&](size_t i) {
             if (row_[i] >= bound && row_[i] >= lowest) next_items_.push_back({row_[i], static_cast<int32_t>(i)});
         };
-        size_t i = 0;
-        for (; i + n_lanes <= row_.size(); i += n_lanes) {
-            if (!(block_max(row_.data() + i) >= bound)) continue;
-            for (size_t j = 0; j < n_lanes; ++j) offer(i + j);
-        }
-        for (; i < row_.size(); ++i) offer(i);
+        const float below = std::nextafter(bound, -INFINITY);
+        for (size_t i = 0; (i = find_above(row_, i, below)) < row_.size(); i += scan_lanes)
+            for (size_t j = i; j < std::min(i + scan_lanes, row_.size()); ++j) offer(j);
     } else {
         for (const Candidate &item : items_)
             if (item.logit >= lowest) next_items_.push_back(item);
@@ -185,7 +151,9 @@ void Candidates::keep_within(double distance) {
 std::span<const Candidate> Candidates::likeliest(size_t k) {
     if (is_sorted()) return std::span<const Candidate>(items_).first(std::min(k, items_.size()));
     if (dense_ && k == 1) {
-        const auto found = std::find(row_.begin(), row_.end(), max_);
+        // Of equal ones the first, which lies in the first lanes with a number above the next smaller one.
+        const size_t lanes = find_above(row_, 0, std::nextafter(max_, -INFINITY));
+        const auto found = std::find(row_.begin() + static_cast<ptrdiff_t>(lanes), row_.end(), max_);
         next_items_.assign(1, {max_, static_cast<int32_t>(found - row_.begin())});
     } else if (dense_) {
         select_top(row_, k, next_items_);
@@ -226,12 +194,11 @@ std::span<const float> Candidates::weights() {
     const float max = max_, factor = static_cast<float>(factor_);
     float *weights = weights_.data();
     if (dense_) {
-        const float *row = row_.data();
-        for (size_t i = 0; i < n; ++i) weights[i] = exp_nonpositive((row[i] - max) * factor);
+        exponentials(row_, max, factor, weights);
     } else {
         for (size_t i = 0; i < n; ++i) weights[i] = exp_nonpositive((items_[i].logit - max) * factor);
     }
-    total_ = sum_in_blocks(n, &block_totals_, [weights](size_t i) { return weights[i]; });
+    total_ = sum_at_least({weights, n}, 0.0F, &block_totals_);
     weights_valid_ = true;
     return {weights, n};
 }
@@ -242,9 +209,7 @@ double Candidates::total() {
 }
 
 double Candidates::weight_of_likely(double distance) {
-    const float *weight = weights().data();
-    const float bound = static_cast<float>(std::exp(-distance));
-    return sum_in_blocks(size(), nullptr, [weight, bound](size_t i) { return weight[i] >= bound ? weight[i] : 0.0f; });
+    return sum_at_least(weights(), static_cast<float>(std::exp(-distance)), nullptr);
 }
 
 double Candidates::entropy() {
@@ -254,13 +219,12 @@ double Candidates::entropy() {
     double sum = 0.0;
     if (dense_) {
         const float *row = row_.data();
-        sum = sum_in_blocks(size(), nullptr,
+        sum = sum_in_blocks(size(),
                             [=](size_t i) { return weight[i] > 0.0f ? weight[i] * ((row[i] - max) * factor) : 0.0f; });
     } else {
         const Candidate *items = items_.data();
-        sum = sum_in_blocks(size(), nullptr, [=](size_t i) {
-            return weight[i] > 0.0f ? weight[i] * ((items[i].logit - max) * factor) : 0.0f;
-        });
+        sum = sum_in_blocks(
+            size(), [=](size_t i) { return weight[i] > 0.0f ? weight[i] * ((items[i].logit - max) * factor) : 0.0f; });
     }
     return std::max(0.0, std::log(total_) - sum / total_);
 }
@@ -288,7 +252,7 @@ size_t Candidates::draw(double u) {
     double rest = u * total_;
     size_t block = 0;
     while (block + 1 < block_totals_.size() && rest >= block_totals_[block]) rest -= block_totals_[block++];
-    for (size_t i = block * block_size; i < weight.size(); ++i) {
+    for (size_t i = block * scan_block; i < weight.size(); ++i) {
         rest -= weight[i];
         if (rest < 0.0) return i;
     }

@@ -5,27 +5,14 @@
 
 #include "core/error.h"
 #include "engine/candidates.h"
-#include "engine/exponential.h"
+#include "engine/row_scan.h"
 
 namespace quire {
 
 double log_sum_exp(std::span<const float> logits) {
     const float max = checked_max(logits);
     if (max == -INFINITY) throw RequestError("log_probs", "a logit must be above -inf but none is");
-    // Blocks in single precision, their sum in double; several running sums, which become a vector.
-    constexpr size_t block_size = 256, n_lanes = 16;
-    double total = 0.0;
-    for (size_t begin = 0; begin < logits.size(); begin += block_size) {
-        const size_t n = std::min(block_size, logits.size() - begin);
-        const float *x = logits.data() + begin;
-        float lanes[n_lanes] = {};
-        size_t i = 0;
-        for (; i + n_lanes <= n; i += n_lanes)
-            for (size_t j = 0; j < n_lanes; ++j) lanes[j] += exp_nonpositive(x[i + j] - max);
-        for (; i < n; ++i) lanes[0] += exp_nonpositive(x[i] - max);
-        for (float lane : lanes) total += lane;
-    }
-    return max + std::log(total);
+    return max + std::log(sum_of_exponentials(logits, max));
 }
 
 SampledToken log_probs_of(std::span<const float> logits, int32_t id, int32_t n_top) {
