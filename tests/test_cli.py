@@ -329,7 +329,7 @@ def test_every_sampling_parameter_has_an_option() -> None:
 
     elsewhere = {
         "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
-        "prompt_logprobs", "logits_processors",
+        "prompt_logprobs", "logits_processors", "structured_outputs",
     }  # fmt: skip
     assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
 

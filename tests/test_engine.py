@@ -23,7 +23,7 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 def make_engine(**options: object) -> Engine:
     executor = FakeExecutor(n_vocab=N_VOCAB, **options)
     vocab = VocabInfo(N_VOCAB, [], [b"%d " % i for i in range(N_VOCAB)])
-    return Engine(Decoder(executor, vocab, DecoderConfig(n_ctx=256)))
+    return Engine(Decoder(executor, vocab, DecoderConfig(n_ctx=256)), N_VOCAB)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_native_parameters_are_the_public_ones():
     assert native.logit_bias == [(3, 1.5), (1, -2.0)]
     assert native.max_tokens is None
     for name in SamplingParams.__dataclass_fields__:
-        assert name == "logits_processors" or hasattr(native, name)
+        assert name in ("logits_processors", "structured_outputs") or hasattr(native, name)
 
 
 def test_a_failing_step_fails_its_request_with_the_right_class():
@@ -138,7 +138,7 @@ class BrokenDecoder:
 
 
 def test_a_broken_decoder_fails_every_request():
-    engine = Engine(BrokenDecoder())  # type: ignore[arg-type]
+    engine = Engine(BrokenDecoder(), N_VOCAB)  # type: ignore[arg-type]
     with pytest.raises(InternalError, match="broke"):
         answer(engine, EngineRequest([1], GREEDY))
     engine.close()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, GenerationResult
     from .gguf import GGUFReader, GGUFWriter
     from .sampling import SamplingParams
+    from .structured import StructuredOutputsParams
     from .tokenizer import Detokenizer, Tokenizer
 
     __version__: str
@@ -50,6 +51,7 @@ _WHERE = {
     "GenerationResult": "engine",
     "LLM": "engine",
     "SamplingParams": "sampling",
+    "StructuredOutputsParams": "structured",
     "Tensor": "_native.core",
     "Tokenizer": "tokenizer",
     "__version__": "_native",
@@ -83,6 +85,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "ShapeError",
+    "StructuredOutputsParams",
     "Tensor",
     "Tokenizer",
     "UnsupportedError",

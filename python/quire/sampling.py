@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from .errors import RequestError
+from .structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,6 +166,14 @@ class _Callables:
         return items
 
 
+@dataclass(frozen=True)
+class _Structured:
+    def check(self, name: str, value: object) -> object:
+        if value is not None and not isinstance(value, StructuredOutputsParams):
+            raise _refuse(name, f"be StructuredOutputsParams but is {value!r:.80}")
+        return value
+
+
 def _items(name: str, value: object, limit: int) -> tuple[object, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _refuse(name, f"be a list but is {value!r:.80}")
@@ -218,6 +227,7 @@ _RULES: dict[str, _Rule] = {
     "prompt_logprobs": _Int(0, 20, optional=True),
     "samplers": _Samplers(),
     "logits_processors": _Callables(),
+    "structured_outputs": _Structured(),
 }
 
 
@@ -262,6 +272,9 @@ class SamplingParams:
         ``[n_vocab]``, run before everything else; ``-inf`` excludes a token.  They cost: each token of this request
         waits for a thread of Python and a copy of ``n_vocab`` floats there and back (other requests go on), and
         log-probabilities are then of the processed logits.
+        ``structured_outputs``: the form of the answer (``StructuredOutputsParams``).  Tokens that would leave it are
+        excluded before the stages, and generation can only end where the form is complete: ``min_tokens`` yields to
+        that, and ``ignore_eos`` must not be set.
     """
 
     max_tokens: int | None = None
@@ -306,6 +319,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     samplers: Sequence[str] = DEFAULT_SAMPLERS
     logits_processors: Sequence[LogitsProcessor] = ()
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -313,6 +327,8 @@ class SamplingParams:
             object.__setattr__(self, entry.name, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _refuse("min_tokens", f"be at most max_tokens, {self.max_tokens}, but is {self.min_tokens}")
+        if self.structured_outputs is not None and self.ignore_eos:
+            raise _refuse("ignore_eos", "not come with structured_outputs, which says where an answer ends, but does")
         for stage in self._active_stages():
             if stage not in self.samplers:
                 raise _refuse("samplers", f"have {stage!r}, whose options are set")

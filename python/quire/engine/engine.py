@@ -17,11 +17,13 @@ from ..errors import (
     ShapeError,
     UnsupportedError,
 )
+from .masks import MaskThreads
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from .._native.engine import Decoder, DecoderStats, Event
+    from ..grammar import Grammar
     from ..sampling import LogitsProcessor, SamplingParams
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "native_params"]
@@ -36,7 +38,7 @@ class EngineRequest:
 
     ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
-    control tokens that show in the text after all, with what they show.
+    control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows.
     """
 
     token_ids: list[int]
@@ -45,6 +47,7 @@ class EngineRequest:
     priority: int = 0
     key: str = ""
     visible_tokens: Mapping[int, bytes] = field(default_factory=dict)
+    grammar: Grammar | None = None
 
     @property
     def n(self) -> int:
@@ -75,12 +78,12 @@ class _Waiting:
 
 
 def native_params(params: SamplingParams) -> native.SamplingParams:
-    """The native form of public parameters, all but the logits processors."""
+    """The native form of public parameters, all but the logits processors and the form of the answer."""
     result = native.SamplingParams()
     for entry in fields(params):
         if entry.name == "logit_bias":
             result.logit_bias = list(params.logit_bias.items())
-        elif entry.name != "logits_processors":
+        elif entry.name not in ("logits_processors", "structured_outputs"):
             setattr(result, entry.name, getattr(params, entry.name))
     return result
 
@@ -92,8 +95,9 @@ class Engine:
     must be quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, n_vocab: int) -> None:
         self._decoder: Decoder | None = decoder
+        self._masks = MaskThreads(n_vocab, self._fail)
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
         self._processing: ThreadPoolExecutor | None = None
@@ -113,10 +117,13 @@ class Engine:
             external_logits=bool(processors),
             prompt_logits=params is None,
             visible_tokens=request.visible_tokens,
+            grammar=request.grammar is not None,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:
-            request_id = self._open_decoder().submit(made)
+            decoder = self._open_decoder()
+            grammar = request.grammar
+            request_id = decoder.submit(made) if grammar is None else self._masks.submit(decoder, made, grammar)
             token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
             self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
         return request_id
@@ -143,6 +150,7 @@ class Engine:
         if decoder is None:
             return
         decoder.close()
+        self._masks.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         if self._processing is not None:
@@ -199,6 +207,7 @@ class Engine:
                     waiting.token_ids[item.choice] += item.token_ids
             if waiting.n_unfinished <= 0:
                 del self._waiting[request_id]
+                self._masks.forget(request_id)
             return waiting
 
     def _process_elsewhere(self, event: Event) -> None:
@@ -228,10 +237,17 @@ class Engine:
             failure = error if isinstance(error, QuireError) else RequestError(f"[logits_processors] {error!r:.200}")
             if failure is not error:
                 failure.__cause__ = error
-            items = [Failure(event.request_id, failure)]
-            if self._take(event.request_id, items) is not None:
-                decoder.cancel(event.request_id)
-                _deliver(waiting, items)
+            self._fail(event.request_id, failure)
+
+    def _fail(self, request_id: int, error: QuireError) -> None:
+        """End a request because of what was computed for it outside the decoder."""
+        items = [Failure(request_id, error)]
+        waiting, decoder = self._take(request_id, items), self._decoder
+        if waiting is None:
+            return
+        if decoder is not None:
+            decoder.cancel(request_id)
+        _deliver(waiting, items)
 
 
 def _item(event: Event) -> Event | Failure:

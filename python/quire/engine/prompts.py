@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
+from ..structured import StructuredOutputsParams
 from .engine import EngineRequest
 
 if TYPE_CHECKING:
     from ..chat import AnswerFormat, ChatTemplate, Messages
+    from ..grammar import Compiler, Grammar, TokenVocabulary
     from ..tokenizer import Tokenizer
     from .chat import ChatOptions, ChatRequest
 
@@ -49,6 +51,8 @@ class Prompts:
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
+        self._compiler: Compiler | None = None
+        self._compiler_lock = threading.Lock()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -77,7 +81,29 @@ class Prompts:
         if params is not None and not isinstance(params, SamplingParams):
             raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
         ids = self.token_ids(prompt)
-        return EngineRequest(ids, params or SamplingParams(), options.salt, options.priority, options.key)
+        params = params or SamplingParams()
+        grammar = None if params.structured_outputs is None else self._grammar(params.structured_outputs)
+        return EngineRequest(ids, params, options.salt, options.priority, options.key, grammar=grammar)
+
+    def _grammar(self, form: StructuredOutputsParams) -> Grammar:
+        from ..grammar import Compiler, grammar_source
+
+        with self._compiler_lock:
+            if self._compiler is None:
+                self._compiler = Compiler(self._token_vocabulary)
+        return self._compiler.compile(grammar_source(form))
+
+    def _token_vocabulary(self) -> TokenVocabulary:
+        from ..grammar import TokenVocabulary
+
+        tokenizer = self.tokenizer
+        shown = tokenizer.all_token_bytes()
+        shown += [b""] * (self._n_vocab - len(shown))
+        for name, id_ in tokenizer.control_tokens.items():
+            shown[id_] = name.encode()
+        return TokenVocabulary(
+            shown, tokenizer.control_tokens, sorted(tokenizer.eog_ids), lambda text: tokenizer.encode(text, False)
+        )
 
     def requests(
         self,

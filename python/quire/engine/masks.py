@@ -1,0 +1,110 @@
+"""The threads that compute token masks while the decoder's thread runs the model."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import InternalError, QuireError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .._native.engine import Decoder, MaskJob, Request
+    from ..grammar import Grammar, Matcher
+
+__all__ = ["MaskThreads"]
+
+
+@dataclass
+class _Constrained:
+    grammar: Grammar
+    matchers: dict[int, Matcher] = field(default_factory=dict)  # by choice
+
+
+class MaskThreads:
+    """Answers the decoder's mask jobs.  Thread-safe.
+
+    ``fail`` is called where a mask cannot be computed: its request ends, others go on.  The threads start with the
+    first request that has a grammar and end when the decoder is closed.
+    """
+
+    def __init__(self, n_vocab: int, fail: Callable[[int, QuireError], None]) -> None:
+        self._n_words = (n_vocab + 31) // 32
+        self._fail: Callable[[int, QuireError], None] | None = fail
+        self._lock = threading.Lock()
+        self._requests: dict[int, _Constrained] = {}
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, decoder: Decoder, request: Request, grammar: Grammar) -> int:
+        """Hand a request to the decoder; its id."""
+        # Under the lock, so that its first job finds the grammar.
+        with self._lock:
+            if not self._threads:
+                self._start(decoder)
+            request_id = decoder.submit(request)
+            self._requests[request_id] = _Constrained(grammar)
+        return request_id
+
+    def forget(self, request_id: int) -> None:
+        """A request has ended."""
+        with self._lock:
+            self._requests.pop(request_id, None)
+
+    def close(self) -> None:
+        """Join the threads of a decoder that was closed, and let go of who is told of failures."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._fail = None
+
+    def _start(self, decoder: Decoder) -> None:
+        for i in range(min(4, os.cpu_count() or 1)):
+            thread = threading.Thread(target=self._run, args=(decoder,), name=f"quire-mask-{i}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, decoder: Decoder) -> None:
+        import numpy as np
+
+        mask = np.zeros(self._n_words, np.uint32)
+        while True:
+            job = decoder.wait_mask_job(60.0)
+            if job is None and decoder.closed:
+                return
+            constrained = self._find(job)
+            if job is None or constrained is None:
+                continue
+            try:
+                _answer(decoder, job, constrained, mask)
+            except QuireError as error:
+                self._report(job, error)
+            except Exception as error:
+                failure = InternalError(f"[grammar] a mask must be computed but {error!r:.200}")
+                failure.__cause__ = error
+                self._report(job, failure)
+
+    def _find(self, job: MaskJob | None) -> _Constrained | None:
+        if job is None:
+            return None
+        with self._lock:
+            return self._requests.get(job.request_id)
+
+    def _report(self, job: MaskJob, error: QuireError) -> None:
+        fail = self._fail
+        if fail is not None:
+            fail(job.request_id, error)
+
+
+def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt.NDArray[np.uint32]) -> None:
+    if job.token is None:
+        matcher = constrained.matchers[job.choice] = constrained.grammar.matcher()
+    else:
+        matcher = constrained.matchers[job.choice]
+        matcher.advance(job.token)
+    matcher.fill(mask)
+    decoder.provide_mask(job.request_id, job.choice, job.position, mask)

@@ -1,0 +1,233 @@
+"""Grammars compiled for one vocabulary, by llguidance, on threads of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import CapacityError, RequestError, UnsupportedError
+from .source import GrammarSource, lark_string
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from llguidance import LLMatcher, LLTokenizer
+
+__all__ = ["Compiler", "CompilerLimits", "Grammar", "Matcher", "TokenVocabulary"]
+
+
+@dataclass(frozen=True)
+class TokenVocabulary:
+    """What a grammar needs to know of a vocabulary.
+
+    ``token_bytes``: what each token shows, of control tokens their name; empty ones are never drawn.
+    ``control_ids``: name to id.  ``encode``: ids of a text, without control tokens.
+    """
+
+    token_bytes: Sequence[bytes]
+    control_ids: dict[str, int]
+    eog_ids: Sequence[int]
+    encode: Callable[[bytes], list[int]]
+
+
+@dataclass(frozen=True)
+class CompilerLimits:
+    """``deadline_s``: for one grammar; ``threads`` are compiled at a time, and another waits ``queue_s`` for its turn.
+
+    ``cache_entries``, ``cache_bytes`` (of source text): what is kept compiled.
+    """
+
+    deadline_s: float = 1.0
+    threads: int = 4
+    queue_s: float = 5.0
+    cache_entries: int = 256
+    cache_bytes: int = 2 * 1024 * 1024
+
+
+class Matcher:
+    """Where one answer stands in a grammar.  One thread at a time."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def advance(self, token: int) -> None:
+        """A token was drawn.  RequestError where the grammar is too complex to go on."""
+        if not self._matcher.consume_token(token):
+            raise self._too_complex()
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Write which tokens may come next, end of generation among them only where the grammar is complete.
+
+        RequestError where the grammar is too complex to go on.
+        """
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise self._too_complex()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer may end here."""
+        return self._matcher.is_accepting()
+
+    def _too_complex(self) -> RequestError:
+        reason = " ".join(self._matcher.get_error().split())[:200]
+        return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
+
+
+class Grammar:
+    """A compiled grammar.  Thread-safe."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self._lock = threading.Lock()
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning."""
+        with self._lock:
+            return Matcher(self._matcher.deep_copy())
+
+
+class _Source:
+    """A vocabulary under the names by which llguidance reads it."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: TokenVocabulary) -> None:
+        self.eos_token_id = vocabulary.eog_ids[0]
+        self.tokens = list(vocabulary.token_bytes)
+        self.special_token_ids = sorted(vocabulary.control_ids.values())
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._encode(text.encode() if isinstance(text, str) else text)
+
+
+class Compiler:
+    """Compiles grammars for one vocabulary and keeps those last used.  Thread-safe."""
+
+    def __init__(self, vocabulary: Callable[[], TokenVocabulary], limits: CompilerLimits | None = None) -> None:
+        """``vocabulary`` is asked once, when the first grammar comes."""
+        self._vocabulary_of, self._limits = vocabulary, limits or CompilerLimits()
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[GrammarSource, Future[Grammar]] = OrderedDict()
+        self._cached_bytes = 0
+        self._permits = threading.Semaphore(self._limits.threads)
+        self._tokenizer_lock = threading.Lock()
+        self._tokenizer: LLTokenizer | None = None
+        self._vocabulary: TokenVocabulary | None = None
+
+    def compile(self, source: GrammarSource) -> Grammar:
+        """The compiled grammar; waits at most the deadline.
+
+        RequestError for a grammar that is malformed, allows nothing, is too large, or takes too long;
+        UnsupportedError for what llguidance cannot do, or where it is absent; CapacityError while too many others are
+        being compiled.
+        """
+        self._open_tokenizer()  # once for each model, and not the grammar's fault
+        with self._lock:
+            future = self._cache.get(source)
+            if future is not None:
+                self._cache.move_to_end(source)
+        if future is None:
+            future = self._start(source)
+        try:
+            return future.result(self._limits.deadline_s)
+        except FutureTimeout:
+            raise RequestError(
+                f"[grammar] a grammar must compile within {self._limits.deadline_s:g} s but did not"
+            ) from None
+
+    def _start(self, source: GrammarSource) -> Future[Grammar]:
+        """Compile on a thread of its own: what is too slow cannot be stopped, only left behind."""
+        if not self._permits.acquire(timeout=self._limits.queue_s):
+            raise CapacityError(f"[grammar] {self._limits.threads} grammars are being compiled: try again later")
+        future: Future[Grammar] = Future()
+        with self._lock:
+            self._forget(source)
+            self._cache[source] = future
+            self._cached_bytes += len(source.body)
+            while len(self._cache) > self._limits.cache_entries or self._cached_bytes > self._limits.cache_bytes:
+                self._forget(next(iter(self._cache)))
+        threading.Thread(target=self._run, args=(source, future), name="quire-grammar", daemon=True).start()
+        return future
+
+    def _run(self, source: GrammarSource, future: Future[Grammar]) -> None:
+        try:
+            future.set_result(self._compile(source))
+        except Exception as error:
+            with self._lock:
+                if self._cache.get(source) is future:
+                    self._forget(source)
+            future.set_exception(error)
+        finally:
+            self._permits.release()
+
+    def _forget(self, source: GrammarSource) -> None:
+        if self._cache.pop(source, None) is not None:
+            self._cached_bytes -= len(source.body)
+
+    def _open_tokenizer(self) -> tuple[LLTokenizer, TokenVocabulary]:
+        with self._tokenizer_lock:
+            if self._tokenizer is None or self._vocabulary is None:
+                try:
+                    from llguidance import LLTokenizer, TokenizerWrapper
+                except ImportError as error:
+                    raise UnsupportedError("[grammar] structured outputs need the package llguidance") from error
+                vocabulary = self._vocabulary_of()
+                if not vocabulary.eog_ids:
+                    raise UnsupportedError("[grammar] the vocabulary must have an end-of-generation token but has none")
+                self._tokenizer = LLTokenizer(
+                    TokenizerWrapper(_Source(vocabulary)), eos_token=sorted(vocabulary.eog_ids)
+                )
+                self._vocabulary = vocabulary
+            return self._tokenizer, self._vocabulary
+
+    def _compile(self, source: GrammarSource) -> Grammar:
+        from llguidance import LLMatcher
+        from llguidance._lib import LLParserLimits
+
+        tokenizer, vocabulary = self._open_tokenizer()
+        limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+        matcher = LLMatcher(tokenizer, _with_start(source, vocabulary), log_level=0, limits=limits)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        warnings = matcher.get_grammar_warnings()
+        if warnings:  # of what would not be enforced
+            raise UnsupportedError(f"[grammar] {' '.join(warnings[0].split())[:300]}")
+        # Of a copy, which leaves what it learned to all: some grammars fail only here, and then allow nothing.
+        first = matcher.deep_copy()
+        if not any(first.compute_bitmask()) or first.is_error():
+            raise _refusal(first.get_error() or "allows no answer")
+        return Grammar(matcher)
+
+
+def _with_start(source: GrammarSource, vocabulary: TokenVocabulary) -> str:
+    """llguidance's own form, in which grammars refer to one another."""
+    body = json.loads(source.body)
+    if source.after is None:
+        return json.dumps({"grammars": [body]})
+    trigger = vocabulary.control_ids.get(source.after)
+    if trigger is not None:
+        others = ",".join(str(id_) for id_ in sorted({trigger, *vocabulary.eog_ids}))
+        lines = [f"start: (FREE | <[^{others}]>)* <[{trigger}]> WS? @body", "FREE: /(?s:.+)/"]
+    else:
+        lines = ["start: head WS? @body", f"head[lazy]: /(?s:.*)/ {lark_string(source.after)}"]
+    lines.append(r"WS: /[ \n\r\t]{1,8}/")
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines) + "\n"}, {"name": "body", **body}]})
+
+
+_UNSUPPORTED = ("not supported", "unsupported", "not disjoint", "unimplemented", "unknown format", "only supported")
+
+
+def _refusal(message: str) -> RequestError | UnsupportedError:
+    text = " ".join(message.split())[:300]
+    if any(mark in text.lower() for mark in _UNSUPPORTED):
+        return UnsupportedError(f"[grammar] {text}")
+    return RequestError(f"[grammar] the grammar must be valid but {text}")

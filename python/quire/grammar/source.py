@@ -1,0 +1,102 @@
+"""From what a request asks of its answer to the text of a grammar for llguidance."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import RequestError, UnsupportedError
+from ..structured import StructuredOutputsParams
+from .gbnf import gbnf_to_lark, is_gbnf
+from .schema import check_schema
+
+__all__ = ["GrammarSource", "grammar_source", "json_body", "lark_string"]
+
+DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
+# Without \uXXXX every key is written in one way only, so that a free key cannot be a declared one in disguise.
+JSON_ESCAPES = 'nrbtf\\"'
+# Strings, regular expressions and comments of Lark, in which nothing else is looked for.
+_LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*|%(?:json|lark)\b')
+
+
+@dataclass(frozen=True)
+class GrammarSource:
+    """A grammar as text, and the text or control token after which it begins.  What caches are keyed by."""
+
+    body: str
+    after: str | None = None
+
+
+def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
+    """The grammar that enforces the parameters.
+
+    UnsupportedError naming what cannot be enforced; RequestError for what is malformed.
+    """
+    if params.json is not None or params.json_object:
+        schema = {"type": "object"} if params.json_object else json.loads(str(params.json))
+        check_schema(schema)
+        body = json_body(schema, _whitespace(params))
+    elif params.regex is not None:
+        body = {"lark_grammar": f"start: {_lark_regex(params.regex)}\n"}
+    elif params.choice is not None:
+        # One terminal, so that any number of strings is followed at the cost of one.
+        strings = " | ".join(lark_string(text) for text in params.choice)
+        body = {"lark_grammar": f"start: CHOICE\nCHOICE: {strings}\n"}
+    else:
+        assert params.grammar is not None
+        body = {"lark_grammar": _lark(params.grammar)}
+    return GrammarSource(json.dumps(body, ensure_ascii=False), params.after)
+
+
+def json_body(schema: object, whitespace: str | None = DEFAULT_WHITESPACE) -> dict[str, object]:
+    """A grammar of the JSON texts that a schema, which has been checked, allows; ``whitespace`` None: none."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    assert isinstance(schema, Mapping)
+    options: dict[str, object] = {"json_allowed_escapes": JSON_ESCAPES, "whitespace_flexible": False}
+    if whitespace is not None:
+        options["whitespace_pattern"] = whitespace
+    return {"json_schema": {**schema, "x-guidance": options}}
+
+
+def lark_string(text: str) -> str:
+    """A string, quoted for Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _whitespace(params: StructuredOutputsParams) -> str | None:
+    if params.disable_any_whitespace:
+        return None
+    return params.whitespace_pattern or DEFAULT_WHITESPACE
+
+
+def _lark_regex(pattern: str) -> str:
+    """A regular expression between slashes, in one line."""
+    text, position = [], 0
+    for found in re.finditer(r"\\(.)|/|\n|\r", pattern, re.DOTALL):
+        text.append(pattern[position : found.start()])
+        text.append({"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(found.group(), found.group().replace("\n", r"n")))
+        position = found.end()
+    return "/" + "".join([*text, pattern[position:]]) + "/"
+
+
+def _lark(grammar: str) -> str:
+    """Lark for GBNF, or Lark as it is, in which the schemas are checked as those of requests are."""
+    if is_gbnf(grammar):
+        return gbnf_to_lark(grammar)
+    position = 0
+    while (found := _LARK_TOKEN.search(grammar, position)) is not None:
+        position = found.end()
+        if found.group() == "%lark":
+            raise UnsupportedError("[grammar] %lark inside a grammar is not known")
+        if found.group() == "%json":
+            start = re.compile(r"\s*").match(grammar, position)
+            assert start is not None
+            try:
+                schema, position = json.JSONDecoder().raw_decode(grammar, start.end())
+            except (ValueError, RecursionError) as error:
+                raise RequestError("[grammar] %json must be followed by a JSON Schema but is not") from error
+            check_schema(schema)
+    return grammar

@@ -1,0 +1,167 @@
+"""What a request asks of the form of its answer."""
+
+from __future__ import annotations
+
+import json as _json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .errors import RequestError, UnsupportedError
+
+__all__ = ["StructuredOutputsParams"]
+
+MAX_SOURCE_BYTES = 256 * 1024
+MAX_REGEX_BYTES = 32 * 1024
+MAX_STRING_BYTES = 16 * 1024
+MAX_CHOICES = 16384
+MAX_TRIGGER_BYTES = 256
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+def _refuse(name: str, reason: str) -> RequestError:
+    return RequestError(f"[structured_outputs] {name} must {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredOutputsParams:
+    """The form that an answer must have; exactly one of the first five is set.  Immutable and hashable.
+
+    ``json``: a JSON Schema (draft 2020-12), as a mapping or as JSON text; kept as text.  A keyword that cannot be
+    enforced is refused by name.  Properties come in the schema's order.
+    ``json_object``: any JSON object.
+    ``regex``: the whole answer matches it (Rust's syntax: no look-around, no backreferences).
+    ``choice``: the answer is one of these strings.
+    ``grammar``: a grammar in GBNF (rules with ``::=``) or Lark.
+    ``after``: the form begins after this text or control token (``"</think>"``); what comes before is free, but it must
+    come.  White space may follow it.
+    ``disable_any_whitespace``: JSON without white space.  ``whitespace_pattern``: a regex of the white space that may
+    stand between JSON's tokens, by default at most 32 characters.
+
+    RequestError naming the field that does not hold.
+    """
+
+    json: str | Mapping[str, object] | bool | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Iterable[str] | None = None
+    grammar: str | None = None
+    after: str | None = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("json_object", "disable_any_whitespace"):
+            if not isinstance(self.__dict__[name], bool):
+                raise _refuse(name, f"be a bool but is {self.__dict__[name]!r:.80}")
+        if self.json is not None:
+            object.__setattr__(self, "json", _schema_text(self.json))
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+        for name, limit in (
+            ("regex", MAX_REGEX_BYTES),
+            ("grammar", MAX_SOURCE_BYTES),
+            ("after", MAX_TRIGGER_BYTES),
+            ("whitespace_pattern", MAX_TRIGGER_BYTES),
+        ):
+            _check_text(name, self.__dict__[name], limit)
+        set_fields = [name for name in _KINDS if self.__dict__[name] not in (None, False)]
+        if len(set_fields) != 1:
+            found = " and ".join(set_fields) or "none"
+            raise RequestError(f"[structured_outputs] exactly one of {', '.join(_KINDS)} must be set but {found} is")
+        for name in ("disable_any_whitespace", "whitespace_pattern"):
+            if self.__dict__[name] not in (None, False) and set_fields[0] not in ("json", "json_object"):
+                raise _refuse(name, f"come with json or json_object but comes with {set_fields[0]}")
+        if self.disable_any_whitespace and self.whitespace_pattern is not None:
+            raise _refuse("whitespace_pattern", "not come with disable_any_whitespace but does")
+
+    @classmethod
+    def from_response_format(
+        cls, response_format: Mapping[str, object], *, after: str | None = None
+    ) -> StructuredOutputsParams | None:
+        """OpenAI's ``response_format``: ``text`` (None), ``json_object``, or ``json_schema`` with a schema inside.
+
+        ``strict`` false is taken as true: what is generated follows the schema.  RequestError for another shape,
+        UnsupportedError for another type.
+        """
+        kind = response_format.get("type")
+        known = {"text": (), "json_object": (), "json_schema": ("json_schema",)}
+        if not isinstance(kind, str) or kind not in known:
+            raise UnsupportedError(f"[response_format] type must be one of {', '.join(known)} but is {kind!r:.80}")
+        _only(response_format, ("type", *known[kind]), "response_format")
+        if kind == "text":
+            return None
+        if kind == "json_object":
+            return cls(json_object=True, after=after)
+        inner = response_format.get("json_schema")
+        if not isinstance(inner, Mapping):
+            raise RequestError("[response_format] json_schema must be an object but is not")
+        _only(inner, ("name", "description", "schema", "strict"), "response_format.json_schema")
+        schema = inner.get("schema")
+        if not isinstance(schema, Mapping | bool):
+            raise RequestError("[response_format] json_schema.schema must be a JSON Schema but is absent or no object")
+        return cls(json=schema, after=after)
+
+
+def _only(value: Mapping[str, object], names: tuple[str, ...], place: str) -> None:
+    for name in value:
+        if name not in names:
+            raise UnsupportedError(f"[{place}] a field must be one of {', '.join(names)} but is {name!r:.80}")
+
+
+def _check_text(name: str, value: object, limit: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise _refuse(name, f"be a str but is {value!r:.80}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise _refuse(name, "be valid Unicode but is not") from error
+    if not 1 <= size <= limit:
+        raise _refuse(name, f"have 1 to {limit} bytes but has {size}")
+
+
+def _schema_text(schema: object) -> str:
+    """JSON text of a schema: so it cannot change, and is a key of caches."""
+    if not isinstance(schema, str | Mapping | bool):
+        raise _refuse("json", f"be a JSON Schema or its text but is {schema!r:.80}")
+    try:
+        if isinstance(schema, str):
+            _check_text("json", schema, MAX_SOURCE_BYTES)
+            schema = _json.loads(schema, object_pairs_hook=_unique)
+        text = _json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
+    except RecursionError as error:
+        raise _refuse("json", "be nested less deeply") from error
+    except RequestError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise _refuse("json", f"be JSON but {error!s:.200}") from error
+    _check_text("json", text, MAX_SOURCE_BYTES)
+    return text
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise _refuse("json", "have each key of an object once but has one twice")
+    return result
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"has {value!r:.80}")
+
+
+def _choices(value: object) -> tuple[str, ...]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _refuse("choice", f"be a list of strings but is {value!r:.80}")
+    items = tuple(value)
+    if not 1 <= len(items) <= MAX_CHOICES:
+        raise _refuse("choice", f"have 1 to {MAX_CHOICES} strings but has {len(items)}")
+    for item in items:
+        _check_text("choice", item, MAX_STRING_BYTES)
+    total = sum(len(item) for item in items)
+    if total > MAX_SOURCE_BYTES:
+        raise _refuse("choice", f"have at most {MAX_SOURCE_BYTES} characters but has {total}")
+    return items

@@ -1,0 +1,42 @@
+"""Whether a grammar allows a text, token by token through its masks, over a vocabulary of single bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from quire.grammar import Compiler, CompilerLimits, TokenVocabulary, grammar_source
+from quire.structured import StructuredOutputsParams
+
+EOG, CONTROL = 256, 257
+N_VOCAB = 258
+
+
+def byte_vocabulary() -> TokenVocabulary:
+    shown = [bytes([i]) for i in range(256)] + [b"<eog>", b"<mark>"]
+    return TokenVocabulary(shown, {"<eog>": EOG, "<mark>": CONTROL}, [EOG], list)
+
+
+@cache
+def compiler() -> Compiler:
+    return Compiler(byte_vocabulary, CompilerLimits(deadline_s=20.0))
+
+
+def bits(mask: np.ndarray) -> np.ndarray:
+    return np.unpackbits(mask.view(np.uint8), bitorder="little")[:N_VOCAB]
+
+
+def allows(form: StructuredOutputsParams, text: str | bytes | list[int]) -> bool:
+    """Every token is in the mask when it comes, and at the end so is the end of generation (and only there)."""
+    matcher = compiler().compile(grammar_source(form)).matcher()
+    mask = np.zeros((N_VOCAB + 31) // 32, np.uint32)
+    tokens = list(text.encode()) if isinstance(text, str) else list(text)
+    for token in tokens:
+        matcher.fill(mask)
+        assert bits(mask)[EOG] == matcher.is_complete
+        if not bits(mask)[token]:
+            return False
+        matcher.advance(token)
+    matcher.fill(mask)
+    assert bits(mask)[EOG] == matcher.is_complete
+    return matcher.is_complete

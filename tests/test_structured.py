@@ -1,0 +1,327 @@
+"""Answers of a fixed form, through the front ends.
+
+Oracles: Python's ``re`` and ``json`` over the answers; each request run alone; and for draws that the form does not
+touch, the same request without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from quire.engine import LLM, AsyncLLM
+from quire.errors import InternalError, RequestError, UnsupportedError
+from quire.grammar import Matcher
+from quire.sampling import SamplingParams
+from quire.structured import StructuredOutputsParams
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "pets": {"type": "array", "items": {"enum": ["cat", "dog"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "pets"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The model in the package."""
+    with LLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+        yield model
+
+
+def params(sampling: dict[str, object] | None = None, **form: object) -> SamplingParams:
+    options = {"max_tokens": 120, "seed": 1, **(sampling or {})}
+    return SamplingParams(**options, structured_outputs=StructuredOutputsParams(**form))  # type: ignore[arg-type]
+
+
+def is_person(text: str) -> bool:
+    value = json.loads(text)
+    return (
+        list(value) == ["name", "age", "pets"]
+        and isinstance(value["name"], str)
+        and len(value["name"]) <= 12
+        and value["age"] in range(121)
+        and len(value["pets"]) <= 3
+        and all(pet in ("cat", "dog") for pet in value["pets"])
+    )
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({}, "exactly one of json, json_object, regex, choice, grammar must be set but none is"),
+        ({"regex": "a", "choice": ["b"]}, "but regex and choice is"),
+        ({"regex": ""}, "regex must have 1 to"),
+        ({"regex": 3}, "regex must be a str but is 3"),
+        ({"choice": []}, "choice must have 1 to 16384 strings"),
+        ({"choice": "ab"}, "choice must be a list of strings"),
+        ({"choice": ["a", 3]}, "choice must be a str but is 3"),
+        ({"json": "{"}, "json must be JSON but"),
+        ({"json": {"a": float("nan")}}, "json must be JSON but"),
+        ({"json": {"a": object()}}, "json must be JSON but"),
+        ({"json": '{"type": "null", "type": "string"}'}, "each key of an object once"),
+        ({"json": 3}, "json must be a JSON Schema or its text but is 3"),
+        ({"json": '{"items":' * 20_000 + "{}" + "}" * 20_000}, "json must be nested less deeply"),
+        ({"json": {"enum": ["x" * 300_000]}}, "json must have 1 to 262144 bytes"),
+        ({"grammar": "\ud800"}, "grammar must be valid Unicode"),
+        ({"json_object": 1}, "json_object must be a bool"),
+        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace must come with json"),
+        ({"json_object": True, "disable_any_whitespace": True, "whitespace_pattern": " "}, "not come with"),
+    ],
+)
+def test_parameters_that_do_not_hold(form, reason):
+    with pytest.raises(RequestError, match=reason):
+        StructuredOutputsParams(**form)
+
+
+def test_parameters_of_sampling():
+    form = StructuredOutputsParams(regex="a")
+    with pytest.raises(RequestError, match="ignore_eos must not come with structured_outputs"):
+        SamplingParams(ignore_eos=True, structured_outputs=form)
+    with pytest.raises(RequestError, match="structured_outputs must be StructuredOutputsParams"):
+        SamplingParams(structured_outputs="regex")  # type: ignore[arg-type]
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    kept = StructuredOutputsParams(json=schema)
+    schema.clear()
+    assert json.loads(str(kept.json)) == {"type": "object", "properties": {"b": {}, "a": {}}}
+    assert hash(kept) == hash(StructuredOutputsParams(json='{"type":"object","properties":{"b":{},"a":{}}}'))
+
+
+def test_response_format_of_openai():
+    read = StructuredOutputsParams.from_response_format
+    assert read({"type": "text"}) is None
+    assert read({"type": "json_object"}) == StructuredOutputsParams(json_object=True)
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    assert read(schema, after="</think>") == StructuredOutputsParams(json=PERSON, after="</think>")
+    for wrong, kind, reason in [
+        ({"type": "xml"}, UnsupportedError, "type must be one of text, json_object, json_schema but is 'xml'"),
+        ({}, UnsupportedError, "but is None"),
+        ({"type": "text", "schema": {}}, UnsupportedError, "'schema'"),
+        ({"type": "json_schema"}, RequestError, "json_schema must be an object"),
+        ({"type": "json_schema", "json_schema": {"name": "a"}}, RequestError, "schema must be a JSON Schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {}, "lenient": 1}}, UnsupportedError, "'lenient'"),
+    ]:
+        with pytest.raises(kind, match=reason):
+            read(wrong)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"min_p": 0.1, "top_k": 5}, {"repetition_penalty": 1.5, "logprobs": 2}, {"mirostat": 2}, {"min_tokens": 60}],
+    ids=lambda more: "+".join(more) or "plain",
+)
+def test_every_way_of_sampling_keeps_the_form(llm, temperature, more):
+    sampling = {"temperature": temperature, **more}
+    answers = llm.generate(["Once upon a time"] * 4, [params({**sampling, "seed": i}, json=PERSON) for i in range(4)])
+    for answer in answers:
+        assert answer.finish_reason == "stop"
+        assert is_person(answer.text)
+        assert answer.token_ids[-1] in llm.tokenizer.eog_ids
+
+
+def test_each_kind(llm):
+    for form, pattern in [
+        ({"choice": ["red", "green", 'blu"e\n']}, r'red|green|blu"e\n'),
+        ({"regex": r"[a-f]{3,6}/\d\d"}, r"[a-f]{3,6}/\d\d"),
+        ({"regex": "^(yes|no)$"}, "yes|no"),
+        ({"grammar": 'root ::= "<" [a-z]{1,9} ">" | "-"'}, "<[a-z]{1,9}>|-"),
+        ({"grammar": 'start: "n=" N\nN: /[0-9]{2}/'}, r"n=\d\d"),
+        ({"grammar": 'start: "n=" %json {"type": "integer", "minimum": 7, "maximum": 9}'}, r"n=[789]"),
+    ]:
+        for seed in range(4):
+            text = llm.generate("The answer is", params({"seed": seed}, **form))[0].text
+            assert re.fullmatch(pattern, text), (form, text)
+    assert isinstance(json.loads(llm.generate("{", params({"temperature": 0.0}, json_object=True))[0].text), dict)
+
+
+def test_a_form_that_allows_everything_changes_no_draw(llm):
+    """All but control tokens and halves of characters: what the model would have said anyway."""
+    free = llm.generate("Once upon a time", SamplingParams(max_tokens=40, seed=3))[0]
+    formed = llm.generate("Once upon a time", params({"max_tokens": 40, "seed": 3}, regex="(?s:.*)"))[0]
+    assert formed.token_ids == free.token_ids
+
+
+def test_logprobs_are_the_models_own(llm):
+    prompt = llm.tokenizer.encode("The answer is")
+    answer = llm.generate([prompt], params({"logprobs": 1}, choice=["zebra"]))[0]
+    logits = llm.logits([*prompt, *answer.token_ids])[len(prompt) - 1 : -1].astype(np.float64)
+    shifted = logits - logits.max(-1, keepdims=True)
+    expected = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    assert answer.logprobs is not None
+    for row, token, drawn in zip(expected, answer.token_ids, answer.logprobs, strict=True):
+        assert drawn.logprob == pytest.approx(row[token], abs=2e-3)
+
+
+def test_batched_equals_alone_with_choices_and_neighbours(llm):
+    wanted = [params({"seed": i, "n": 1 + i % 3}, json=PERSON) for i in range(6)]
+    wanted += [SamplingParams(max_tokens=30, seed=9)] * 2
+    prompts = ["Tell me about Mia. " * (1 + i % 2) for i in range(8)]
+    alone = [llm.generate(prompt, one)[0] for prompt, one in zip(prompts, wanted, strict=True)]
+    batched = llm.generate(prompts, wanted)
+    for a, b in zip(alone, batched, strict=True):
+        assert [choice.token_ids for choice in a.choices] == [choice.token_ids for choice in b.choices]
+    for answer in batched[:6]:
+        assert all(is_person(choice.text) for choice in answer.choices)
+    assert len({choice.text for choice in batched[5].choices}) == 3
+
+
+def test_a_pool_that_is_too_small_changes_no_answer():
+    with LLM(threads=1, n_ctx=256, n_blocks=12) as small, LLM(threads=1, n_ctx=256) as large:
+        wanted = [params({"seed": i}, json=PERSON) for i in range(10)]
+        prompts = [f"Number {i}: tell me about Mia and her pets, please. " * 3 for i in range(10)]
+        found = [answer.token_ids for answer in small.generate(prompts, wanted)]
+        assert small.stats().n_preemptions > 0
+        assert found == [answer.token_ids for answer in large.generate(prompts, wanted)]
+
+
+def test_stop_strings_and_length_may_cut_a_form_short(llm):
+    cut = llm.generate("x", params({"stop": '"age"'}, json=PERSON))[0]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", '"age"')
+    assert cut.text.startswith("{")
+    assert "age" not in cut.text
+    short = llm.generate("x", params({"max_tokens": 5}, json=PERSON))[0]
+    assert (short.finish_reason, len(short.token_ids)) == ("length", 5)
+
+
+def test_streams_give_the_same(llm):
+    whole = llm.generate("x", params(json=PERSON))[0].text
+    assert "".join(delta.text for delta in llm.stream("x", params(json=PERSON))) == whole
+
+    async def ask() -> str:
+        model = await asyncio.to_thread(AsyncLLM, threads=1, n_ctx=256, kv_dtype="f32")
+        async with model:
+            return (await model.generate("x", params(json=PERSON)))[0].text
+
+    assert asyncio.run(ask()) == whole
+
+
+def test_processors_come_before_the_form(llm):
+    def prefer_z(token_ids, logits):
+        changed = np.array(logits)
+        changed[llm.tokenizer.encode("z")] += 50.0
+        return changed
+
+    answer = llm.generate("x", params({"temperature": 0.0, "logits_processors": [prefer_z]}, regex="[a-z]z[0-9]"))[0]
+    assert re.fullmatch("zz[0-9]", answer.text)
+
+
+# A form that begins later
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_text(llm, seed):
+    """What follows the trigger is formed from its first character on, wherever tokens end."""
+    form = {"json": {"type": "integer"}, "after": "."}
+    answer = llm.generate("Once upon a time", params({"seed": seed, "max_tokens": 200}, **form))[0]
+    before, trigger, rest = answer.text.partition(".")
+    assert trigger
+    assert before
+    if answer.finish_reason == "stop":
+        assert re.fullmatch(r"\s{0,8}-?(0|[1-9]\d*)", rest)
+
+
+def test_after_a_control_token(llm):
+    start = llm.tokenizer.control_tokens["<|im_start|>"]
+    sampling = {"max_tokens": 60, "logit_bias": {start: 30.0}}
+    answer = llm.generate("Once upon a time", params(sampling, choice=["yes", "no"], after="<|im_start|>"))[0]
+    assert answer.finish_reason == "stop"
+    at = answer.token_ids.index(start)
+    assert llm.tokenizer.decode(answer.token_ids[at:]).strip() in ("yes", "no")
+
+
+def test_no_end_before_the_form(llm):
+    """The trigger must come: without it an answer is only ever cut by its length."""
+    eog = dict.fromkeys(sorted(llm.tokenizer.eog_ids), 100.0)
+    answer = llm.generate("Hello.", params({"max_tokens": 20, "logit_bias": eog}, choice=["1"], after="</think>"))[0]
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 20)
+
+
+# Errors
+
+
+def test_refused_before_anything_runs(llm):
+    before = llm.stats().n_steps
+    for form, kind, reason in [
+        ({"json": {"uniqueItems": True}}, UnsupportedError, "the keyword 'uniqueItems' at #/"),
+        ({"grammar": 'start: %json {"not": {}}'}, UnsupportedError, "the keyword 'not'"),
+        ({"grammar": "start: %json {"}, RequestError, "%json must be followed by a JSON Schema"),
+        ({"grammar": "start: foo"}, RequestError, "must be valid"),
+        ({"grammar": 'root ::= "a'}, RequestError, "close a string"),
+        ({"regex": "(?=a)b"}, UnsupportedError, "look-around"),
+        ({"regex": "["}, RequestError, "must be valid"),
+        ({"json": {"$ref": "#"}}, RequestError, "must be valid"),
+        ({"json": {"type": "string", "minLength": 2, "maxLength": 1}}, RequestError, "Unsatisfiable"),
+    ]:
+        with pytest.raises(kind, match=reason):
+            llm.generate("x", params(**form))
+    assert llm.stats().n_steps == before
+
+
+def test_a_mask_that_fails_ends_its_request_alone(llm, monkeypatch):
+    fill, calls = Matcher.fill, []
+
+    def broken(self, mask):
+        calls.append(threading.current_thread().name)
+        if len(calls) == 5:
+            raise ZeroDivisionError("on purpose")
+        fill(self, mask)
+
+    monkeypatch.setattr(Matcher, "fill", broken)
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        llm.generate("x", params(json=PERSON))
+    assert all(name.startswith("quire-mask") for name in calls)
+    monkeypatch.undo()
+    assert is_person(llm.generate("x", params(json=PERSON))[0].text)
+    deadline = time.monotonic() + 10
+    while (stats := llm.stats()).n_free_blocks != stats.n_usable_blocks and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert stats.n_free_blocks == stats.n_usable_blocks
+
+
+def test_a_slow_form_holds_up_nobody_else(llm, monkeypatch):
+    fill = Matcher.fill
+    gate = threading.Event()
+
+    def slow(self, mask):
+        gate.wait(20)
+        fill(self, mask)
+
+    monkeypatch.setattr(Matcher, "fill", slow)
+    answers: list[str] = []
+    waiting = threading.Thread(target=lambda: answers.append(llm.generate("x", params(json=PERSON))[0].text))
+    waiting.start()
+    assert len(llm.generate("Hello", SamplingParams(max_tokens=30, ignore_eos=True))[0].token_ids) == 30
+    assert answers == []
+    gate.set()
+    waiting.join(20)
+    assert is_person(answers[0])
+
+
+def test_closing_while_a_form_waits():
+    model = LLM(threads=1, n_ctx=128)
+    answers = model.stream("x", params(json=PERSON))
+    next(answers)
+    n_before = threading.active_count()
+    model.close()
+    assert threading.active_count() < n_before
+    with pytest.raises(RequestError, match="closed"):
+        model.generate("x", params(json=PERSON))
+    answers.close()
