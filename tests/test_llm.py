@@ -405,8 +405,9 @@ def test_files_that_are_no_models(tmp_path):
         LLM(device="abacus")
     with pytest.raises(UnsupportedError, match=r"^\[isa\] the instruction set must be one of portable,.*'sse9'"):
         LLM(isa="sse9")
-    with pytest.raises(RequestError, match=r"^\[engine\] isa must be None with kernels 'stock'"):
-        LLM(isa="portable", kernels="stock")
+    for name in ("isa", "packed_cache"):
+        with pytest.raises(RequestError, match=rf"^\[engine\] {name} must be None with kernels 'stock'"):
+            LLM(**{name: "portable"}, kernels="stock")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,8 @@ void bind_gguf(py::module_ &m) {
             "tensor",
             [](const GgufReader &self, const std::string &name) { return self.tensor(existing_tensor(self, name)); },
             py::arg("name"))
-        .def("check_unchanged", &GgufReader::check_unchanged);
+        .def("check_unchanged", &GgufReader::check_unchanged)
+        .def_property_readonly("identity", &GgufReader::identity);
 }
 
 } // namespace quire::bindings

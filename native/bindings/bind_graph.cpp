@@ -191,19 +191,35 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
 }
 
 void bind_executor(py::module_ &m) {
+    py::class_<PackedCacheOptions>(m, "PackedCache")
+        .def(py::init([](std::string directory, std::string source, const std::string &load) {
+                 static constexpr Named<LoadMode> modes[] = {
+                     {"mmap", LoadMode::mmap}, {"copy", LoadMode::copy}, {"lock", LoadMode::lock}};
+                 return PackedCacheOptions{std::move(directory), std::move(source),
+                                           parse("executor", "load", load, modes)};
+             }),
+             py::arg("directory"), py::kw_only(), py::arg("source") = "", py::arg("load") = "mmap");
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernel_set, int max_rows, int max_sequences, const std::string &repack_mode,
-                         std::vector<int> cpus) {
-                 const ExecutorOptions options{n_blocks, threads,       kv_dtype(kv),        kernels(kernel_set),
-                                               max_rows, max_sequences, repack(repack_mode), std::move(cpus)};
+                         std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache) {
+                 const ExecutorOptions options{n_blocks,
+                                               threads,
+                                               kv_dtype(kv),
+                                               kernels(kernel_set),
+                                               max_rows,
+                                               max_sequences,
+                                               repack(repack_mode),
+                                               std::move(cpus),
+                                               std::move(packed_cache)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
-             py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{})
+             py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
+             py::arg("packed_cache") = py::none())
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
         .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
@@ -215,6 +231,14 @@ void bind_executor(py::module_ &m) {
         .def_property_readonly("threads", &GraphExecutor::n_threads)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
         .def_property_readonly("n_nodes", &GraphExecutor::n_nodes)
+        .def_property_readonly(
+            "packed_from_cache",
+            [](const GraphExecutor &self) { return self.packed_model() && self.packed_model()->from_cache(); })
+        .def_property_readonly("packed_cache_notes",
+                               [](const GraphExecutor &self) {
+                                   return self.packed_model() ? self.packed_model()->cache_notes()
+                                                              : std::vector<std::string>{};
+                               })
         .def_property_readonly("memory_bytes",
                                [](const GraphExecutor &self) {
                                    return std::map<std::string, size_t>{{"cache", self.cache_bytes()},

@@ -97,6 +97,16 @@ void GgufReader::check_unchanged() const {
     for (const auto &file : files_) file->check_unchanged();
 }
 
+std::string GgufReader::identity() const {
+    std::string all;
+    for (const auto &file : files_) {
+        const std::string each = file->identity();
+        if (each.empty()) return {};
+        all += each + '\n';
+    }
+    return all;
+}
+
 std::vector<std::string_view> strings_of(const GgufValue &value) {
     std::vector<std::string_view> strings;
     strings.reserve(value.n);

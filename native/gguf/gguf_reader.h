@@ -46,6 +46,7 @@ class GgufReader {
     const GgufTensorInfo *find_tensor(const std::string &name) const;
     Tensor tensor(const GgufTensorInfo &info) const;
     void check_unchanged() const;
+    std::string identity() const; // that of all files; empty where that of one is
 
   private:
     friend class GgufParser;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "core/error.h"
 
@@ -39,6 +40,28 @@ MappedFile::Identity MappedFile::identify(int descriptor) {
             static_cast<int64_t>(modified.tv_sec), static_cast<int64_t>(modified.tv_nsec)};
 }
 
+// Times of files advance with the kernel's ticks, and coarsely on some file systems.
+constexpr int64_t young_s = 2;
+
+void MappedFile::note_change(int descriptor) {
+    struct stat info{};
+    if (fstat(descriptor, &info) != 0) return;
+#ifdef __APPLE__
+    const timespec changed = info.st_ctimespec;
+#else
+    const timespec changed = info.st_ctim;
+#endif
+    changed_s_ = static_cast<int64_t>(changed.tv_sec);
+    changed_ns_ = static_cast<int64_t>(changed.tv_nsec);
+    is_young_ = std::max(changed_s_, identity_.modified_s) + young_s > static_cast<int64_t>(time(nullptr));
+}
+
+std::string MappedFile::identity() const {
+    if (is_young_) return {};
+    return cat(identity_.device, ':', identity_.inode, ':', identity_.size_bytes, ':', identity_.modified_s, '.',
+               identity_.modified_ns, ':', changed_s_, '.', changed_ns_);
+}
+
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode mode) {
     // Non-blocking, so that a named pipe answers at once.
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
@@ -49,6 +72,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode m
     mapped->identity_ = identify(file.value);
     if (mapped->identity_.inode == 0)
         throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
+    mapped->note_change(file.value);
     mapped->size_bytes_ = mapped->identity_.size_bytes;
     if (mapped->size_bytes_ == 0) throw LoadError("file", cat("'", path, "' must have contents but is empty"));
     mapped->map(file.value);

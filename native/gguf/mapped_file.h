@@ -26,6 +26,9 @@ class MappedFile {
     LoadMode mode() const { return mode_; }
     // LoadError when the file of that name is no longer the one that was opened (size, time, inode).
     void check_unchanged() const;
+    // What is the same for a file that nobody wrote to since: device, inode, size, times of modification and change.
+    // Empty while the file is so young that a write might not show in its times.
+    std::string identity() const;
 
   private:
     struct Identity {
@@ -35,11 +38,14 @@ class MappedFile {
     };
     MappedFile() = default;
     static Identity identify(int descriptor);
+    void note_change(int descriptor);
     void map(int descriptor);
     void read(int descriptor);
     std::string path_;
     LoadMode mode_ = LoadMode::mmap;
     Identity identity_{};
+    int64_t changed_s_ = 0, changed_ns_ = 0; // of the inode; also by renaming, so no part of check_unchanged()
+    bool is_young_ = false;
     uint8_t *data_ = nullptr;
     size_t size_bytes_ = 0;
 };

@@ -50,8 +50,9 @@ struct OwnProgram {
     ThreadTeam team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
-        : packed(options.repack != Repack::no ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads)
-                                              : nullptr),
+        : packed(options.repack != Repack::no
+                     ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads, options.packed_cache)
+                     : nullptr),
           matrices(packed.get()), program(lower_cpu({trace, store, matrices, limits})),
           team(options.n_threads, options.cpus) {}
 };
@@ -103,7 +104,8 @@ GraphExecutor::~GraphExecutor() = default;
 size_t GraphExecutor::compute_bytes() const {
     return own_ ? own_->program.size_bytes() : stock_->cache.compute_bytes();
 }
-size_t GraphExecutor::packed_bytes() const { return own_ && own_->packed ? own_->packed->size_bytes() : 0; }
+size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
+const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }
 size_t GraphExecutor::n_nodes() const { return own_ ? own_->program.n_nodes() : 0; }
 

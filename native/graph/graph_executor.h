@@ -21,6 +21,7 @@ struct ExecutorOptions {
     int max_sequences; // of a step
     Repack repack;     // weights that our own products read
     std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
+    std::optional<PackedCacheOptions> packed_cache;
 };
 
 struct OwnProgram;  // of our own kernels, with its matrices and its threads
@@ -45,6 +46,7 @@ class GraphExecutor : public Executor {
     size_t cache_bytes() const { return store_.size_bytes(); }
     size_t compute_bytes() const;
     size_t packed_bytes() const;
+    const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
     size_t n_nodes() const;  // of the program of our own; 0 where there is none
     bool uses_own_kernels() const { return own_ != nullptr; }

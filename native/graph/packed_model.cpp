@@ -80,6 +80,13 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
     madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
 }
 
+bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
+
+PackedWeights packed_form(const Tensor &tensor) {
+    const int64_t n_in = tensor.shape().back();
+    return {*format_of(tensor.dtype()), tensor.n_elements() / n_in, n_in, nullptr};
+}
+
 } // namespace
 
 bool can_pack(const Tensor &tensor) {
@@ -94,12 +101,11 @@ PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
         throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
                                               name(tensor.dtype()), ' ', to_string(tensor.shape())));
     }
-    const int64_t n_in = tensor.shape().back();
-    PackedWeights packed{*format_of(tensor.dtype()), tensor.n_elements() / n_in, n_in, nullptr};
+    PackedWeights packed = packed_form(tensor);
     std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()), repack == Repack::lock);
     packed.data = memory.get();
     std::atomic<int64_t> next{0};
-    const bool release = repack == Repack::release || repack == Repack::lock;
+    const bool release = gives_back(repack);
     const auto row = static_cast<int64_t>(row_bytes(tensor.dtype(), packed.n_in));
     auto work = [&] {
         constexpr int64_t run = 16;
@@ -119,14 +125,48 @@ PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
     return {std::move(memory), packed};
 }
 
-PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads) {
+PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
+                         const std::optional<PackedCacheOptions> &cache_options) {
+    std::vector<WeightRef> weights;
     for (const WeightRef &weight : matrices_of(trace)) {
-        const Tensor &tensor = weight->tensor;
-        if (!can_pack(tensor)) continue;
-        PackedTensor packed = pack(tensor, repack, n_threads);
-        size_bytes_ += static_cast<size_t>(packed.weights.size_bytes());
-        matrices_.emplace(weight.get(), std::move(packed));
+        if (can_pack(weight->tensor)) weights.push_back(weight);
     }
+    if (!cache_options || weights.empty()) {
+        pack_all(weights, repack, n_threads, nullptr);
+        return;
+    }
+    std::vector<PackedSource> sources;
+    for (const WeightRef &weight : weights) sources.push_back({packed_form(weight->tensor), &weight->tensor});
+    PackedCache cache(*cache_options, sources, n_threads);
+    if (const std::shared_ptr<MappedFile> file = cache.find()) {
+        for (size_t i = 0; i < weights.size(); ++i) {
+            // Owned by the file; nobody writes to packed weights.
+            auto *data = const_cast<uint8_t *>(file->data() + cache.offset_of(i));
+            const Tensor &tensor = weights[i]->tensor;
+            PackedTensor packed{std::shared_ptr<uint8_t>(file, data), sources[i].weights};
+            packed.weights.data = data;
+            take(weights[i], std::move(packed));
+            if (gives_back(repack)) give_back(tensor.data(), tensor.size_bytes());
+        }
+        from_cache_ = true;
+    } else {
+        pack_all(weights, repack, n_threads, &cache);
+        cache.end();
+    }
+    cache_notes_ = cache.notes();
+}
+
+void PackedModel::pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache) {
+    for (const WeightRef &weight : weights) {
+        PackedTensor packed = pack(weight->tensor, repack, n_threads);
+        if (cache != nullptr) cache->write(packed.weights);
+        take(weight, std::move(packed));
+    }
+}
+
+void PackedModel::take(const WeightRef &weight, PackedTensor packed) {
+    size_bytes_ += static_cast<size_t>(packed.weights.size_bytes());
+    matrices_.emplace(weight.get(), std::move(packed));
 }
 
 const PackedWeights *PackedModel::find(const WeightRef &weight) const {

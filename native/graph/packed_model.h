@@ -3,8 +3,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "graph/operations.h"
+#include "graph/packed_cache.h"
 #include "kernels/packed_weights.h"
 
 namespace quire {
@@ -32,16 +36,24 @@ PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads);
 class PackedModel {
   public:
     // Packs every matrix that a product, a table look-up or experts of the trace read, where there is a layout for it.
-    // CapacityError when memory does not suffice.
-    PackedModel(const Trace &trace, Repack repack, int n_threads);
+    // CapacityError when memory does not suffice.  With a cache the packed matrices come from its file where there is one
+    // for them, and are written to one where there is none.
+    PackedModel(const Trace &trace, Repack repack, int n_threads,
+                const std::optional<PackedCacheOptions> &cache = std::nullopt);
 
     // The packed form, or null.
     const PackedWeights *find(const WeightRef &weight) const;
     size_t size_bytes() const { return size_bytes_; }
+    bool from_cache() const { return from_cache_; }
+    const std::vector<std::string> &cache_notes() const { return cache_notes_; } // what went wrong with the cache
 
   private:
+    void pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache);
+    void take(const WeightRef &weight, PackedTensor packed);
     std::map<const Weight *, PackedTensor> matrices_;
     size_t size_bytes_ = 0;
+    bool from_cache_ = false;
+    std::vector<std::string> cache_notes_;
 };
 
 } // namespace quire

@@ -163,6 +163,11 @@ class GGUFReader:
         """Name, dtype, shape and place.  LoadError when there is none of that name."""
         return self._reader.tensor_info(name)
 
+    @property
+    def identity(self) -> str:
+        """What stays the same while nobody writes to the files; empty for files younger than two seconds."""
+        return self._reader.identity
+
     def check_unchanged(self) -> None:
         """LoadError when the file on disk changed since it was opened."""
         self._reader.check_unchanged()

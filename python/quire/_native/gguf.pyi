@@ -45,5 +45,11 @@ class Reader:
     def tensor_info(self, name: str) -> TensorInfo: ...
     def tensor(self, name: str) -> Tensor:
         """The tensor over the file's memory, read-only; LoadError when absent."""
+    @property
+    def identity(self) -> str:
+        """What stays the same while nobody writes to the files: inodes, sizes, times.
+
+        Empty for files so young that a write might not show.
+        """
     def check_unchanged(self) -> None:
         """LoadError when the file on disk is no longer the one that was opened."""

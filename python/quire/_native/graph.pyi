@@ -176,13 +176,23 @@ class ExecutorBase:
     """What a decoder runs its steps on."""
 
 @final
+class PackedCache:
+    """A folder of files with the packed weights of models, each found by what it was made from.
+
+    ``source``: ``Reader.identity`` of the model's file, so that it need not be hashed when it is the same as last time;
+    empty: it is hashed.  ``load``: how a file is brought to memory.
+    """
+
+    def __init__(self, directory: str, *, source: str = "", load: Literal["mmap", "copy", "lock"] = "mmap") -> None: ...
+
+@final
 class Executor(ExecutorBase):
     """A traced model on a device with its cache store.  One thread at a time.
 
     ``kernels``: ``"auto"`` (ours where the device is the CPU), ``"stock"`` (ggml's only: the oracle), ``"cpu"``.
     ``repack``: whether weights are rearranged for our own products, where this machine has them; ``"release"`` gives
     the memory that they were read from back to the system, so that nobody may read those tensors again; ``"lock"``
-    also locks the rearranged ones in memory.
+    also locks the rearranged ones in memory.  ``packed_cache``: where they are kept for the next start.
     ``cpus``: the logical processors that the threads of our own kernels may use, the one that calls ``run`` included;
     empty: any.  UnsupportedError for stock kernels, which have another team.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
@@ -202,6 +212,7 @@ class Executor(ExecutorBase):
         max_sequences: int = 32,
         repack: Literal["no", "keep", "release", "lock"] = "keep",
         cpus: Sequence[int] = (),
+        packed_cache: PackedCache | None = None,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -221,6 +232,12 @@ class Executor(ExecutorBase):
 
     @property
     def threads(self) -> int: ...
+    @property
+    def packed_from_cache(self) -> bool:
+        """Whether the packed weights came from the cache's file: nothing was packed."""
+    @property
+    def packed_cache_notes(self) -> list[str]:
+        """What went wrong with the cache, a line each: a file that was ignored, or could not be written."""
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""

@@ -55,6 +55,7 @@ class ModelOptions:
     isa: str | None
     kv_dtype: KvDType
     load: LoadMode
+    packed_cache: str | None
 
     def device_name(self) -> str:
         """The device that ``--device`` and ``-ngl`` ask for together.
@@ -112,6 +113,10 @@ _OPTIONS = (
         help="Quire's own operators where there are some, or ggml's only.",
     ),
     click.option("--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."),
+    click.option(
+        "--packed-cache", metavar="DIR",
+        help="Keep the weights there as the kernels read them; the next start maps them [no].",
+    ),
     click.option(
         "--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True,
         help="Type of the KV cache.",

@@ -39,6 +39,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
         kernels=options.kernels,
         isa=options.isa,
         load=options.load,
+        packed_cache=options.packed_cache,
         max_sequences=sizes.max_sequences,
     )
 

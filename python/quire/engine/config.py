@@ -41,8 +41,9 @@ class EngineConfig:
     ``None`` is enough for two full contexts, as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"``
     (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's
     kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
-    ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``policy``: who
-    runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step.
+    ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.
+    ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start; ``None``:
+    nowhere.  ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step.
     """
 
     device: str = "cpu"
@@ -54,6 +55,7 @@ class EngineConfig:
     kernels: Kernels = "auto"
     isa: str | None = None
     load: LoadMode = "mmap"
+    packed_cache: str | None = None
     policy: Policy = "fifo"
     max_step_tokens: int = 512
     max_sequences: int = 32
@@ -75,5 +77,6 @@ class EngineConfig:
             elif entry.name in _CHOICES and value not in _CHOICES[entry.name]:
                 known = ", ".join(_CHOICES[entry.name])
                 raise RequestError(f"[engine] {entry.name} must be one of {known} but is {value!r:.40}")
-        if self.isa is not None and self.kernels == "stock":
-            raise RequestError("[engine] isa must be None with kernels 'stock', which choose their own, but is given")
+        for name in ("isa", "packed_cache"):
+            if self.__dict__[name] is not None and self.kernels == "stock":
+                raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
-from .._native.graph import Executor, cache_bytes_per_block
+from .._native.graph import Executor, PackedCache, cache_bytes_per_block
 from .._native.kernels import set_isa
 from ..errors import CapacityError, LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenedModel", "open_model", "packaged_model"]
 
+_LOG = logging.getLogger("quire")
 BLOCK_TOKENS = 32
 DEFAULT_N_CTX = 4096
 # Keys of a file below general.sampling, by the fields of SamplingParams.
@@ -79,6 +81,14 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     return _open_file(source, config)
 
 
+def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
+    if config.packed_cache is None:
+        return None
+    if device.kind != "cpu":
+        raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
+    return PackedCache(config.packed_cache, source=reader.identity, load=config.load)
+
+
 def _use_isa(isa: str, device: Device) -> None:
     if device.kind != "cpu":
         raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
@@ -108,7 +118,9 @@ def _checkpoint_dtype(folder: Path) -> str:
 
 def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     device = find_device(config.device)
-    reader = GGUFReader(path, config.load)
+    # What the cache holds is copied from there, so that the file is not read for nothing.
+    mapped = config.packed_cache is not None and config.load == "copy"
+    reader = GGUFReader(path, "mmap" if mapped else config.load)
     model = load_model(reader, _placing(device))
     n_vocab = model.trace.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
@@ -123,8 +135,13 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         max_rows=config.max_step_tokens,
         max_sequences=config.max_sequences,
         repack="lock" if config.load == "lock" else "release",
+        packed_cache=_packed_cache(reader, device, config),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
     )
+    for note in executor.packed_cache_notes:
+        _LOG.warning("[packed-cache] %s", note)
+    if config.packed_cache is not None and not executor.memory_bytes["packed"]:
+        _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
     decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
