@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import quire
 from quire import ShapeError, UnsupportedError, dequantize, quantize
-from quire._native.kernels import PackedMatrix, isa, set_isa, supported_isas
+from quire._native.kernels import PackedMatrix, emulated_isas, isa, set_isa, supported_isas
 
 FLOATS = ["f32", "f16", "bf16"]
 SMALL_BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4"]
@@ -14,7 +14,7 @@ QUANTIZED = [*SMALL_BLOCKS, "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 FORMATS = [*FLOATS, *QUANTIZED]
 
 
-@pytest.fixture(params=supported_isas())
+@pytest.fixture(params=[*supported_isas(), *emulated_isas()])
 def each_isa(request):
     before = isa()
     set_isa(request.param)
@@ -147,13 +147,13 @@ def test_instruction_sets_give_the_same_bits():
         packed = PackedMatrix(tensor)
         found = {}
         try:
-            for each in supported_isas():
+            for each in (*supported_isas(), *emulated_isas()):
                 set_isa(each)
                 found[each] = [packed.multiply(x[:n]) for n in (1, 2, 3, 7, 40)]
         finally:
             set_isa(before)
-        for each in supported_isas():
-            for some, best in zip(found[each], found[before], strict=True):
+        for each, products in found.items():
+            for some, best in zip(products, found[before], strict=True):
                 if name in FLOATS:
                     size = np.abs(x[: len(some)]) @ np.abs(packed.values()).T
                     assert (np.abs(some - best) <= 1e-6 * size).all()

@@ -25,6 +25,12 @@ InstructionSet isa_named(const std::string &text) {
     throw UnsupportedError("isa", cat("the instruction set must be one of ", known, " but is '", text, "'"));
 }
 
+std::vector<std::string> names_of(const std::vector<InstructionSet> &sets) {
+    std::vector<std::string> names;
+    for (InstructionSet each : sets) names.push_back(name(each));
+    return names;
+}
+
 // One step as Python gives it.
 struct Batch {
     Ids row_begin, n_kv, table_begin, tables, slots;
@@ -212,11 +218,8 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
 void bind_kernels(py::module_ &m) {
     m.def("isa", [] { return name(instruction_set()); });
     m.def("set_isa", [](const std::string &wanted) { set_instruction_set(isa_named(wanted)); }, py::arg("name"));
-    m.def("supported_isas", [] {
-        std::vector<std::string> names;
-        for (InstructionSet each : supported_instruction_sets()) names.push_back(name(each));
-        return names;
-    });
+    m.def("supported_isas", [] { return names_of(supported_instruction_sets()); });
+    m.def("emulated_isas", [] { return names_of(emulated_instruction_sets()); });
     py::class_<Batch>(m, "AttentionBatch")
         .def(py::init<Ids, Ids, const std::vector<Ids> &, Ids>(), py::kw_only(), py::arg("row_begin"), py::arg("n_kv"),
              py::arg("tables"), py::arg("slots"))

@@ -8,6 +8,11 @@
 #include <sys/auxv.h>
 #endif
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "core/error.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/matmul_kernels.h"
@@ -20,10 +25,28 @@ constexpr struct {
     const char *name;
     InstructionSet set;
 } names[] = {
-    {"portable", {Isa::portable}}, {"neon", {Isa::neon}},
-    {"avx2", {Isa::avx2}},         {"avx2vnni", {Isa::avx2, DotProducts::bytes}},
-    {"avx512", {Isa::avx512}},     {"avx512vnni", {Isa::avx512, DotProducts::bytes}},
+    {"portable", {Isa::portable}},
+    {"neon", {Isa::neon}},
+    {"avx2", {Isa::avx2}},
+    {"avx2vnni", {Isa::avx2, DotProducts::bytes}},
+    {"avx512", {Isa::avx512}},
+    {"avx512vnni", {Isa::avx512, DotProducts::bytes}},
+    {"avx512amx", {Isa::avx512, DotProducts::tiles}},
+    {"avx512amx-emulated", {Isa::avx512, DotProducts::emulated_tiles}},
 };
+
+#if defined(__x86_64__)
+// Their registers are so large that Linux gives them only to processes that ask (arch_prctl(2)).
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+           syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+#endif
 
 std::vector<InstructionSet> find_supported() {
     std::vector<InstructionSet> found{{Isa::portable}};
@@ -35,7 +58,9 @@ std::vector<InstructionSet> find_supported() {
     if (avx2) found.push_back({Isa::avx2});
     if (avx2 && __builtin_cpu_supports("avxvnni")) found.push_back({Isa::avx2, DotProducts::bytes});
     if (avx2 && avx512) found.push_back({Isa::avx512});
-    if (avx2 && avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back({Isa::avx512, DotProducts::bytes});
+    if (!avx2 || !avx512 || !__builtin_cpu_supports("avx512vnni")) return found;
+    found.push_back({Isa::avx512, DotProducts::bytes});
+    if (may_use_tiles()) found.push_back({Isa::avx512, DotProducts::tiles});
 #elif defined(__aarch64__) && defined(__linux__)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back({Isa::neon});
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -70,10 +95,18 @@ const std::vector<InstructionSet> &supported_instruction_sets() {
     return found;
 }
 
+std::vector<InstructionSet> emulated_instruction_sets() {
+    const auto &known = supported_instruction_sets();
+    const InstructionSet needed{Isa::avx512, DotProducts::bytes};
+    if (std::find(known.begin(), known.end(), needed) == known.end()) return {};
+    return {{Isa::avx512, DotProducts::emulated_tiles}};
+}
+
 InstructionSet instruction_set() { return current().load(std::memory_order_relaxed); }
 
 void set_instruction_set(InstructionSet set) {
-    const auto &known = supported_instruction_sets();
+    auto known = emulated_instruction_sets();
+    known.insert(known.end(), supported_instruction_sets().begin(), supported_instruction_sets().end());
     if (std::find(known.begin(), known.end(), set) == known.end()) {
         throw UnsupportedError("isa", cat("this machine must run ", name(set), " but does not"));
     }
@@ -104,6 +137,8 @@ const RowKernels &row_kernels() {
 const MatmulKernels &matmul_kernels() {
     const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
+    if (set.dot_products == DotProducts::tiles) return avx512amx::matmul_kernels;
+    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_matmul_kernels;
     const bool bytes = set.dot_products == DotProducts::bytes;
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;

@@ -10,8 +10,9 @@ namespace quire {
 // Families of registers, by which most kernels are chosen.
 enum class Isa { portable, neon, avx2, avx512 };
 
-// What some machines of a family have beyond its least: dot products of bytes (AVX-VNNI, AVX-512 VNNI).
-enum class DotProducts { none, bytes };
+// What some machines of a family have beyond its least: dot products of bytes (AVX-VNNI, AVX-512 VNNI), and besides them
+// tiles (AMX), which software can stand in for where a machine has none.
+enum class DotProducts { none, bytes, tiles, emulated_tiles };
 
 struct InstructionSet {
     Isa isa;
@@ -19,11 +20,13 @@ struct InstructionSet {
     bool operator==(const InstructionSet &) const = default;
 };
 
-// "portable", "neon", "avx2", "avx2vnni", "avx512", "avx512vnni".
+// "portable", "neon", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512amx", "avx512amx-emulated".
 std::string name(InstructionSet set);
 std::optional<InstructionSet> instruction_set_from_name(const std::string &name);
 // Those that this machine runs and this build contains; the best one last.
 const std::vector<InstructionSet> &supported_instruction_sets();
+// Those that compute in software what the machine lacks: for tests only, and never chosen by itself.
+std::vector<InstructionSet> emulated_instruction_sets();
 // The one in use: the best supported one unless set_instruction_set chose another.
 InstructionSet instruction_set();
 inline Isa isa() { return instruction_set().isa; }

@@ -57,5 +57,9 @@ extern const FloatMatmulKernels float_matmul_kernels;
 namespace avx512vnni {
 extern const MatmulKernels matmul_kernels;
 }
+namespace avx512amx {
+extern const MatmulKernels matmul_kernels;
+extern const MatmulKernels emulated_matmul_kernels;
+} // namespace avx512amx
 
 } // namespace quire

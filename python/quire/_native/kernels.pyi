@@ -9,9 +9,11 @@ import numpy.typing as npt
 from .core import Tensor
 
 def isa() -> str:
-    """The instruction set that kernels use: ``portable``, ``neon``, ``avx2``, ``avx2vnni``, ``avx512``, ``avx512vnni``.
+    """The instruction set that kernels use: ``portable``, ``neon``, ``avx2``, ``avx2vnni``, ``avx512``, ``avx512vnni``,
+    ``avx512amx``.
 
-    ``avx2vnni`` is AVX2 with AVX-VNNI, which some machines with AVX-512 lack.
+    ``avx2vnni`` is AVX2 with AVX-VNNI, which some machines with AVX-512 lack; ``avx512amx`` is ``avx512vnni`` with
+    tiles of bytes.
     """
 
 def set_isa(name: str) -> None:
@@ -22,6 +24,12 @@ def set_isa(name: str) -> None:
 
 def supported_isas() -> list[str]:
     """Those that this machine runs, the best last; it is in use unless ``set_isa`` chose another."""
+
+def emulated_isas() -> list[str]:
+    """Those that ``set_isa`` takes, too, and that compute in software what this machine may lack, for tests.
+
+    ``avx512amx-emulated``, on machines with AVX-512 VNNI.
+    """
 
 class AttentionBatch:
     """The rows of one step: new tokens of some sequences, in order.

@@ -1,0 +1,87 @@
+// Products of tiles of bytes, C [16 rows][16] = A [16][k] x B [k / 4][16][4]: AMX's TDPBSSD, or the same in software, so
+// that what surrounds it can be tested on machines without it.
+//
+// AMX, after Intel's Software Developer's Manual, volume 2 (LDTILECFG, TILELOADD, TDPBSSD, TILESTORED).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace quire {
+namespace {
+
+constexpr int block_rows = 16; // rows of A and C
+
+// What LDTILECFG reads: for each of 8 registers its rows and the bytes of one.
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileShapes) == 64);
+
+// Registers 0 to 3 hold sums, 4 and 5 activations, 6 and 7 weights.
+constexpr TileShapes tile_shapes(int k) {
+    TileShapes shapes;
+    for (int i = 0; i < 8; ++i) {
+        shapes.row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? k : 64);
+        shapes.rows[i] = static_cast<uint8_t>(i < 6 ? block_rows : k / 4);
+    }
+    return shapes;
+}
+
+// The registers of a thread hold shapes while such an object lives; afterwards they are as if never used, so that
+// neither the system's switches nor other users of tiles meet them.  The compiler's own intrinsics are not used: they do
+// not say what memory they read.
+template <int k> class TileRegisters {
+  public:
+    TileRegisters() {
+        static constexpr TileShapes shapes = tile_shapes(k);
+        asm volatile("ldtilecfg %0" ::"m"(shapes));
+    }
+    ~TileRegisters() { asm volatile("tilerelease" ::: "memory"); }
+    TileRegisters(const TileRegisters &) = delete;
+    TileRegisters &operator=(const TileRegisters &) = delete;
+
+    // `slot`, 0 or 1: products of both may be under way at a time.
+    template <int slot>
+    [[gnu::always_inline]] void multiply(const int8_t *a, int64_t stride, const uint8_t *b, int32_t *c) {
+        const int64_t line = 64;
+        if constexpr (slot == 0) {
+            asm volatile("tilezero %%tmm0\n\t"
+                         "tileloadd (%0,%1,1), %%tmm4\n\t"
+                         "tileloadd (%2,%3,1), %%tmm6\n\t"
+                         "tdpbssd %%tmm6, %%tmm4, %%tmm0\n\t"
+                         "tilestored %%tmm0, (%4,%3,1)" ::"r"(a),
+                         "r"(stride), "r"(b), "r"(line), "r"(c)
+                         : "memory");
+        } else {
+            asm volatile("tilezero %%tmm1\n\t"
+                         "tileloadd (%0,%1,1), %%tmm5\n\t"
+                         "tileloadd (%2,%3,1), %%tmm7\n\t"
+                         "tdpbssd %%tmm7, %%tmm5, %%tmm1\n\t"
+                         "tilestored %%tmm1, (%4,%3,1)" ::"r"(a),
+                         "r"(stride), "r"(b), "r"(line), "r"(c)
+                         : "memory");
+        }
+    }
+};
+
+template <int k> class TilesInSoftware {
+  public:
+    template <int slot> void multiply(const int8_t *a, int64_t stride, const uint8_t *b, int32_t *c) {
+        for (int row = 0; row < block_rows; ++row) {
+            for (int column = 0; column < 16; ++column) {
+                int32_t sum = 0;
+                for (int i = 0; i < k; ++i) {
+                    const auto code = static_cast<int8_t>(b[i / 4 * 64 + column * 4 + i % 4]);
+                    sum += int32_t{a[row * stride + i]} * code;
+                }
+                c[row * 16 + column] = sum;
+            }
+        }
+    }
+};
+
+} // namespace
+} // namespace quire
