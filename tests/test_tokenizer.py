@@ -159,7 +159,7 @@ def test_requests_are_checked() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"ggml.model": "bert"}, UnsupportedError, "must be one of gpt2 but is 'bert'"),
+        ({"ggml.model": "plamo2"}, UnsupportedError, "must be one of gpt2, llama, t5, bert, rwkv but is 'plamo2'"),
         ({"ggml.model": None}, LoadError, "tokenizer.ggml.model must be a string but is absent"),
         ({"ggml.pre": "superbpe"}, UnsupportedError, "one of gpt-2, .* but is 'superbpe'"),
         ({"ggml.tokens": "x"}, LoadError, "tokens must be an array of strings"),

@@ -15,7 +15,7 @@ from quire.tokenizer.pretokenizers import EXPRESSIONS
 from token_texts import random_texts
 from tokenizers import models, pre_tokenizers
 
-VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2", "starcoder", "mpt"]
+VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2", "starcoder", "mpt", "llama-spm", "phi-3", "bert-bge"]
 
 
 @cache
@@ -54,7 +54,8 @@ def test_published_ids(shared: Path, name: str) -> None:
     for text, line in zip(texts, lines, strict=True):
         ids = tokenizer.encode(text, add_special=False)
         assert ids == [int(id) for id in line.split()]
-        assert tokenizer.decode(ids) == text
+        if name != "bert-bge":  # which makes letters small and spaces few
+            assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "llama-bpe", "qwen2", "starcoder"])

@@ -2,24 +2,18 @@
 """Byte-level byte-pair encoding: see python/quire/_tokenizer/bpe.pyi."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+from texts cimport (
+    AddedToken, Control, MatchRules, PyUnicode_DecodeUTF8, Range, added_token, check_length, is_long, join_segments,
+    list_of, string_view, view_of,
+)
 
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, RequestError
-
-cdef extern from "<string_view>" namespace "std" nogil:
-    cdef cppclass string_view:
-        string_view()
-        string_view(const char *, size_t)
-        const char *data()
-        size_t size()
 
 cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
     cdef enum class Pass:
@@ -31,24 +25,9 @@ cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
         control
         user_defined
         unused
-    cdef enum class Control:
-        plain
-        parsed
     cdef enum class Stage:
         both
         second
-    cdef cppclass Range:
-        size_t begin
-        size_t end
-    cdef cppclass MatchRules:
-        Control control
-        const vector[Range] *literal
-    cdef cppclass AddedToken:
-        int32_t id
-        cbool control
-        cbool left_strip
-        cbool right_strip
-        cbool single_word
     cdef cppclass BytePairModel:
         vector[Pass] passes
         cbool ignore_merges
@@ -85,35 +64,6 @@ cdef extern from *:
         vector[int32_t] ids
         vector[Range] ranges
     Fragments fragments_of(const BytePairModel &, string_view, const MatchRules &) except +
-
-# Above this many bytes the global lock is released.
-cdef size_t long_text = 2048
-
-
-cdef string_view view_of(object text) except *:
-    """The bytes of a str or bytes object, valid while the object lives."""
-    cdef Py_ssize_t size
-    cdef const char *data
-    if isinstance(text, bytes):
-        return string_view(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    try:
-        data = PyUnicode_AsUTF8AndSize(text, &size)
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"[tokenizer] text must be Unicode but has a lone surrogate at character {error.start}"
-        ) from None
-    return string_view(data, size)
-
-
-cdef list list_of(const vector[int32_t] &ids):
-    cdef list found = PyList_New(<Py_ssize_t>ids.size())
-    cdef size_t i
-    cdef object id
-    for i in range(ids.size()):
-        id = ids[i]
-        Py_INCREF(id)  # PyList_SET_ITEM takes it
-        PyList_SET_ITEM(found, i, id)
-    return found
 
 
 cdef class BytePairEncoder:
@@ -182,7 +132,6 @@ cdef class BytePairEncoder:
 
     cdef _add_added(self, object added):
         """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""
-        cdef AddedToken token
         cdef TokenKind kind
         cdef size_t id
         rules = {rule.id: rule for rule in added}
@@ -191,12 +140,8 @@ cdef class BytePairEncoder:
             if kind == TokenKind.normal or kind == TokenKind.unused:
                 continue
             rule = rules.get(id)
-            token.id = id
-            token.control = kind != TokenKind.user_defined
-            token.left_strip = rule is not None and rule.left_strip
-            token.right_strip = rule is not None and rule.right_strip
-            token.single_word = rule is not None and rule.single_word
-            self.model.add_added_token(token, rule is not None and rule.normalized)
+            self.model.add_added_token(
+                added_token(id, kind != TokenKind.user_defined, rule), rule is not None and rule.normalized)
 
     @property
     def n_tokens(self):
@@ -212,16 +157,8 @@ cdef class BytePairEncoder:
     def encode_segments(self, segments):
         cdef string joined
         cdef vector[Range] literal
-        cdef Range part
         cdef MatchRules rules
-        cdef string_view view
-        for text, is_template in segments:
-            view = view_of(text)
-            part.begin = joined.size()
-            joined.append(view.data(), view.size())
-            part.end = joined.size()
-            if not is_template and part.end > part.begin:
-                literal.push_back(part)
+        join_segments(segments, joined, literal)
         rules.control = Control.parsed
         rules.literal = &literal
         return self._encode(string_view(joined.data(), joined.size()), rules, Stage.both)
@@ -244,9 +181,8 @@ cdef class BytePairEncoder:
 
     cdef list _encode(self, string_view view, const MatchRules &rules, Stage stage):
         cdef vector[int32_t] ids
-        if view.size() > 0x7fffffff:
-            raise RequestError(f"[tokenizer] text must be below 2 GiB but has {view.size()} bytes")
-        if view.size() > long_text:
+        check_length(view)
+        if is_long(view.size()):
             with nogil:
                 ids.reserve(view.size() // 3)
                 self.model.encode(view, rules, stage, ids)

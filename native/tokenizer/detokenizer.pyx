@@ -10,10 +10,12 @@ from quire.errors import RequestError
 cdef class Detokenizer:
     cdef list table
     cdef bytes pending
+    cdef bint strips, at_start
 
-    def __init__(self, list table not None):
+    def __init__(self, list table not None, strip_first_space=False):
         self.table = table
         self.pending = b""
+        self.strips = self.at_start = strip_first_space
 
     def push(self, id):
         cdef Py_ssize_t consumed = 0
@@ -21,6 +23,10 @@ cdef class Detokenizer:
         if not 0 <= id < len(self.table):
             raise RequestError(f"[detokenizer] a token id must be below {len(self.table)} but is {id}")
         data = self.table[id]
+        if self.at_start and data:
+            self.at_start = False
+            if data.startswith(b" "):
+                data = data[1:]
         if self.pending:
             data = self.pending + data
         text = PyUnicode_DecodeUTF8Stateful(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "replace", &consumed)
@@ -29,6 +35,7 @@ cdef class Detokenizer:
 
     def finish(self):
         data, self.pending = self.pending, b""
+        self.at_start = self.strips
         return data.decode("utf-8", "replace")
 
     @property

@@ -84,12 +84,11 @@ class Merger {
         pieces_.resize(n);
     }
 
-    // Look up the pair that begins at `at`; returns its rank.
-    uint32_t look(uint32_t at) {
+    // Look up the pair that begins at `at` and queue it.
+    void look(uint32_t at) {
         Link &link = links_[at];
         link.merge = link.next == none ? Merge{MergeIndex::no_rank, 0} : pair(at, link.next);
         if (link.merge.rank != MergeIndex::no_rank) queue_->push(link.merge.rank, at);
-        return link.merge.rank;
     }
 
     void merge_long() {
@@ -101,30 +100,24 @@ class Merger {
             links_[i].next = i + 1 == n ? none : i + 1;
             look(i);
         }
-        uint32_t rank = 0;
-        while (queue_->take_lowest(rank, places_)) {
-            for (size_t i = 0; i < places_.size(); ++i) {
-                if (links_[places_[i]].merge.rank != rank) continue; // the pair is no more
-                if (join(places_[i]) >= rank) continue;
-                // A lower rank has come up, which goes before the rest of this one.
-                while (++i < places_.size()) queue_->push(rank, places_[i]);
-            }
+        uint32_t rank = 0, place = 0;
+        while (queue_->next(rank, place)) {
+            if (links_[place].merge.rank == rank) join(place); // else the pair is no more
         }
         size_t kept = 0;
         for (uint32_t i = 0; i != none; i = links_[i].next) pieces_[kept++] = pieces_[i];
         pieces_.resize(kept);
     }
 
-    // Merge the pair at `at`; returns the lowest rank of the pairs that this makes.
-    uint32_t join(uint32_t at) {
+    // Merge the pair at `at`.
+    void join(uint32_t at) {
         Link &link = links_[at];
         pieces_[at] = link.merge.piece;
         links_[link.next].merge = {MergeIndex::no_rank, 0};
         link.next = links_[link.next].next;
         if (link.next != none) links_[link.next].previous = at;
-        const uint32_t after = look(at);
-        const uint32_t before = link.previous == none ? MergeIndex::no_rank : look(link.previous);
-        return before < after ? before : after;
+        look(at);
+        if (link.previous != none) look(link.previous);
     }
 
     struct Link {
@@ -136,7 +129,7 @@ class Merger {
     size_t n_ranks_;
     const uint32_t *byte_pieces_;
     const Joints &joints_;
-    std::vector<uint32_t> pieces_, places_, parts_;
+    std::vector<uint32_t> pieces_, parts_;
     std::vector<Link> links_;
     std::optional<RankQueue> queue_; // made for the first long word
 };

@@ -1,13 +1,15 @@
-// Places to merge, by rank: a list per rank and a bitmap of the ranks that have one.  Constant time for each place,
-// where a heap of a long run of one character would be n log n.
+// Places to merge, by rank and then from the left: a list per rank and a bitmap of the ranks that have one.  Nearly
+// constant time for each place, where a heap of a long run of one character would be n log n.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <new>
+#include <queue>
 #include <vector>
 
 namespace quire::tokenizer {
@@ -19,6 +21,65 @@ class RankQueue {
           bits_(zeros<uint64_t>(n_words_)), first_word_(n_words_) {}
 
     void push(uint32_t rank, uint32_t place) {
+        if (depth_ > 0 && rank <= runs_[depth_ - 1].rank) {
+            if (rank == runs_[depth_ - 1].rank) return runs_[depth_ - 1].late.push(place);
+            lower_ = true;
+        }
+        add_to_list(rank, place);
+    }
+
+    // The lowest rank and its leftmost place; false when there are none at all.
+    bool next(uint32_t &rank, uint32_t &place) {
+        for (;;) {
+            if (depth_ == 0 || lower_) {
+                if (!begin_run()) return false;
+            }
+            Run &run = runs_[depth_ - 1];
+            if (run.take(place)) {
+                rank = run.rank;
+                return true;
+            }
+            end_run();
+        }
+    }
+
+  private:
+    struct Entry {
+        uint32_t place, next; // next 0: the last
+    };
+    // The places of one rank while they are worked off.  Where a lower rank comes up in the middle, its run goes on top.
+    struct Run {
+        uint32_t rank = 0;
+        size_t taken = 0;
+        std::vector<uint32_t> places; // ascending
+        std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> late;
+
+        bool take(uint32_t &place) {
+            const bool listed = taken < places.size();
+            if (late.empty()) {
+                if (listed) place = places[taken++];
+                return listed;
+            }
+            if (listed && places[taken] < late.top()) {
+                place = places[taken++];
+            } else {
+                place = late.top();
+                late.pop();
+            }
+            return true;
+        }
+    };
+    struct Free {
+        void operator()(void *memory) const { std::free(memory); }
+    };
+    // The system's zero pages cost nothing until they are written: few ranks occur in one word.
+    template <class T> static std::unique_ptr<T[], Free> zeros(size_t n) {
+        auto *memory = static_cast<T *>(std::calloc(std::max<size_t>(n, 1), sizeof(T)));
+        if (memory == nullptr) throw std::bad_alloc();
+        return std::unique_ptr<T[], Free>(memory);
+    }
+
+    void add_to_list(uint32_t rank, uint32_t place) {
         uint32_t entry = free_;
         if (entry == 0) {
             entry = static_cast<uint32_t>(entries_.size());
@@ -37,35 +98,43 @@ class RankQueue {
         tails_[rank] = entry;
     }
 
-    // Take all places of the lowest rank, ascending; false when there are none at all.
-    bool take_lowest(uint32_t &rank, std::vector<uint32_t> &places) {
+    // The lowest rank that has a list; false if none has.
+    bool lowest(uint32_t &rank) {
         while (first_word_ < n_words_ && bits_[first_word_] == 0) ++first_word_;
         if (first_word_ == n_words_) return false;
         rank = static_cast<uint32_t>(first_word_ * 64 + static_cast<size_t>(std::countr_zero(bits_[first_word_])));
-        bits_[first_word_] &= bits_[first_word_] - 1;
-        places.clear();
-        for (uint32_t entry = heads_[rank]; entry != 0; entry = entries_[entry].next) {
-            places.push_back(entries_[entry].place);
-        }
-        entries_[tails_[rank]].next = free_; // used again while it is in the cache
-        free_ = heads_[rank];
-        heads_[rank] = 0;
-        if (!std::is_sorted(places.begin(), places.end())) std::sort(places.begin(), places.end());
         return true;
     }
 
-  private:
-    struct Entry {
-        uint32_t place, next; // next 0: the last
-    };
-    struct Free {
-        void operator()(void *memory) const { std::free(memory); }
-    };
-    // The system's zero pages cost nothing until they are written: few ranks occur in one word.
-    template <class T> static std::unique_ptr<T[], Free> zeros(size_t n) {
-        auto *memory = static_cast<T *>(std::calloc(std::max<size_t>(n, 1), sizeof(T)));
-        if (memory == nullptr) throw std::bad_alloc();
-        return std::unique_ptr<T[], Free>(memory);
+    template <class Sink> void take_list(uint32_t rank, Sink &&sink) {
+        bits_[rank / 64] &= ~(uint64_t{1} << rank % 64);
+        for (uint32_t entry = heads_[rank]; entry != 0; entry = entries_[entry].next) sink(entries_[entry].place);
+        entries_[tails_[rank]].next = free_; // used again while it is in the cache
+        free_ = heads_[rank];
+        heads_[rank] = 0;
+    }
+
+    bool begin_run() {
+        lower_ = false;
+        uint32_t rank = 0;
+        if (!lowest(rank)) return false;
+        if (depth_ == runs_.size()) runs_.emplace_back();
+        Run &run = runs_[depth_++];
+        run.rank = rank, run.taken = 0;
+        run.places.clear();
+        take_list(rank, [&](uint32_t place) { run.places.push_back(place); });
+        if (!std::is_sorted(run.places.begin(), run.places.end())) std::sort(run.places.begin(), run.places.end());
+        return true;
+    }
+
+    // Go back to the run below, unless a list comes before it.
+    void end_run() {
+        --depth_;
+        uint32_t rank = 0;
+        if (depth_ == 0 || !lowest(rank)) return;
+        Run &run = runs_[depth_ - 1];
+        lower_ = rank < run.rank;
+        if (rank == run.rank) take_list(rank, [&](uint32_t place) { run.late.push(place); });
     }
 
     size_t n_words_;
@@ -74,6 +143,9 @@ class RankQueue {
     uint32_t free_ = 0; // entries to use again
     size_t first_word_; // no bit is set before it
     std::vector<Entry> entries_ = std::vector<Entry>(1);
+    std::vector<Run> runs_; // the first `depth_` are in use, ranks falling
+    size_t depth_ = 0;
+    bool lower_ = false; // there is a list of a rank below the last run's
 };
 
 } // namespace quire::tokenizer

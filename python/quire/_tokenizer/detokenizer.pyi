@@ -7,8 +7,9 @@ class Detokenizer:
     decoding everything at once.
     """
 
-    def __init__(self, table: list[bytes]) -> None:
-        """``table[id]`` is what a token shows: b"" for tokens to be skipped."""
+    def __init__(self, table: list[bytes], strip_first_space: bool = False) -> None:
+        """``table[id]`` is what a token shows: b"" for tokens to be skipped.  ``strip_first_space``: a space that the
+        text begins with is left out."""
 
     def push(self, id: int) -> str:
         """The text that is complete with this token, often "" in the middle of a character.

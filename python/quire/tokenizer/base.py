@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from quire._tokenizer.bpe import BytePairEncoder
 from quire._tokenizer.detokenizer import Detokenizer
 from quire.errors import RequestError
+from quire.tokenizer.encoders import encoder_of
 from quire.tokenizer.end_of_generation import end_of_generation_ids
-from quire.tokenizer.vocabulary import Normalization, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import TokenKind, Vocabulary
 
 __all__ = ["Tokenizer"]
 
@@ -19,24 +18,17 @@ __all__ = ["Tokenizer"]
 class Tokenizer:
     """Text to token ids and back; constant once made, usable from any thread.
 
-    Four kinds of tokens: *normal* ones come from text by merging; *user-defined* ones are matched in every text as
-    they stand; *control* tokens (turn marks, end of text) are matched only where the caller says so; *unused* ones
-    never appear.  Decoding never cleans text up: ``decode(encode(text)) == text``.
+    *Normal* tokens come from text by the rules of the family, *byte* tokens where no other stands for a character;
+    *user-defined* ones are matched in every text as they stand; *control* tokens (turn marks, end of text) are matched
+    only where the caller says so; *unused* ones never appear.  Decoding never cleans text up: where the family keeps
+    text as it is (all but WordPiece, and SentencePiece's with a character map), ``decode(encode(text)) == text``.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         """Raises LoadError where the vocabulary does not fit together."""
         self.vocabulary = vocabulary
         self._kinds = vocabulary.kinds
-        self._encoder = BytePairEncoder(
-            vocabulary.texts,
-            vocabulary.kinds,
-            vocabulary.merges,
-            passes=vocabulary.pre_tokenizer.passes,
-            ignore_merges=vocabulary.pre_tokenizer.ignore_merges,
-            unknown_id=vocabulary.special_ids.get("unk"),
-            added=vocabulary.added,
-        )
+        self._encoder = encoder_of(vocabulary)
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -51,9 +43,9 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer of a checkpoint folder (``tokenizer.json``, ``tokenizer_config.json``).
+        """The tokenizer of a checkpoint folder (``tokenizer.json`` or ``tokenizer.model``, ``tokenizer_config.json``).
 
-        Raises LoadError for absent or malformed files, UnsupportedError for what is not byte-level BPE.
+        Raises LoadError for absent or malformed files, UnsupportedError naming what Quire does not have.
         """
         from quire.tokenizer.from_pretrained import read_pretrained
 
@@ -112,7 +104,7 @@ class Tokenizer:
         sequence).  ``parse_special`` turns the names of control tokens into them; without it they are plain text.
         Bytes that are no UTF-8 are encoded as they are.  Raises RequestError for a str with lone surrogates.
         """
-        ids = self._encode(text, parse_special)
+        ids = self._encoder.encode(text, parse_special)
         return self._with_special(ids) if add_special else ids
 
     def encode_batch(
@@ -133,8 +125,6 @@ class Tokenizer:
         user writes never becomes one, nor do a template's text and a user's together.
         """
         parts = [(text, is_template) for text, is_template in segments if text]
-        if self.vocabulary.normalization is Normalization.NFC:
-            parts = [(unicodedata.normalize("NFC", text), is_template) for text, is_template in parts]
         ids = self._encoder.encode_segments(parts)
         return self._with_special(ids) if add_special else ids
 
@@ -153,8 +143,9 @@ class Tokenizer:
             raise RequestError("[tokenizer] a token id must not be negative but one is") from None
 
     def detokenizer(self, skip_special: bool = True) -> Detokenizer:
-        """A fresh streaming decoder: ``push(id)`` and ``finish()``."""
-        return Detokenizer(self._shown_bytes if skip_special else self._all_bytes)
+        """A fresh streaming decoder: ``push(id)`` and ``finish()``; together they give what ``decode`` does."""
+        table = self._shown_bytes if skip_special else self._all_bytes
+        return Detokenizer(table, strip_first_space=self._encoder.strips_first_space)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that a token shows; none for a control token.  Raises RequestError for an unknown id."""
@@ -184,19 +175,6 @@ class Tokenizer:
 
     def _with_special(self, ids: list[int]) -> list[int]:
         return [*self.vocabulary.prefix_ids, *ids, *self.vocabulary.suffix_ids]
-
-    def _encode(self, text: str | bytes, parse_special: bool) -> list[int]:
-        plain = self.vocabulary.normalization is Normalization.NONE or isinstance(text, bytes)
-        if plain or unicodedata.is_normalized("NFC", str(text)):
-            return self._encoder.encode(text, parse_special)
-        # Added tokens of the first stage are found in the text as it came, everything else after normalization.
-        ids: list[int] = []
-        for part in self._encoder.split_added(str(text), parse_special):
-            if isinstance(part, int):
-                ids.append(part)
-            else:
-                ids += self._encoder.encode(unicodedata.normalize("NFC", part), parse_special, normalized=True)
-        return ids
 
     @cached_property
     def _id_of_text(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,19 +12,56 @@ from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.end_of_generation import NAMES
-from quire.tokenizer.pretokenizers import named
-from quire.tokenizer.vocabulary import SPECIAL_KEYS, TokenKind, Vocabulary
+from quire.tokenizer.pretokenizers import PreTokenizer, named
+from quire.tokenizer.vocabulary import (
+    SPECIAL_KEYS,
+    AddedTokenRule,
+    CaseRules,
+    Family,
+    SpaceRules,
+    TokenKind,
+    Vocabulary,
+)
 
 __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
 MERGES = "tokenizer.ggml.merges"
-FAMILIES = ("gpt2",)
+# Keys outside tokenizer.* that say how added tokens are matched.
+MODEL_KEYS = ("general.name", "general.architecture")
+
+
+@dataclass(frozen=True)
+class FamilyDefaults:
+    """What holds where a file does not say it."""
+
+    ids: Mapping[str, int] = field(default_factory=dict)
+    before: str = "bos"
+    after: str = "eos"
+    add_before: bool = False
+    add_after: bool = False
+    spaces: SpaceRules = field(default_factory=SpaceRules)
+
+
+FAMILIES = {
+    Family.BYTE_PAIR: FamilyDefaults(),
+    Family.SCORED_PAIR: FamilyDefaults(
+        {"bos": 1, "eos": 2, "unk": 0}, add_before=True, spaces=SpaceRules("every", write_spaces=True)
+    ),
+    Family.UNIGRAM: FamilyDefaults(
+        {"eos": 1, "unk": 2, "pad": 0}, add_after=True, spaces=SpaceRules(write_spaces=True)
+    ),
+    Family.WORD_PIECE: FamilyDefaults(
+        {"cls": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}, "cls", "sep", add_before=True, add_after=True
+    ),
+    Family.LONGEST_MATCH: FamilyDefaults(),
+}
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """The vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
     reader = Reader(os.fspath(path), load="mmap")
     keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key != MERGES]
+    keys += [key for key in MODEL_KEYS if reader.has(key)]
     metadata = {key: reader.value(key) for key in keys}
     if reader.has(MERGES) and reader.value_type(MERGES) == "string[]":
         metadata[MERGES] = PackedStrings(*reader.packed_strings(MERGES))
@@ -36,36 +74,119 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     Raises LoadError where a value is absent, of a wrong type, or does not fit the others, and UnsupportedError for a
     family or pre-tokenizer that is not known.
     """
-    family = _string(metadata, "tokenizer.ggml.model")
-    if family not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UnsupportedError(f"[tokenizer] tokenizer.ggml.model must be one of {known} but is {family!r}")
-    pre_tokenizer = named(_string(metadata, "tokenizer.ggml.pre", "default"))
+    family = _family(_string(metadata, "tokenizer.ggml.model"))
+    defaults = FAMILIES[family]
+    is_byte_pair = family is Family.BYTE_PAIR
+    pre_tokenizer = named(_string(metadata, "tokenizer.ggml.pre", "default")) if is_byte_pair else PreTokenizer(())
     texts = _strings(metadata, "tokenizer.ggml.tokens")
-    special_ids = {name: _integer(metadata, key) for name, key in SPECIAL_KEYS.items() if key in metadata}
+    special_ids = {name: id for name, id in defaults.ids.items() if id < len(texts)}
+    special_ids |= {name: _integer(metadata, key) for name, key in SPECIAL_KEYS.items() if key in metadata}
     for name, id in special_ids.items():
         if not 0 <= id < len(texts):
             raise LoadError(f"[tokenizer] {SPECIAL_KEYS[name]} must be below {len(texts)} but is {id}")
-    add_bos = _boolean(metadata, "tokenizer.ggml.add_bos_token", pre_tokenizer.add_bos)
-    add_eos = _boolean(metadata, "tokenizer.ggml.add_eos_token", False)
+    prefix_ids, suffix_ids = _around(metadata, defaults, special_ids, pre_tokenizer.add_bos)
+    kinds = _kinds(metadata, texts, family)
     prefix = "tokenizer.chat_template"
     return Vocabulary(
         texts=texts,
-        kinds=_kinds(metadata, texts),
-        merges=_strings(metadata, MERGES),
+        kinds=kinds,
+        merges=_strings(metadata, MERGES) if is_byte_pair else (),
         pre_tokenizer=pre_tokenizer,
         special_ids=special_ids,
-        prefix_ids=(special_ids["bos"],) if add_bos and "bos" in special_ids else (),
-        suffix_ids=(special_ids["eos"],) if add_eos and "eos" in special_ids else (),
+        prefix_ids=prefix_ids,
+        suffix_ids=suffix_ids,
+        added=_added_rules(metadata, texts, kinds),
         chat_templates={
             key[len(prefix) + 1 :] or "default": _string(metadata, key)
             for key in metadata
             if key == prefix or key.startswith(prefix + ".")
         },
+        family=family,
+        scores=_scores(metadata, len(texts)) if family in (Family.SCORED_PAIR, Family.UNIGRAM) else (),
+        spaces=_spaces(metadata, defaults.spaces) if family in (Family.SCORED_PAIR, Family.UNIGRAM) else SpaceRules(),
+        character_map=_bytes(metadata, "tokenizer.ggml.precompiled_charsmap"),
+        case=_case(metadata),
     )
 
 
-def _kinds(metadata: Mapping[str, object], texts: Sequence[str]) -> list[int]:
+def _family(name: str) -> Family:
+    known = {family.value: family for family in Family}
+    if name not in known:
+        raise UnsupportedError(f"[tokenizer] tokenizer.ggml.model must be one of {', '.join(known)} but is {name!r}")
+    return known[name]
+
+
+def _around(
+    metadata: Mapping[str, object], defaults: FamilyDefaults, special_ids: Mapping[str, int], pre_adds_bos: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids before and after a text."""
+    before, after = defaults.before, defaults.after
+    if before == "cls" and "tokenizer.ggml.cls_token_id" not in metadata and "bos" in special_ids:
+        before = "bos"
+    add_before = _boolean(metadata, "tokenizer.ggml.add_bos_token", defaults.add_before or pre_adds_bos)
+    key = "tokenizer.ggml.add_sep_token" if after == "sep" else "tokenizer.ggml.add_eos_token"
+    add_after = _boolean(metadata, key, defaults.add_after)
+    return (
+        (special_ids[before],) if add_before and before in special_ids else (),
+        (special_ids[after],) if add_after and after in special_ids else (),
+    )
+
+
+def _spaces(metadata: Mapping[str, object], defaults: SpaceRules) -> SpaceRules:
+    prefix = _boolean(metadata, "tokenizer.ggml.add_space_prefix", defaults.prefix != "none")
+    merge_extra = _boolean(metadata, "tokenizer.ggml.remove_extra_whitespaces", False)
+    return SpaceRules("every" if prefix else "none", merge_extra=merge_extra, write_spaces=True)
+
+
+def _case(metadata: Mapping[str, object]) -> CaseRules:
+    lowercase = _boolean(metadata, "tokenizer.ggml.normalizer.lowercase", True)
+    return CaseRules(lowercase, _boolean(metadata, "tokenizer.ggml.normalizer.strip_accents", lowercase))
+
+
+def _scores(metadata: Mapping[str, object], n: int) -> list[float]:
+    key = "tokenizer.ggml.scores"
+    values = metadata.get(key)
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
+        raise LoadError(f"[tokenizer] {key} must be an array of numbers but is {type(values).__name__}")
+    if len(values) != n:
+        raise LoadError(f"[tokenizer] {key} must have {n} entries, one per token, but has {len(values)}")
+    return values
+
+
+def _bytes(metadata: Mapping[str, object], key: str) -> bytes:
+    value = metadata.get(key, b"")
+    if isinstance(value, np.ndarray) and value.dtype in (np.int8, np.uint8):
+        return value.tobytes()
+    if not isinstance(value, bytes):
+        raise LoadError(f"[tokenizer] {key} must be an array of bytes but is {type(value).__name__}")
+    return value
+
+
+def _added_rules(
+    metadata: Mapping[str, object], texts: Sequence[str], kinds: Sequence[int]
+) -> tuple[AddedTokenRule, ...]:
+    """Stripping, which files do not hold: known by the names of models, as their publishers' files have it."""
+    name = metadata.get("general.name")
+    model = name.lower() if isinstance(name, str) else ""
+    pre, architecture = metadata.get("tokenizer.ggml.pre"), metadata.get("general.architecture")
+    if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code") or architecture in ("nomic-bert-moe", "jina-bert-v3"):
+        return tuple(AddedTokenRule(id, left_strip=True) for id, text in enumerate(texts) if text == "<mask>")
+    if "modern-bert" in model:
+        return tuple(AddedTokenRule(id, left_strip=True) for id, text in enumerate(texts) if text == "[MASK]")
+    if "phi-3" not in model and "phi3" not in model:
+        return ()
+    marked = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
+    kept = ("<unk>", "<s>", "<|endoftext|>")
+    return tuple(
+        AddedTokenRule(id, right_strip=True)
+        for id, kind in enumerate(kinds)
+        if (kind in marked or texts[id] == "</s>") and texts[id] not in kept
+    )
+
+
+def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family) -> list[int]:
     key = "tokenizer.ggml.token_type"
     values = metadata.get(key)
     if values is None:
@@ -74,8 +195,9 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str]) -> list[int]:
         raise LoadError(f"[tokenizer] {key} must be an array but is {type(values).__name__}")
     kinds: list[int] = list(values) if isinstance(values, list) else values.tolist()
     used = set(kinds)
-    for odd in used - set(TokenKind):
-        raise LoadError(f"[tokenizer] {key} must hold kinds of byte-level BPE, 1 to 5, but has {odd}")
+    allowed = set(TokenKind) - {TokenKind.BYTE} if family is Family.BYTE_PAIR else set(TokenKind)
+    for odd in used - allowed:
+        raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
     for id, kind in enumerate(kinds if TokenKind.USER_DEFINED in used else ()):
         if kind == TokenKind.USER_DEFINED and texts[id] in NAMES:

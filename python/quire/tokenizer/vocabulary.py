@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from quire.errors import LoadError
 from quire.tokenizer.pretokenizers import PreTokenizer, gguf_name
 
-__all__ = ["AddedTokenRule", "Normalization", "TokenKind", "Vocabulary"]
+__all__ = ["AddedTokenRule", "CaseRules", "Family", "Normalization", "SpaceRules", "TokenKind", "Vocabulary"]
 
 
 class TokenKind(enum.IntEnum):
@@ -20,6 +20,17 @@ class TokenKind(enum.IntEnum):
     CONTROL = 3
     USER_DEFINED = 4
     UNUSED = 5
+    BYTE = 6
+
+
+class Family(enum.Enum):
+    """How text becomes tokens, by GGUF's ``tokenizer.ggml.model``."""
+
+    BYTE_PAIR = "gpt2"
+    SCORED_PAIR = "llama"  # SentencePiece's byte-pair encoding
+    UNIGRAM = "t5"
+    WORD_PIECE = "bert"
+    LONGEST_MATCH = "rwkv"
 
 
 class Normalization(enum.Enum):
@@ -27,6 +38,29 @@ class Normalization(enum.Enum):
 
     NONE = "none"
     NFC = "nfc"
+
+
+@dataclass(frozen=True)
+class SpaceRules:
+    """What SentencePiece does to spaces, and BERT to letters, before the model sees a text.
+
+    ``prefix``: the stretches of text between added tokens that get a space before them, "none", "first" or "every";
+    ``suffix``: every stretch gets one behind it; ``merge_extra``: spaces at both ends go, and all but one of a run;
+    ``write_spaces``: a space is written U+2581.
+    """
+
+    prefix: str = "none"
+    suffix: bool = False
+    merge_extra: bool = False
+    write_spaces: bool = False
+
+
+@dataclass(frozen=True)
+class CaseRules:
+    """BERT's: whether letters become small and lose their accents."""
+
+    lowercase: bool = True
+    strip_accents: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,6 +84,7 @@ SPECIAL_KEYS = {
     "sep": "tokenizer.ggml.seperator_token_id",  # spelled so in the format
     "pad": "tokenizer.ggml.padding_token_id",
     "mask": "tokenizer.ggml.mask_token_id",
+    "cls": "tokenizer.ggml.cls_token_id",
     "fim_prefix": "tokenizer.ggml.fim_pre_token_id",
     "fim_suffix": "tokenizer.ggml.fim_suf_token_id",
     "fim_middle": "tokenizer.ggml.fim_mid_token_id",
@@ -59,25 +94,36 @@ SPECIAL_KEYS = {
 }
 
 
+NO_PRE_TOKENIZER = PreTokenizer(())
+
+
 @dataclass(frozen=True)
 class Vocabulary:
-    """A byte-level BPE vocabulary.
+    """A vocabulary and the rules that go with it.
 
-    Invariants: ``texts`` and ``kinds`` are of one length; every id in ``special_ids``, ``prefix_ids``, ``suffix_ids``
-    and ``added`` is below it.  ``texts`` are written in GPT-2's byte alphabet but for added tokens, which stand as
-    they show.
+    Invariants: ``texts``, ``kinds`` and, where the family has them, ``scores`` are of one length; every id in
+    ``special_ids``, ``prefix_ids``, ``suffix_ids`` and ``added`` is below it.  ``texts`` are written as GGUF writes
+    them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
+    that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
+    ``pre_tokenizer`` are for byte-pair encoding, ``scores``, ``spaces`` and ``character_map`` for SentencePiece's
+    models, ``case`` for WordPiece.
     """
 
     texts: Sequence[str]
     kinds: Sequence[int]
-    merges: Sequence[str]
-    pre_tokenizer: PreTokenizer
+    merges: Sequence[str] = ()
+    pre_tokenizer: PreTokenizer = NO_PRE_TOKENIZER
     special_ids: Mapping[str, int] = field(default_factory=dict)
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
     added: tuple[AddedTokenRule, ...] = ()
     normalization: Normalization = Normalization.NONE
     chat_templates: Mapping[str, str] = field(default_factory=dict)
+    family: Family = Family.BYTE_PAIR
+    scores: Sequence[float] = ()
+    spaces: SpaceRules = field(default_factory=SpaceRules)
+    character_map: bytes = b""
+    case: CaseRules = field(default_factory=CaseRules)
 
     def __post_init__(self) -> None:
         n = len(self.texts)
@@ -95,12 +141,12 @@ class Vocabulary:
         Raises UnsupportedError where GGUF has no name for the pre-tokenizer.
         """
         metadata: dict[str, object] = {
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.pre": gguf_name(self.pre_tokenizer),
+            "tokenizer.ggml.model": self.family.value,
+            "tokenizer.ggml.pre": gguf_name(self.pre_tokenizer) if self.family is Family.BYTE_PAIR else "default",
             "tokenizer.ggml.tokens": list(self.texts),
             "tokenizer.ggml.token_type": [int(kind) for kind in self.kinds],
-            "tokenizer.ggml.merges": list(self.merges),
         }
+        metadata.update(self._family_metadata())
         metadata.update((SPECIAL_KEYS[name], id) for name, id in self.special_ids.items())
         metadata["tokenizer.ggml.add_bos_token"] = "bos" in self.special_ids and self.prefix_ids == (
             self.special_ids["bos"],
@@ -112,3 +158,22 @@ class Vocabulary:
             key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
             metadata[key] = source
         return metadata
+
+    def _family_metadata(self) -> dict[str, object]:
+        if self.family is Family.BYTE_PAIR:
+            return {"tokenizer.ggml.merges": list(self.merges)}
+        if self.family is Family.WORD_PIECE:
+            return {
+                "tokenizer.ggml.normalizer.lowercase": self.case.lowercase,
+                "tokenizer.ggml.normalizer.strip_accents": self.case.strip_accents,
+            }
+        if self.family is Family.LONGEST_MATCH:
+            return {}
+        found: dict[str, object] = {
+            "tokenizer.ggml.scores": [float(score) for score in self.scores],
+            "tokenizer.ggml.add_space_prefix": self.spaces.prefix != "none",
+            "tokenizer.ggml.remove_extra_whitespaces": self.spaces.merge_extra,
+        }
+        if self.character_map:
+            found["tokenizer.ggml.precompiled_charsmap"] = self.character_map
+        return found

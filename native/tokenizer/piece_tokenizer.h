@@ -1,0 +1,71 @@
+// A tokenizer of pieces as a whole: added tokens, then normalization, then the model of the family.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "added_tokens.h"
+#include "character_map.h"
+#include "longest_match.h"
+#include "piece_model.h"
+#include "scored_merges.h"
+#include "unigram.h"
+
+namespace quire::tokenizer {
+
+enum class Family : int32_t { scored_merges, unigram, word_piece, longest_match };
+
+// Filled once (tokens in the order of their ids, `end_tokens`, added tokens), then constant: any number of threads may
+// encode.
+class PieceTokenizer {
+  public:
+    PieceTable table;
+    TextNormalizer normalizer;
+    bool drops_marks = false; // WordPiece leaves combining marks out
+
+    void end_tokens(Family family, const std::vector<float> &scores) {
+        switch (family) {
+        case Family::scored_merges: model_ = std::make_unique<ScoredMergeModel>(table, scores); break;
+        case Family::unigram: model_ = std::make_unique<UnigramModel>(table, scores); break;
+        case Family::word_piece: model_ = std::make_unique<WordPieceModel>(table, drops_marks); break;
+        case Family::longest_match: model_ = std::make_unique<LongestMatchModel>(table); break;
+        }
+        plain_ = family == Family::word_piece || family == Family::longest_match;
+    }
+
+    void add_added_token(std::string_view text, const AddedToken &token) {
+        if (!text.empty()) added_.add(text, token);
+    }
+
+    // Append the ids of `text`.
+    void encode(std::string_view text, const MatchRules &rules, std::vector<int32_t> &ids) const {
+        std::string normalized;
+        partition(
+            text, rules, [&](size_t begin, size_t end) { stretch(text, begin, end, normalized, ids); },
+            [&](int32_t id) { ids.push_back(id); });
+    }
+
+    template <class TextPiece, class Token>
+    void partition(std::string_view text, const MatchRules &rules, TextPiece &&text_piece, Token &&token) const {
+        added_.partition(text.data(), 0, text.size(), rules, text_piece, token);
+    }
+
+  private:
+    void stretch(std::string_view text, size_t begin, size_t end, std::string &normalized,
+                 std::vector<int32_t> &ids) const {
+        const std::string_view part = text.substr(begin, end - begin);
+        if (plain_) return model_->encode(part, ids);
+        normalized.clear();
+        normalizer.append(part, normalized, begin == 0);
+        model_->encode(normalized, ids);
+    }
+
+    std::unique_ptr<PieceModel> model_;
+    AddedTokens added_;
+    bool plain_ = false;
+};
+
+} // namespace quire::tokenizer

@@ -1,0 +1,97 @@
+# What the tokenizers' modules share: views of texts, rules of matching, lists of ids.
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t
+from libcpp cimport bool as cbool
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from quire.errors import RequestError
+
+cdef extern from "<string_view>" namespace "std" nogil:
+    cdef cppclass string_view:
+        string_view()
+        string_view(const char *, size_t)
+        const char *data()
+        size_t size()
+
+cdef extern from "added_tokens.h" namespace "quire::tokenizer" nogil:
+    cdef enum class Control:
+        plain
+        parsed
+    cdef cppclass Range:
+        size_t begin
+        size_t end
+    cdef cppclass MatchRules:
+        Control control
+        const vector[Range] *literal
+    cdef cppclass AddedToken:
+        int32_t id
+        cbool control
+        cbool left_strip
+        cbool right_strip
+        cbool single_word
+
+# Above this many bytes the global lock is released.
+cdef inline cbool is_long(size_t n_bytes) noexcept nogil:
+    return n_bytes > 2048
+
+
+cdef inline string_view view_of(object text) except *:
+    """The bytes of a str or bytes object, valid while the object lives."""
+    cdef Py_ssize_t size
+    cdef const char *data
+    if isinstance(text, bytes):
+        return string_view(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    try:
+        data = PyUnicode_AsUTF8AndSize(text, &size)
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"[tokenizer] text must be Unicode but has a lone surrogate at character {error.start}"
+        ) from None
+    return string_view(data, size)
+
+
+cdef inline list list_of(const vector[int32_t] &ids):
+    cdef list found = PyList_New(<Py_ssize_t>ids.size())
+    cdef size_t i
+    cdef object id
+    for i in range(ids.size()):
+        id = ids[i]
+        Py_INCREF(id)  # PyList_SET_ITEM takes it
+        PyList_SET_ITEM(found, i, id)
+    return found
+
+
+cdef inline int check_length(string_view view) except -1:
+    if view.size() > 0x7fffffff:
+        raise RequestError(f"[tokenizer] text must be below 2 GiB but has {view.size()} bytes")
+    return 0
+
+
+cdef inline int join_segments(object segments, string &joined, vector[Range] &literal) except -1:
+    """The text of (text, is_template) pairs and where it is no template's."""
+    cdef Range part
+    cdef string_view view
+    for text, is_template in segments:
+        view = view_of(text)
+        part.begin = joined.size()
+        joined.append(view.data(), view.size())
+        part.end = joined.size()
+        if not is_template and part.end > part.begin:
+            literal.push_back(part)
+    return 0
+
+
+cdef inline AddedToken added_token(size_t id, cbool control, object rule):
+    """How a token is matched; `rule` says it where that is not plain."""
+    cdef AddedToken token
+    token.id = <int32_t>id
+    token.control = control
+    token.left_strip = rule is not None and rule.left_strip
+    token.right_strip = rule is not None and rule.right_strip
+    token.single_word = rule is not None and rule.single_word
+    return token

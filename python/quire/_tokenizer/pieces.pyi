@@ -1,0 +1,60 @@
+"""Tokenizers of pieces of text: SentencePiece's byte-pair encoding and unigram model, WordPiece, longest match."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from .bpe import AddedRule
+
+FAMILIES: dict[str, int]
+"""GGUF's names of the families: llama, t5, bert, rwkv."""
+PREFIXES: dict[str, int]
+"""Which stretches of text between added tokens get a space before them: none, first, every."""
+
+class SpaceRules(Protocol):
+    """What is done to spaces before the model sees a text (SentencePiece's normalizer)."""
+
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def suffix(self) -> bool: ...
+    @property
+    def merge_extra(self) -> bool: ...
+    @property
+    def write_spaces(self) -> bool: ...
+
+class PieceEncoder:
+    """Added tokens, normalization, model.
+
+    Constant once made: any number of threads may use it; long texts are encoded without the global lock.  Time is
+    linear in the text (times the longest token, 1024 bytes at most).
+    """
+
+    def __init__(
+        self,
+        family: str,
+        matched: Sequence[str | bytes],
+        kinds: Sequence[int],
+        scores: Sequence[float],
+        *,
+        texts: Sequence[str],
+        spaces: SpaceRules,
+        character_map: bytes = b"",
+        unknown_id: int | None = None,
+        added: Iterable[AddedRule] = (),
+        drops_marks: bool = False,
+    ) -> None:
+        """``matched[id]`` is what a token stands for in normalized text, ``texts[id]`` how control and user-defined
+        tokens are found in text as it came, ``kinds`` by GGUF's numbers, ``scores`` by token (logarithms).
+
+        Raises LoadError where entries do not fit together.
+        """
+
+    def encode(self, text: str | bytes, parse_control: bool = False) -> list[int]:
+        """Ids of ``text``.  Bytes need not be UTF-8.  Raises RequestError for a str with lone surrogates."""
+
+    def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
+        """Ids of the joined text of (text, is_template) pairs; a control token is matched only where it lies in
+        template text from end to end."""
+
+    def split_added(self, segments: Iterable[tuple[str, bool]], parse_control: bool = False) -> list[str | int]:
+        """Pieces of the joined text and the ids of the added tokens between them."""

@@ -1,0 +1,225 @@
+"""The native encoder of each family behind one face: text, segments and bytes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from quire._tokenizer.bpe import BytePairEncoder
+from quire._tokenizer.pieces import PieceEncoder
+from quire.errors import LoadError, RequestError
+from quire.tokenizer.vocabulary import Family, Normalization, TokenKind, Vocabulary
+
+__all__ = ["Encoder", "encoder_of"]
+
+WRITTEN_SPACE = "\u2581"
+
+
+class Encoder(Protocol):
+    """Text to ids and ids to bytes, without the tokens that go around a text."""
+
+    strips_first_space: bool
+    """Whether decoding takes away the space that encoding put before the text."""
+
+    def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        """The ids of a text.  Raises RequestError for a str with lone surrogates."""
+        ...
+
+    def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of (text, is_template) pairs, joined; control tokens in template text alone."""
+        ...
+
+    def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
+        """The bytes of ids.  Raises RequestError for an id outside the vocabulary."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token stands for; a control token's name."""
+        ...
+
+
+def encoder_of(vocabulary: Vocabulary) -> Encoder:
+    """The encoder of a vocabulary's family.  Raises LoadError where the vocabulary does not fit together."""
+    if vocabulary.family is Family.BYTE_PAIR:
+        return BytePairs(vocabulary)
+    return WordPieces(vocabulary) if vocabulary.family is Family.WORD_PIECE else Pieces(vocabulary)
+
+
+class BytePairs:
+    """Byte-level byte-pair encoding, with NFC before it where the vocabulary has that."""
+
+    strips_first_space = False
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._is_nfc = vocabulary.normalization is Normalization.NFC
+        self._native = BytePairEncoder(
+            vocabulary.texts,
+            vocabulary.kinds,
+            vocabulary.merges,
+            passes=vocabulary.pre_tokenizer.passes,
+            ignore_merges=vocabulary.pre_tokenizer.ignore_merges,
+            unknown_id=vocabulary.special_ids.get("unk"),
+            added=vocabulary.added,
+        )
+
+    def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        """Added tokens of the first stage are found in the text as it came, everything else after normalization."""
+        if not self._is_nfc or isinstance(text, bytes) or unicodedata.is_normalized("NFC", text):
+            return self._native.encode(text, parse_special)
+        ids: list[int] = []
+        for part in self._native.split_added(text, parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._native.encode(unicodedata.normalize("NFC", part), parse_special, normalized=True)
+        return ids
+
+    def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """Each part is normalized by itself."""
+        if self._is_nfc:
+            parts = [(unicodedata.normalize("NFC", text), is_template) for text, is_template in parts]
+        return self._native.encode_segments(parts)
+
+    def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
+        """The bytes of ids."""
+        return self._native.decode(ids, skip_special)
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token stands for."""
+        return self._native.token_bytes(id)
+
+
+class Pieces:
+    """SentencePiece's families and RWKV's."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        family = vocabulary.family
+        has_scores = family in (Family.SCORED_PAIR, Family.UNIGRAM)
+        self.strips_first_space = vocabulary.spaces.prefix != "none" or family is Family.WORD_PIECE
+        self._native = PieceEncoder(
+            family.value,
+            self._matched(),
+            vocabulary.kinds,
+            vocabulary.scores if has_scores else [0.0] * len(vocabulary.texts),
+            texts=vocabulary.texts,
+            spaces=vocabulary.spaces,
+            character_map=vocabulary.character_map,
+            unknown_id=vocabulary.special_ids.get("unk"),
+            added=vocabulary.added,
+            drops_marks=family is Family.WORD_PIECE and vocabulary.case.strip_accents,
+        )
+
+    def _matched(self) -> Sequence[str | bytes]:
+        vocabulary = self._vocabulary
+        if vocabulary.family is Family.LONGEST_MATCH:
+            return [
+                unescaped(text) if kind == TokenKind.NORMAL else text
+                for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
+            ]
+        if not vocabulary.spaces.write_spaces or TokenKind.USER_DEFINED not in set(vocabulary.kinds):
+            return vocabulary.texts
+        return [
+            text.replace(" ", WRITTEN_SPACE) if kind == TokenKind.USER_DEFINED else text
+            for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
+        ]
+
+    def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        """The ids of a text."""
+        return self._native.encode(text, parse_special)
+
+    def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of the joined text."""
+        return self._native.encode_segments(parts)
+
+    def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
+        """The bytes of ids, without the space that encoding put in front."""
+        table = self._shown
+        skipped = self._special if skip_special else frozenset[int]()
+        parts = []
+        for id in ids:
+            if not 0 <= id < len(table):
+                raise RequestError(f"[tokenizer] a token id must be 0 to {len(table) - 1} but is {id}")
+            if id not in skipped:
+                parts.append(table[id])
+        data = b"".join(parts)
+        return data[1:] if self.strips_first_space and data.startswith(b" ") else data
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token stands for, with its spaces."""
+        return self._shown[id]
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        marked = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+        return frozenset(id for id, kind in enumerate(self._vocabulary.kinds) if kind in marked)
+
+    @cached_property
+    def _shown(self) -> list[bytes]:
+        vocabulary = self._vocabulary
+        if vocabulary.family is Family.LONGEST_MATCH:
+            return [text if isinstance(text, bytes) else text.encode() for text in self._matched()]
+        table = []
+        for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True):
+            if kind == TokenKind.BYTE:
+                table.append(bytes([int(text[3:5], 16)]))
+            elif kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
+                table.append(text.encode())
+            else:
+                table.append(text.replace(WRITTEN_SPACE, " ").encode())
+        return table
+
+
+class WordPieces(Pieces):
+    """BERT's: letters become small and lose their accents before words are looked up."""
+
+    def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        """The ids of a text; bytes that are no UTF-8 are left out."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        return self._normalized(self._native.split_added([(text, True)], parse_special))
+
+    def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of the joined text."""
+        return self._normalized(self._native.split_added(parts, True))
+
+    def _normalized(self, parts: Iterable[str | int]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._native.encode(self._cased(part).encode("utf-8"))
+        return ids
+
+    def _cased(self, text: str) -> str:
+        case = self._vocabulary.case
+        if case.strip_accents and not text.isascii():
+            text = unicodedata.normalize("NFD", text)
+        # BERT's lower case looks at one character at a time: no final sigma.
+        return text.replace("Σ", "σ").lower() if case.lowercase else text
+
+
+SIMPLE_ESCAPES = {"t": b"\t", "n": b"\n", "r": b"\r"}
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes of a token as RWKV's GGUF files write it.  Raises LoadError for an unfinished escape."""
+    out = bytearray()
+    at = 0
+    while (slash := text.find("\\", at)) >= 0:
+        out += text[at:slash].encode()
+        kind, digits = text[slash + 1 : slash + 2], text[slash + 2 : slash + 4]
+        at = slash + 2
+        if kind == "x":
+            if len(digits) != 2 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+                raise LoadError(f"[tokenizer] \\x must stand before two hexadecimal digits but the token is {text!r}")
+            out.append(int(digits, 16))
+            at += 2
+        elif not kind:
+            raise LoadError(f"[tokenizer] a backslash must stand before a character but ends the token {text!r}")
+        else:
+            out += SIMPLE_ESCAPES.get(kind) or kind.encode()
+    return bytes(out + text[at:].encode())
