@@ -1,0 +1,102 @@
+"""``quire serve``: a model behind HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .model_options import ModelOptions, model_options
+from .text import note
+
+if TYPE_CHECKING:
+    from ..server.settings import Settings
+
+__all__ = ["command"]
+
+
+@click.command("serve", short_help="Serve a model over HTTP.")
+@click.argument("model_path", metavar="[MODEL]", required=False)
+@model_options()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N", help="0: any free one."
+)
+@click.option("--insecure", is_flag=True, help="Allow a public address without an API key.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="API keys, one a line; every route but /health then asks for one.",
+)
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
+@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
+@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="A further name of the model.")
+@click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
+@click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
+@click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
+@click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
+@click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [33554432].")
+@click.option("--request-timeout", "request_timeout_s", type=float, metavar="S", help="Until the last token [600].")
+@click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
+@click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
+@click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
+@click.option(
+    "--policy",
+    type=click.Choice(["fifo", "shortest-first", "priority", "dynamic"]),
+    default="dynamic",
+    show_default=True,
+    help="Who runs first; dynamic: by age, length and priority, fair among keys.",
+)
+@click.option("--max-sequences", type=click.IntRange(1, 4096), default=32, show_default=True, help="In a batch.")
+@click.option("--cache-blocks", type=click.IntRange(2), metavar="N", help="Of 32 tokens [two contexts' worth].")
+def command(**options: Any) -> None:
+    """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.
+
+    Without MODEL it is the small one in the package.  The address is this machine's own; a public one needs API keys.
+    SIGTERM lets answers end, then exits.
+    """
+    from ..server.listener import serve
+    from ..server.service import open_service
+
+    model: ModelOptions = options.pop("model")
+    path = options.pop("model_path")
+    if path is not None and model.path is not None:
+        raise click.UsageError("MODEL is given twice: as an argument and by -m")
+    path = path or model.path
+    if path is None:
+        note("no model given: using the small one in the package")
+    engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks")}
+    serve(open_service(_settings(options), path, _engine_config(model, engine)), note)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from ..server.settings import Settings, read_keys
+
+    key_file = options.pop("api_key_file")
+    values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
+    values["access_log"] = not options["no_access_log"]
+    if key_file is not None:
+        values["api_keys"] = read_keys(key_file)
+    assert set(values) <= {entry.name for entry in fields(Settings)}
+    return Settings(**values)
+
+
+def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any]:
+    """Fields of ``EngineConfig``."""
+    config = {
+        "device": model.device_name(),
+        "n_ctx": model.n_ctx,
+        "threads": model.threads,
+        "cpu_mask": model.cpu_mask,
+        "kv_dtype": model.kv_dtype,
+        "kernels": model.kernels,
+        "isa": model.isa,
+        "load": model.load,
+        "policy": engine["policy"],
+        "max_sequences": engine["max_sequences"],
+        "n_blocks": engine["cache_blocks"],
+    }
+    return {name: value for name, value in config.items() if value is not None}

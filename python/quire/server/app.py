@@ -1,0 +1,46 @@
+"""The server's routes, as data, and the ASGI application that they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route as HttpRoute
+from starlette.routing import Router
+
+from .calls import Endpoint, Route
+from .failures import ApiError, Dialect
+from .gate import Gate
+from .routes import models, openai_chat, openai_completions, own, tokens
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from .service import Service
+
+__all__ = ["ROUTES", "build_app"]
+
+_CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
+
+ROUTES = (
+    Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
+    Route("POST", "/v1/completions", openai_completions.complete, "Complete prompts", _COMPLETION),
+    Route("GET", "/v1/models", models.list_models, "List the models"),
+    Route("GET", "/v1/models/{model}", models.show_model, "Show one model"),
+    Route("GET", "/health", own.health, "Whether requests would be answered"),
+    Route("GET", "/v1/health", own.health, "Whether requests would be answered"),
+    Route("GET", "/v1/status", own.status, "What the server does right now"),
+    Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
+    Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
+    Route("POST", "/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, Dialect.LLAMA_CPP),
+    Route("POST", "/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, Dialect.LLAMA_CPP),
+)
+
+
+def build_app(service: Service) -> ASGIApp:
+    """The application, for a service that somebody else starts and stops."""
+    routes = [HttpRoute(row.path, Endpoint(row, service), methods=[row.method]) for row in ROUTES]
+    return Gate(Router(routes, redirect_slashes=False, default=_not_found), service)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ApiError(404, "no_such_route", f"the path must be a route's but {scope['path']!r:.80} is not")

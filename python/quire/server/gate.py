@@ -1,0 +1,192 @@
+"""What every request passes before a route sees it: names, keys, origins, a request id, and the line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+
+from ..errors import QuireError
+from .calls import Caller, Reply, refusal
+from .failures import ApiError, Dialect, of_quire
+from .settings import is_loopback
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from .service import Service
+
+__all__ = ["Gate"]
+
+OPEN_PATHS = frozenset({"/health"})
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_log = logging.getLogger("quire.server")
+
+
+class Gate:
+    """The outermost ASGI application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        settings = service.settings
+        self._app = app
+        self._service = service
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._hosts = {*_LOOPBACK_NAMES, *settings.allowed_hosts} if is_loopback(settings.host) else None
+        self._origins = frozenset(settings.cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_s = time.monotonic()
+        headers = dict(scope["headers"])
+        scope["quire.request_id"] = _request_id(headers)
+        scope["quire.dialect"] = Dialect.OPENAI
+        scope["quire.headers"] = [(b"x-request-id", scope["quire.request_id"].encode())]
+        scope["app"] = self._app  # without one the router answers by itself
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                scope["quire.status"] = message["status"]
+            await send(message)
+
+        try:
+            await self._admit(scope, headers, receive, sending)
+        except (ApiError, QuireError) as error:
+            failure = error if isinstance(error, ApiError) else of_quire(error)
+            await self._refuse(failure, scope, sending, begun)
+        except HTTPException as error:  # the router's, for a route without this method
+            text = f"the method must be one of the route's but is {scope['method']!r:.40}"
+            await self._refuse(ApiError(error.status_code, "method_not_allowed", text), scope, sending, begun)
+        except asyncio.CancelledError:
+            scope["quire.status"] = 499
+        except Exception as error:
+            _log.exception("[server] a request must be answered but %s", type(error).__name__)
+            text = "the server failed: its log has more"
+            await self._refuse(ApiError(500, "internal_error", text), scope, sending, begun)
+        finally:
+            self._note(scope, time.monotonic() - started_s)
+
+    async def _admit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        self._check_host(headers)
+        if (origin := headers.get(b"origin")) is not None:
+            self._check_origin(origin, headers.get(b"host", b""), scope)
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await _send_reply(Reply(b"", 204), scope, send)
+                return
+        scope["quire.caller"] = self._caller(scope, headers)
+        if self._service.draining and scope["method"] == "POST":
+            raise ApiError(503, "shutting_down", "the server must take requests but stops", retry_after_s=5)
+        await self._app(scope, receive, send)
+
+    async def _refuse(self, error: ApiError, scope: Scope, send: Send, begun: bool) -> None:
+        self._service.metrics.error(error.code)
+        scope["quire.code"] = error.code
+        if not begun:
+            await _send_reply(refusal(error, scope["quire.dialect"]), scope, send)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """A page of another site that has its name resolve to this address comes with that name."""
+        if self._hosts is None:
+            return
+        name = headers.get(b"host", b"").decode("latin-1").lower()
+        name = name[1 : name.find("]")] if name.startswith("[") else name.rpartition(":")[0] or name
+        if name not in self._hosts:
+            raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
+
+    def _check_origin(self, origin: bytes, host: bytes, scope: Scope) -> None:
+        """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
+        text = origin.decode("latin-1")
+        if text in self._origins:
+            scope["quire.headers"] += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
+                (b"access-control-allow-methods", b"GET, POST"),
+                (b"vary", b"origin"),
+            ]
+        elif text.partition("://")[2].encode("latin-1") != host and scope["method"] != "GET":
+            raise ApiError(403, "origin_not_allowed", "the Origin must be this server or one that is named but is not")
+
+    def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        if not self._keys:
+            return Caller()
+        given = _given_key(headers)
+        if given is not None:
+            digest = hashlib.sha256(given).digest()
+            # Every key is compared, whichever fits.
+            fits = [hmac.compare_digest(digest, known) for known in self._keys]
+            if any(fits):
+                name = f"key-{digest.hex()[:8]}"
+                return Caller(name, digest)
+        if scope["path"] in OPEN_PATHS:
+            return Caller()
+        if scope["path"] == "/":  # browsers then ask for it: any name, the key as the password
+            scope["quire.headers"].append((b"www-authenticate", b'Basic realm="quire"'))
+        raise ApiError(401, "invalid_api_key", "an API key must be given that the server knows but is not")
+
+    def _note(self, scope: Scope, elapsed_s: float) -> None:
+        status = scope.get("quire.status", 500)
+        self._service.metrics.request(status)
+        if not self._service.settings.access_log:
+            return
+        client = scope.get("client")
+        entry = {
+            "time": round(time.time(), 3),
+            "request": scope["quire.request_id"],
+            "client": client[0] if client else None,
+            "caller": scope["quire.caller"].name if "quire.caller" in scope else None,
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(elapsed_s, 4),
+        }
+        if "quire.code" in scope:
+            entry["code"] = scope["quire.code"]
+        if "quire.usage" in scope:
+            entry.update(scope["quire.usage"])
+        # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
+        sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
+
+
+async def _send_reply(reply: Reply, scope: Scope, send: Send) -> None:
+    length = str(len(reply.content)).encode()
+    own = [(b"content-type", reply.media_type), (b"content-length", length)]
+    headers = [*own, *scope["quire.headers"], *reply.headers]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.content})
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """The client's, where it is one; it goes into logs and headers and is never a key of anything."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if _REQUEST_ID.fullmatch(given) else f"req-{os.urandom(12).hex()}"
+
+
+def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
+    """The key of a request, in one of the places where clients put it."""
+    if (key := headers.get(b"x-api-key")) is not None:
+        return key
+    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
+    if kind.lower() == b"bearer":
+        return value
+    if kind.lower() == b"basic":
+        try:
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return None

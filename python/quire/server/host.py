@@ -1,0 +1,301 @@
+"""The engine's side of the messages: takes work, runs it on a model, sends what comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..engine.chat import ChatCollector, ChatOptions
+from ..engine.engine import EngineRequest, Failure
+from ..engine.front_end import FrontEnd, collector_of
+from ..engine.prompts import RequestOptions
+from ..errors import InternalError, QuireError, RequestError
+from . import protocol as wire
+from .params import params_of, set_fields
+
+if TYPE_CHECKING:
+    from .._native.engine import Event, SampledToken
+
+__all__ = ["Emit", "Host"]
+
+Emit = Callable[[Sequence[wire.FromEngine]], None]
+_PREPARING_THREADS = 2
+
+
+@dataclass
+class _Running:
+    """A request on its way: being prepared (``native_id`` None) or in the decoder."""
+
+    native_id: int | None = None
+    cancelled: bool = False
+
+
+class Host(FrontEnd):
+    """A model behind messages.  Thread-safe; ``emit`` is called on threads of the host's own and must be quick.
+
+    Texts are tokenized and templates rendered on a few threads, so that one long prompt does not hold up the others'
+    cancellation.  Each request ends with a ``Finished`` for each of its choices, an ``Answer`` or one ``Failed``, but
+    for those that are cancelled, of which nothing more is heard.
+    """
+
+    def __init__(self, opened: wire.Open, emit: Emit) -> None:
+        super().__init__(opened.path, **opened.config)
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._running: dict[int, _Running] = {}
+        self._preparing = ThreadPoolExecutor(_PREPARING_THREADS, thread_name_prefix="quire-prepare")
+        shown = self.tokenizer.all_token_bytes()
+        self._shown = shown + [b""] * (self.n_vocab - len(shown))
+        self._verbs: dict[str, Callable[..., object]] = {
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "render": self._render,
+            "count": self._count,
+        }
+
+    def info(self) -> wire.ModelInfo:
+        """What the listener is told of the model."""
+        tokenizer = self.tokenizer
+        texts = tokenizer.special_texts
+        return wire.ModelInfo(
+            name=self.model_name,
+            architecture=self.architecture,
+            n_ctx=self.n_ctx,
+            n_vocab=self.n_vocab,
+            n_usable_blocks=self.stats().n_usable_blocks,
+            max_sequences=self.config.max_sequences,
+            advised=set_fields(self.advised_sampling),
+            chat_template=tokenizer.chat_template,
+            bos=texts.get("bos_token", ""),
+            eos=texts.get("eos_token", ""),
+        )
+
+    def beat(self) -> wire.Beat:
+        """The figures as of now.  The number of steps is read from the decoder itself, so it tells of life."""
+        stats = self.stats()
+        rss, anonymous = _memory_bytes()
+        return wire.Beat(
+            n_steps=stats.n_steps,
+            n_waiting=stats.n_waiting,
+            n_running=stats.n_running,
+            n_requests=stats.n_requests,
+            n_computed_tokens=stats.n_computed_tokens,
+            n_generated_tokens=stats.n_generated_tokens,
+            n_prefix_hit_tokens=stats.n_prefix_hit_tokens,
+            n_preemptions=stats.n_preemptions,
+            n_usable_blocks=stats.n_usable_blocks,
+            n_free_blocks=stats.n_free_blocks,
+            n_published_blocks=stats.n_published_blocks,
+            n_evictions=stats.n_evictions,
+            n_failed_checks=stats.n_failed_checks,
+            rss_bytes=rss,
+            anonymous_bytes=anonymous,
+        )
+
+    def handle(self, message: wire.ToEngine) -> None:
+        """Take a message.  Returns at once."""
+        if isinstance(message, wire.Cancel):
+            self._cancel(message.id)
+        elif isinstance(message, wire.Generate | wire.Chat | wire.Ask):
+            with self._lock:
+                self._running[message.id] = _Running()
+            self._preparing.submit(self._prepare, message)
+        else:
+            raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
+
+    def close(self) -> None:
+        """Stop the model and give its memory back; requests under way end as failed."""
+        self._preparing.shutdown(wait=True, cancel_futures=True)
+        self._close_engine()
+
+    def _cancel(self, id_: int) -> None:
+        with self._lock:
+            running = self._running.pop(id_, None)
+            if running is None:
+                return
+            running.cancelled = True
+            native_id = running.native_id
+        if native_id is not None:
+            self._engine.cancel(native_id)
+
+    def _prepare(self, message: wire.Work) -> None:
+        with self._lock:
+            running = self._running.get(message.id)
+        if running is None:
+            return
+        try:
+            if isinstance(message, wire.Ask):
+                answer = wire.Answer(message.id, self._verbs[message.verb](**message.values))
+                self._end(message.id, [answer])
+            else:
+                self._submit(message, running)
+        except QuireError as error:
+            self._end(message.id, [wire.Failed(message.id, type(error).__name__, str(error))])
+        except Exception as error:
+            text = f"[host] a request must be prepared or refused but {type(error).__name__}: {error}"
+            self._end(message.id, [wire.Failed(message.id, "InternalError", text[:500])])
+
+    def _end(self, id_: int, messages: Sequence[wire.FromEngine]) -> None:
+        """The last that is heard of a request, unless it was cancelled."""
+        with self._lock:
+            if self._running.pop(id_, None) is None:
+                return
+        self._emit(messages)
+
+    def _submit(self, message: wire.Generate | wire.Chat, running: _Running) -> None:
+        treatment = message.treatment
+        options = RequestOptions(salt=treatment.salt, priority=treatment.priority, key=treatment.key)
+        params = params_of(message.params)
+        answer: _Answering
+        if isinstance(message, wire.Chat):
+            chat = self._prompts.chat_request(message.messages, params, options, ChatOptions(**message.options))
+            request = chat.engine
+            answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
+        else:
+            request = self._prompts.request(message.prompt, params, options)
+            answer = _Answering(self, message.id, request, None)
+        wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
+        native_id = self._engine.submit(request, answer.deliver)
+        answer.announce(request.token_ids if wants_ids else None)
+        with self._lock:
+            running.native_id = native_id
+            cancelled = running.cancelled
+        if cancelled:
+            self._engine.cancel(native_id)
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
+        ids = self.tokenizer.encode(text, add_special, parse_special)
+        if not pieces:
+            return {"tokens": ids}
+        return {"tokens": ids, "pieces": [self.tokenizer.decode_bytes([id_], False) for id_ in ids]}
+
+    def _detokenize(self, tokens: list[int], pieces: bool) -> object:
+        self._check_ids(tokens)
+        answer: dict[str, object] = {"text": self.tokenizer.decode(tokens, skip_special=False)}
+        if pieces:
+            answer["pieces"] = [self.tokenizer.decode_bytes([id_], False) for id_ in tokens]
+        return answer
+
+    def _check_ids(self, tokens: list[int]) -> None:
+        n_vocab = self.tokenizer.n_vocab
+        for id_ in tokens:
+            if not 0 <= id_ < n_vocab:
+                raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
+
+    def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
+        chat = self._prompts.chat_request(messages, None, RequestOptions(), ChatOptions(**options))
+        return {"prompt": chat.prompt}
+
+    def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
+        chat = self._prompts.chat_request(messages, None, RequestOptions(), ChatOptions(**options))
+        return {"n_tokens": len(chat.engine.token_ids)}
+
+    def _shown_logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
+        shown = self._shown
+        return [
+            wire.Logprob(token.id, shown[token.id], token.logprob, [(id_, shown[id_], p) for id_, p in token.top])
+            for token in tokens
+        ]
+
+
+class _Answering:
+    """Turns the events of one request to messages."""
+
+    def __init__(self, host: Host, id_: int, request: EngineRequest, chat: ChatCollector | None) -> None:
+        self._host = host
+        self._id = id_
+        self._n_unfinished = request.n
+        self._n_prompt_tokens = len(request.token_ids)
+        self._chat = chat
+        self._reasons: dict[int, str | None] = {}
+        params = request.params
+        assert params is not None
+        self._logprobs = params.logprobs is not None
+        # The first tokens may come before the thread that handed the request in has said that it did.
+        self._lock = threading.Lock()
+        self._early: list[Event | Failure] | None = []
+
+    def announce(self, prompt_ids: list[int] | None) -> None:
+        """Say that the request was taken, and send what came meanwhile."""
+        with self._lock:
+            early, self._early = self._early, None
+            self._host._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids)])
+            if early:
+                self._send(early)
+
+    def deliver(self, items: Sequence[Event | Failure]) -> None:
+        """Take what the engine has for the request."""
+        with self._lock:
+            if self._early is not None:
+                self._early += items
+            else:
+                self._send(items)
+
+    def _send(self, items: Sequence[Event | Failure]) -> None:
+        messages: list[wire.FromEngine] = []
+        host = self._host
+        for item in items:
+            if isinstance(item, Failure):
+                host._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
+                return
+            if (delta := self._delta(item)) is not None:
+                messages.append(delta)
+            if item.kind == "finish":
+                self._n_unfinished -= 1
+                messages.append(self._finished(item))
+        if self._n_unfinished == 0:
+            host._end(self._id, messages)
+        elif messages and self._id in host._running:
+            host._emit(messages)
+
+    def _delta(self, event: Event) -> wire.Delta | None:
+        host = self._host
+        logprobs = host._shown_logprobs(event.logprobs) if self._logprobs else []
+        prompt_logprobs = host._shown_logprobs(event.prompt_logprobs) if event.prompt_logprobs else []
+        token_ids = list(event.token_ids)
+        if self._chat is None:
+            if not token_ids and not event.text:
+                return None
+            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs, prompt_logprobs)
+        delta = self._chat.add(event)
+        self._reasons[event.choice] = delta.finish_reason
+        if not token_ids and not delta.content and not delta.reasoning_content and not delta.tool_calls:
+            return None
+        calls = [wire.CallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
+        return wire.Delta(
+            self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs, prompt_logprobs
+        )
+
+    def _finished(self, event: Event) -> wire.Finished:
+        reason = event.finish_reason if self._chat is None else self._reasons[event.choice]
+        assert reason is not None
+        times = event.timings
+        return wire.Finished(
+            id=self._id,
+            choice=event.choice,
+            reason=reason,
+            stop_reason=event.stop_reason,
+            n_prompt_tokens=event.n_prompt_tokens,
+            n_cached_tokens=event.n_cached_tokens,
+            n_generated_tokens=event.n_generated_tokens,
+            queue_s=times.queue_s,
+            prefill_s=times.prefill_s,
+            decode_s=times.decode_s,
+        )
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """Resident and anonymous bytes of this process, where the system tells; else zeros."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            found = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return 0, 0
+    return _kib(found, "VmRSS"), _kib(found, "RssAnon")
+
+
+def _kib(found: dict[str, str], name: str) -> int:
+    return int(found.get(name, "0 kB").split()[0]) * 1024

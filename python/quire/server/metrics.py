@@ -1,0 +1,115 @@
+"""Figures for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from .protocol import Finished
+    from .service import Service
+
+__all__ = ["Metrics"]
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TOKENS = tuple(float(2**i) for i in range(0, 18))
+_TOTALS = {
+    "steps": ("n_steps", "Steps of the model."),
+    "computed_tokens": ("n_computed_tokens", "Tokens that ran through the model."),
+    "decoded_tokens": ("n_generated_tokens", "Tokens that were drawn."),
+    "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens that were found in the cache."),
+    "preemptions": ("n_preemptions", "Sequences that gave their blocks to others and ran again."),
+    "cache_evictions": ("n_evictions", "Cached blocks that were overwritten."),
+    "failed_checks": ("n_failed_checks", "Times that the invariants of the cache did not hold."),
+}
+_GAUGES = {
+    "waiting": ("n_waiting", "Requests that wait for a place in the batch."),
+    "running": ("n_running", "Sequences in the batch."),
+    "cache_blocks": ("n_usable_blocks", "Blocks of the cache."),
+    "cache_blocks_free": ("n_free_blocks", "Blocks that no sequence holds."),
+    "cache_blocks_published": ("n_published_blocks", "Blocks that can be found by their contents."),
+    "worker_resident_bytes": ("rss_bytes", "Resident memory of the process that holds the model."),
+    "worker_anonymous_bytes": ("anonymous_bytes", "Its memory that no file backs."),
+}
+
+
+class Metrics:
+    """Counters and histograms of requests; the engines' figures are read when asked for."""
+
+    def __init__(self, service: Service) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._service = service
+        self._requests = Counter("quire_http_requests", "Requests, by status.", ["status"], registry=registry)
+        self._errors = Counter("quire_errors", "Refusals and failures, by code.", ["code"], registry=registry)
+        self.cancelled = Counter("quire_cancellations", "Requests that their clients left.", registry=registry)
+        self._finished = Counter("quire_finished", "Answers, by their end.", ["reason"], registry=registry)
+        self._prompt = Counter("quire_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self._generated = Counter("quire_generated_tokens", "Tokens of answers.", registry=registry)
+        self._reused = Counter("quire_prompt_tokens_cached", "Tokens of prompts found in the cache.", registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"quire_{name}", text, registry=registry, buckets=buckets)
+
+        self.first_token_s = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self.between_tokens_s = histogram("inter_token_seconds", "Between tokens, the mean of an answer.", _SECONDS)
+        self.queue_s = histogram("queue_seconds", "In the queue.", _SECONDS)
+        self.total_s = histogram("request_seconds", "From arrival to the last token.", _SECONDS)
+        self._prompt_size = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self._answer_size = histogram("request_generated_tokens", "Tokens of an answer.", _TOKENS)
+        registry.register(_Engines(service))
+
+    def request(self, status: int) -> None:
+        """A request was answered."""
+        self._requests.labels(str(status)).inc()
+
+    def error(self, code: str) -> None:
+        """Something was refused or failed."""
+        self._errors.labels(code).inc()
+
+    def finished(self, end: Finished, first_token_s: float | None, total_s: float) -> None:
+        """A choice is complete."""
+        self._finished.labels(end.reason).inc()
+        self._generated.inc(end.n_generated_tokens)
+        self._answer_size.observe(end.n_generated_tokens)
+        self.queue_s.observe(end.queue_s)
+        self.total_s.observe(total_s)
+        if end.choice == 0:
+            self._prompt.inc(end.n_prompt_tokens)
+            self._reused.inc(end.n_cached_tokens)
+            self._prompt_size.observe(end.n_prompt_tokens)
+            if first_token_s is not None:
+                self.first_token_s.observe(first_token_s)
+        if end.n_generated_tokens > 1:
+            self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
+
+    def text(self) -> bytes:
+        """All figures, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Engines:
+    """Collects the engines' own figures."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names are known only once there are engines."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures as of now."""
+        beats = {name: beat for name, engine in self._service.engines().items() if (beat := engine.beat) is not None}
+        for name, (field, text) in _TOTALS.items():
+            total = CounterMetricFamily(f"quire_{name}", text, labels=["model"])
+            for model, beat in beats.items():
+                total.add_metric([model], float(getattr(beat, field)))
+            yield total
+        for name, (field, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"quire_{name}", text, labels=["model"])
+            for model, beat in beats.items():
+                gauge.add_metric([model], float(getattr(beat, field)))
+            yield gauge

@@ -1,0 +1,208 @@
+"""Messages between the listener and the process that holds a model: msgspec structs, as arrays of MessagePack."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Beat",
+    "CallDelta",
+    "Cancel",
+    "Chat",
+    "Delta",
+    "Failed",
+    "Finished",
+    "FromEngine",
+    "Generate",
+    "Logprob",
+    "ModelInfo",
+    "Open",
+    "Ready",
+    "Started",
+    "ToEngine",
+    "Treatment",
+    "Work",
+]
+
+JsonObject: TypeAlias = "dict[str, Any]"
+
+
+class Treatment(msgspec.Struct, frozen=True, array_like=True):
+    """How a request is treated beside others; see ``quire.engine.EngineRequest``."""
+
+    salt: bytes = b""
+    priority: int = 0
+    key: str = ""
+
+
+# To the engine
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """The first message: which model (None: the package's), and the fields of ``EngineConfig`` that are set."""
+
+    path: str | None
+    config: JsonObject
+
+
+class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
+    """Complete a prompt.  ``params``: the fields of ``quire.SamplingParams`` that are not its defaults.
+
+    ``wants_prompt_ids``: ``Started`` brings the prompt's token ids.  ``special``: special tokens of a text are added
+    and parsed.
+    """
+
+    id: int
+    prompt: str | list[int]
+    params: JsonObject
+    treatment: Treatment = Treatment()
+    wants_prompt_ids: bool = False
+
+
+class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
+    """Answer a conversation.  ``options``: fields of ``quire.engine.chat.ChatOptions``."""
+
+    id: int
+    messages: list[JsonObject]
+    options: JsonObject
+    params: JsonObject
+    treatment: Treatment = Treatment()
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments."""
+
+    id: int
+    verb: Literal["tokenize", "detokenize", "render", "count"]
+    values: JsonObject
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """Nobody waits for this request any more; nothing further is sent about it."""
+
+    id: int
+
+
+Work: TypeAlias = Generate | Chat | Ask
+ToEngine: TypeAlias = Open | Generate | Chat | Ask | Cancel
+
+
+# From the engine
+
+
+class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
+    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise."""
+
+    name: str
+    architecture: str
+    n_ctx: int
+    n_vocab: int
+    n_usable_blocks: int
+    max_sequences: int
+    advised: JsonObject
+    chat_template: str | None
+    bos: str
+    eos: str
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The model is open."""
+
+    info: ModelInfo
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
+    """The engine has taken a request: it waits, or runs."""
+
+    id: int
+    n_prompt_tokens: int
+    prompt_ids: list[int] | None = None
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token with what it shows, its log-probability, and the likeliest ones: (id, bytes, log-probability)."""
+
+    token_id: int
+    shown: bytes
+    logprob: float
+    top: list[tuple[int, bytes, float]]
+
+
+class CallDelta(msgspec.Struct, frozen=True, array_like=True):
+    """What is new of a tool call; see ``quire.chat.ToolCallDelta``."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
+    """What is new of a choice.  Of a chat, ``content``, ``reasoning`` and ``calls``; else ``content`` is the text."""
+
+    id: int
+    choice: int
+    content: str
+    token_ids: list[int]
+    reasoning: str = ""
+    calls: list[CallDelta] = []
+    logprobs: list[Logprob] = []
+    prompt_logprobs: list[Logprob] = []
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
+    """The end of a choice.  Times in seconds: in the queue, from there to the first token, from there to the last."""
+
+    id: int
+    choice: int
+    reason: str
+    stop_reason: str | int | None
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The last message of a request that failed.  ``kind``: the name of a class of ``quire.errors``, or ``"Lost"``
+    where the worker went away.  ``id`` 0: the model could not be opened."""
+
+    id: int
+    kind: str
+    message: str
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """The answer to a question."""
+
+    id: int
+    value: Any
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """A sign of life, with the decoder's figures; totals since the model was opened."""
+
+    n_steps: int
+    n_waiting: int
+    n_running: int
+    n_requests: int
+    n_computed_tokens: int
+    n_generated_tokens: int
+    n_prefix_hit_tokens: int
+    n_preemptions: int
+    n_usable_blocks: int
+    n_free_blocks: int
+    n_published_blocks: int
+    n_evictions: int
+    n_failed_checks: int
+    rss_bytes: int
+    anonymous_bytes: int
+
+
+FromEngine: TypeAlias = Ready | Started | Delta | Finished | Failed | Answer | Beat

@@ -1,0 +1,98 @@
+"""What every way of answering does with a stream: count, time, and note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..calls import Call
+from ..engine import Stream, StreamEvent
+from ..failures import ApiError
+from ..protocol import Delta, Finished
+
+__all__ = ["Answering", "Usage"]
+
+
+@dataclass
+class Usage:
+    """Tokens of a request: of its prompt, of these found in the cache, and of all its choices."""
+
+    n_prompt: int = 0
+    n_cached: int = 0
+    n_generated: int = 0
+
+    def openai(self) -> dict[str, Any]:
+        """The shape of OpenAI's interface."""
+        return {
+            "prompt_tokens": self.n_prompt,
+            "completion_tokens": self.n_generated,
+            "total_tokens": self.n_prompt + self.n_generated,
+            "prompt_tokens_details": {"cached_tokens": self.n_cached},
+        }
+
+    def add(self, other: Usage) -> None:
+        """Take another request's tokens in."""
+        self.n_prompt += other.n_prompt
+        self.n_cached += other.n_cached
+        self.n_generated += other.n_generated
+
+
+@dataclass
+class Answering:
+    """A request under way: its events in batches, and what is to be told of it afterwards."""
+
+    call: Call[Any]
+    stream: Stream
+    usage: Usage = field(default_factory=Usage)
+    ends: dict[int, Finished] = field(default_factory=dict)
+    first_token_s: float | None = None
+
+    async def start(self) -> None:
+        """Wait until the engine has taken the request, so that a refusal is an answer of its own."""
+        started = await self.stream.start()
+        self.usage.n_prompt = started.n_prompt_tokens
+
+    async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
+        """What comes, in batches; an empty one when nothing came for a while."""
+        ping_s = self.call.service.settings.ping_s
+        while (batch := await self.stream.batch(ping_s)) is not None:
+            n_tokens = 0
+            for event in batch:
+                if isinstance(event, Finished):
+                    self._finished(event)
+                else:
+                    n_tokens += len(event.token_ids)
+                    if self.first_token_s is None:
+                        self._first_token()
+            if n_tokens:
+                self.call.service.recent.add_tokens(n_tokens)
+            yield batch
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """All that comes, one by one."""
+        async for batch in self.batches():
+            for event in batch:
+                if isinstance(event, Delta):
+                    yield event
+
+    def _first_token(self) -> None:
+        self.first_token_s = time.monotonic() - self.call.arrived_s
+        self.call.service.recent.add_first_token(self.first_token_s)
+
+    def _finished(self, end: Finished) -> None:
+        if end.reason == "cancelled":
+            text = "the server must be running until the answer is complete but stops"
+            raise ApiError(503, "shutting_down", text, retry_after_s=1)
+        self.ends[end.choice] = end
+        usage = self.usage
+        usage.n_prompt = end.n_prompt_tokens
+        usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
+        usage.n_generated += end.n_generated_tokens
+        self.call.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.call.arrived_s)
+        noted = self.call.scope.setdefault("quire.usage", {"prompt_tokens": 0, "generated_tokens": 0})
+        noted["prompt_tokens"] += end.n_prompt_tokens if end.choice == 0 else 0
+        noted["generated_tokens"] += end.n_generated_tokens
+        if self.first_token_s is not None:
+            noted.setdefault("first_token_seconds", round(self.first_token_s, 4))

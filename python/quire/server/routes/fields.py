@@ -1,0 +1,182 @@
+"""Fields that several bodies share: how tokens are drawn, where an answer ends."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from msgspec import Meta
+
+from ...errors import RequestError
+from ...sampling import SamplingParams
+from ...structured import StructuredOutputsParams
+from ..bodies import Body
+from ..calls import Caller
+from ..failures import ApiError
+from ..protocol import ModelInfo, Treatment
+
+__all__ = [
+    "FormFields",
+    "Id",
+    "Ids",
+    "Name",
+    "SamplingFields",
+    "SharedFields",
+    "Text",
+    "form_of",
+    "logit_bias_of",
+    "seed_of",
+    "treatment_of",
+]
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+Text: TypeAlias = Annotated[str, Meta(max_length=1 << 25)]
+Id: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Ids: TypeAlias = Annotated[list[Id], Meta(max_length=1 << 22)]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=16)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=1e30)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
+Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
+
+
+class SamplingFields(Body, kw_only=True, forbid_unknown_fields=True):
+    """The fields of ``quire.SamplingParams`` that go by the same name everywhere."""
+
+    temperature: NotNegative | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    tfs_z: Share | None = None
+    top_n_sigma: Positive | None = None
+    xtc_probability: Share | None = None
+    xtc_threshold: Share | None = None
+    dynatemp_range: NotNegative | None = None
+    dynatemp_exponent: Positive | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: NotNegative | None = None
+    mirostat_eta: NotNegative | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    dry_multiplier: NotNegative | None = None
+    dry_base: Annotated[float, Meta(ge=1, le=1e30)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+
+    def same_names(self) -> dict[str, Any]:
+        """The parameters that are given."""
+        given = {name: getattr(self, name) for name in SamplingFields.__struct_fields__}
+        if given["top_k"] == -1:  # no limit, by which other servers' clients say it
+            given["top_k"] = 0
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
+    """The form of an answer; the fields of ``quire.StructuredOutputsParams``."""
+
+    json: dict[str, Any] | str | bool | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(max_length=16384)] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+
+
+def form_of(response_format: dict[str, Any] | None, form: FormFields | None) -> StructuredOutputsParams | None:
+    """The form that an answer must have, from OpenAI's field or from vLLM's."""
+    if response_format is None and form is None:
+        return None
+    if form is None:
+        assert response_format is not None
+        return StructuredOutputsParams.from_response_format(response_format)
+    if response_format is not None:
+        raise RequestError("[structured_outputs] response_format must come without it but comes with it")
+    return StructuredOutputsParams(**{name: getattr(form, name) for name in form.__struct_fields__})
+
+
+class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """What ``/v1/chat/completions`` and ``/v1/completions`` share."""
+
+    model: Name | None = None
+    n: Annotated[int, Meta(ge=1, le=16)] = 1
+    stream: bool = False
+    seed: Seed | None = None
+    stop: Stop | Stops | None = None
+    stop_token_ids: Annotated[list[Id], Meta(max_length=1024)] = []
+    include_stop_str_in_output: bool = False
+    min_tokens: Count = 0
+    repetition_penalty: Positive | None = None
+    repeat_penalty: Positive | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] = {}
+    allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
+    bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
+    cache_salt: Salt | None = None
+    priority: Priority = 0
+    # These describe the caller to whoever keeps records; nothing here depends on them.
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {"service_tier": ("auto", "default"), "store": (False,)}
+
+    def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
+        """The parameters, with what the model's makers advise where nothing is said.  RequestError names a field."""
+        if self.repeat_penalty is not None and self.repetition_penalty is not None:
+            raise RequestError("[sampling] repeat_penalty must come without repetition_penalty but both are given")
+        values = {**info.advised, **self.same_names(), **further}
+        penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
+        if penalty is not None:
+            values["repetition_penalty"] = penalty
+        if self.repeat_last_n is not None:
+            values["penalty_last_n"] = None if self.repeat_last_n < 0 else self.repeat_last_n
+        stop = self.stop if self.stop is not None else []
+        return SamplingParams(
+            **{
+                **values,
+                "max_tokens": max_tokens,
+                "min_tokens": self.min_tokens,
+                "n": self.n,
+                "seed": seed_of(self.seed),
+                "stop": [stop] if isinstance(stop, str) else stop,
+                "stop_token_ids": self.stop_token_ids,
+                "include_stop_str_in_output": self.include_stop_str_in_output,
+                "logit_bias": logit_bias_of(self.logit_bias),
+                "allowed_token_ids": self.allowed_token_ids,
+                "bad_token_ids": self.bad_token_ids,
+            }
+        )
+
+    def treatment(self, caller: Caller) -> Treatment:
+        """How the request stands beside others."""
+        return treatment_of(caller, self.cache_salt, self.priority)
+
+
+def treatment_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -> Treatment:
+    """How a request stands beside others: a caller shares cached blocks with itself, or less, by a salt of its own."""
+    salt = caller.salt
+    if cache_salt is not None:
+        salt = hashlib.blake2b(cache_salt.encode(), key=salt[:64], digest_size=32).digest()
+    return Treatment(salt, priority, caller.name)
+
+
+def seed_of(seed: int | None) -> int | None:
+    """A seed as the engine takes it; negative ones are other numbers, too."""
+    return None if seed is None else seed % 2**64
+
+
+def logit_bias_of(given: dict[str, float]) -> dict[int, float]:
+    """OpenAI's mapping, whose keys are token ids as text.  ApiError 400 for other keys."""
+    result: dict[int, float] = {}
+    for key, bias in given.items():
+        if not key.isdecimal() or not key.isascii() or len(key) > 10:
+            raise ApiError(400, "invalid_value", "logit_bias must have token ids as keys but has another", "logit_bias")
+        result[int(key)] = bias
+    return result

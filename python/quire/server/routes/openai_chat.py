@@ -1,0 +1,232 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .. import sse
+from ..calls import Call, Events, Reply
+from ..engine import Engine
+from ..failures import ApiError, Dialect, error_body
+from ..params import set_fields
+from ..protocol import CallDelta, Chat, Delta, Finished, Logprob
+from .answers import Answering
+from .fields import Count, FormFields, SharedFields, form_of
+
+__all__ = ["ChatBody", "StreamOptions", "complete", "options_of"]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """``include_usage``: the last event but ``[DONE]`` has the usage."""
+
+    include_usage: bool = False
+
+
+class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields, and those of Quire's sampling and templates."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tool_choice: str | dict[str, Any] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    stream_options: StreamOptions | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_budget: Count | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: FormFields | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        **SharedFields.refused,
+        "parallel_tool_calls": (True,),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+        "functions": ([],),
+        "function_call": ("none",),
+        "verbosity": ("medium",),
+        "prompt_cache_key": (),
+        "continue_final_message": (False,),
+        "add_generation_prompt": (True,),
+    }
+
+    def limit(self) -> int | None:
+        """Tokens to generate at most."""
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            text = "max_tokens must be max_completion_tokens or left out but is another number"
+            raise ApiError(400, "invalid_value", text, "max_tokens")
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    def work(self, engine: Engine, call: Call[ChatBody]) -> Chat:
+        """What the engine is asked."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(
+                400, "invalid_value", "top_logprobs must come with logprobs but comes without", "top_logprobs"
+            )
+        n_logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        form = form_of(self.response_format, self.structured_outputs)
+        params = self.params(engine.info, self.limit(), logprobs=n_logprobs, structured_outputs=form)
+        options = options_of(self.tools, self.tool_choice, self.reasoning_effort, self.chat_template_kwargs)
+        if self.reasoning_budget is not None:
+            options["reasoning_budget"] = self.reasoning_budget
+        return Chat(0, known_roles(self.messages), options, set_fields(params), self.treatment(call.caller))
+
+
+def known_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``."""
+    return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
+
+
+def options_of(
+    tools: list[dict[str, Any]], tool_choice: Any, effort: str | None, template_values: dict[str, Any]
+) -> dict[str, Any]:
+    """Fields of ``ChatOptions``."""
+    values = dict(template_values)
+    if effort == "none":
+        values.setdefault("enable_thinking", False)
+    elif effort is not None:
+        values.setdefault("reasoning_effort", effort)
+    options: dict[str, Any] = {"template_values": values}
+    if tools:
+        options["tools"] = tools
+    if tool_choice is not None:
+        options["tool_choice"] = tool_choice
+    return options
+
+
+async def complete(call: Call[ChatBody]) -> Reply | Events:
+    """Answer a conversation."""
+    body = call.body
+    engine = call.engine(body.model)
+    answering = Answering(call, call.submit(engine, body.work(engine, call)))
+    await answering.start()
+    shape = _Shape(body, body.model or call.service.model)
+    if body.stream:
+        return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
+    return Reply.json(await shape.whole(answering))
+
+
+class _Shape:
+    """OpenAI's shapes of one answer."""
+
+    def __init__(self, body: ChatBody, model: str) -> None:
+        self._body = body
+        self._head = {
+            "id": f"chatcmpl-{new_id()}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    async def whole(self, answering: Answering) -> dict[str, Any]:
+        """The answer as one object."""
+        parts = [_Message() for _ in range(self._body.n)]
+        async for delta in answering.deltas():
+            parts[delta.choice].add(delta)
+        choices = [
+            {
+                "index": i,
+                "message": part.message(),
+                "logprobs": {"content": part.logprobs, "refusal": None} if self._body.logprobs else None,
+                "finish_reason": answering.ends[i].reason,
+            }
+            for i, part in enumerate(parts)
+        ]
+        return {**self._head, "choices": choices, "usage": answering.usage.openai()}
+
+    async def pieces(self, answering: Answering) -> AsyncIterator[bytes]:
+        """The answer as server-sent events."""
+        head = {**self._head, "object": "chat.completion.chunk"}
+        wants_usage = self._body.stream_options is not None and self._body.stream_options.include_usage
+        usage = {"usage": None} if wants_usage else {}
+
+        def chunk(choice: int, delta: dict[str, Any], reason: str | None, logprobs: Any = None) -> bytes:
+            one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            return sse.event({**head, "choices": [one], **usage})
+
+        yield b"".join(chunk(i, {"role": "assistant", "content": ""}, None) for i in range(self._body.n))
+        async for batch in answering.batches():
+            pieces = []
+            for event in batch:
+                if isinstance(event, Finished):
+                    pieces.append(chunk(event.choice, {}, event.reason))
+                elif (new := delta_fields(event)) or event.logprobs:
+                    shown = {"content": [openai_logprob(token) for token in event.logprobs], "refusal": None}
+                    pieces.append(chunk(event.choice, new, None, shown if event.logprobs else None))
+            yield b"".join(pieces) if batch else sse.PING
+        if wants_usage:
+            yield sse.event({**head, "choices": [], "usage": answering.usage.openai()})
+        yield sse.DONE
+
+
+def new_id() -> str:
+    """An id of an answer."""
+    import os
+
+    return os.urandom(12).hex()
+
+
+def delta_fields(delta: Delta) -> dict[str, Any]:
+    """What is new, by OpenAI's names."""
+    new: dict[str, Any] = {}
+    if delta.content:
+        new["content"] = delta.content
+    if delta.reasoning:
+        new["reasoning_content"] = delta.reasoning
+    if delta.calls:
+        new["tool_calls"] = [_call_fields(call) for call in delta.calls]
+    return new
+
+
+def _call_fields(call: CallDelta) -> dict[str, Any]:
+    fields: dict[str, Any] = {"index": call.index, "function": {"arguments": call.arguments}}
+    if call.id is not None:
+        fields |= {"id": call.id, "type": "function"}
+    if call.name is not None:
+        fields["function"]["name"] = call.name
+    return fields
+
+
+def openai_logprob(token: Logprob) -> dict[str, Any]:
+    """A token's log-probability as chats have it."""
+    top = [{"token": _text(shown), "logprob": p, "bytes": list(shown)} for _, shown, p in token.top]
+    return {"token": _text(token.shown), "logprob": token.logprob, "bytes": list(token.shown), "top_logprobs": top}
+
+
+def _text(shown: bytes) -> str:
+    return shown.decode("utf-8", "replace")
+
+
+class _Message:
+    """Joins deltas."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.logprobs: list[dict[str, Any]] = []
+
+    def add(self, delta: Delta) -> None:
+        self.content.append(delta.content)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs += [openai_logprob(token) for token in delta.logprobs]
+        for call in delta.calls:
+            empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+            self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments
+
+    def message(self) -> dict[str, Any]:
+        content = "".join(self.content)
+        message: dict[str, Any] = {"role": "assistant", "content": content if content or not self.calls else None}
+        if reasoning := "".join(self.reasoning):
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
+        return message

@@ -1,0 +1,288 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from .. import sse
+from ..calls import Call, Events, Reply
+from ..engine import Engine
+from ..failures import ApiError, Dialect, error_body
+from ..params import set_fields
+from ..protocol import Ask, Delta, Finished, Generate, Logprob
+from .answers import Answering, Usage
+from .fields import FormFields, Id, Ids, SharedFields, Text, form_of
+from .openai_chat import StreamOptions, new_id
+
+__all__ = ["CompletionBody", "complete"]
+
+MAX_PROMPTS = 128
+
+
+class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields, and those of Quire's sampling."""
+
+    prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 16
+    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
+    echo: bool = False
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: FormFields | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {**SharedFields.refused, "suffix": ("",)}
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one by one: a text, ids, or a list of either."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        ids = [item for item in prompt if isinstance(item, int)]
+        if len(ids) == len(prompt):
+            return [ids]
+        several: list[str | list[int]] = [item for item in prompt if not isinstance(item, int)]
+        if ids or len({type(item) for item in several}) > 1:
+            raise ApiError(400, "invalid_value", "prompt must have texts, ids or lists of ids but mixes them", "prompt")
+        if len(several) > MAX_PROMPTS:
+            text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(several)}"
+            raise ApiError(400, "invalid_value", text, "prompt")
+        return several
+
+    def work(self, engine: Engine, call: Call[CompletionBody], prompt: str | list[int]) -> Generate:
+        """What the engine is asked for one prompt."""
+        n_drawn = self.best_of or self.n
+        if n_drawn < self.n:
+            raise ApiError(400, "invalid_value", f"best_of must be at least n, {self.n}, but is {n_drawn}", "best_of")
+        if n_drawn > self.n and self.stream:
+            raise ApiError(400, "invalid_value", "best_of must be n in a stream but is more", "best_of")
+        logprobs = self.logprobs if n_drawn == self.n or self.logprobs is not None else 0
+        prompt_logprobs = self.prompt_logprobs
+        if self.echo and self.logprobs is not None:
+            prompt_logprobs = max(self.logprobs, prompt_logprobs or 0)
+        form = form_of(self.response_format, self.structured_outputs)
+        params = self.params(
+            engine.info,
+            self.max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            structured_outputs=form,
+        )
+        fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
+        return Generate(0, prompt, fields, self.treatment(call.caller), self.echo or prompt_logprobs is not None)
+
+
+@dataclass
+class _Choice:
+    """One choice as it comes."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+
+    def mean_logprob(self) -> float:
+        """What ``best_of`` goes by."""
+        return sum(token.logprob for token in self.logprobs) / max(len(self.logprobs), 1)
+
+
+@dataclass
+class _Prompt:
+    """A prompt on its way through the engine."""
+
+    answering: Answering
+    echoed: str = ""
+    ids: list[int] = field(default_factory=list)
+    shown: list[bytes] = field(default_factory=list)
+    prompt_logprobs: list[Logprob] = field(default_factory=list)
+
+
+async def complete(call: Call[CompletionBody]) -> Reply | Events:
+    """Complete one prompt or several."""
+    body = call.body
+    engine = call.engine(body.model)
+    prompts = [_Prompt(Answering(call, call.submit(engine, body.work(engine, call, p)))) for p in body.prompts()]
+    for prompt in prompts:
+        await prompt.answering.start()
+        await _read_prompt(call, engine, prompt)
+    head = {
+        "id": f"cmpl-{new_id()}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model or call.service.model,
+    }
+    if body.stream:
+        return Events(_pieces(body, head, prompts), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
+    return Reply.json(await _whole(body, head, prompts))
+
+
+async def _read_prompt(call: Call[CompletionBody], engine: Engine, prompt: _Prompt) -> None:
+    """The prompt's tokens and text, where the answer shows them."""
+    started = prompt.answering.stream.started
+    assert started is not None
+    if started.prompt_ids is None:
+        return
+    prompt.ids = started.prompt_ids
+    answer = await call.ask(engine, Ask(0, "detokenize", {"tokens": prompt.ids, "pieces": True}))
+    prompt.shown = answer["pieces"]
+    if call.body.echo:
+        prompt.echoed = answer["text"]
+
+
+async def _whole(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> dict[str, Any]:
+    groups = await asyncio.gather(*(_collect(body, prompt) for prompt in prompts))
+    usage = Usage()
+    for prompt in prompts:
+        usage.add(prompt.answering.usage)
+    choices = [choice for group in groups for choice in group]
+    for index, choice in enumerate(choices):
+        choice["index"] = index
+    return {**head, "choices": choices, "usage": usage.openai()}
+
+
+async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]]:
+    parts = [_Choice() for _ in range(body.best_of or body.n)]
+    async for delta in prompt.answering.deltas():
+        parts[delta.choice].text.append(delta.content)
+        parts[delta.choice].logprobs += delta.logprobs
+        prompt.prompt_logprobs += delta.prompt_logprobs
+    order = range(len(parts))
+    if len(parts) > body.n:
+        order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
+    choices = []
+    for i in order:
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": prompt.echoed + "".join(parts[i].text),
+            "logprobs": None,
+            "finish_reason": prompt.answering.ends[i].reason,
+        }
+        if body.logprobs is not None:
+            table = _Table()
+            if body.echo:
+                table.add_prompt(prompt)
+            table.add(parts[i].logprobs)
+            choice["logprobs"] = table.columns()
+        if body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = [None, *({str(t.token_id): _ranked(t)} for t in prompt.prompt_logprobs)]
+        choices.append(choice)
+    return choices
+
+
+async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> AsyncIterator[bytes]:
+    wants_usage = body.stream_options is not None and body.stream_options.include_usage
+    more = {"usage": None} if wants_usage else {}
+    queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(64)
+    tables = [_Table() for _ in range(len(prompts) * body.n)]
+
+    async def read(number: int, prompt: _Prompt) -> None:
+        try:
+            async for batch in prompt.answering.batches():
+                await queue.put((number, batch))
+            await queue.put((number, None))
+        except Exception as error:
+            await queue.put((number, error))
+
+    def chunk(index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
+        one = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return sse.event({**head, "choices": [one], **more})
+
+    readers = [asyncio.ensure_future(read(i, prompt)) for i, prompt in enumerate(prompts)]
+    try:
+        for number, prompt in enumerate(prompts):
+            if body.echo and body.logprobs is None:
+                yield b"".join(chunk(number * body.n + i, prompt.echoed, None, None) for i in range(body.n))
+        n_left = len(prompts)
+        while n_left:
+            number, batch = await queue.get()
+            if isinstance(batch, Exception):
+                raise batch
+            if batch is None:
+                n_left -= 1
+                continue
+            pieces = []
+            for event in batch:
+                index = number * body.n + event.choice
+                if isinstance(event, Finished):
+                    pieces.append(chunk(index, "", event.reason, None))
+                else:
+                    pieces.append(chunk(index, *_new_of(body, prompts[number], event, tables[index])))
+            yield b"".join(pieces) if batch else sse.PING
+    finally:
+        for reader in readers:
+            reader.cancel()
+    if wants_usage:
+        usage = Usage()
+        for prompt in prompts:
+            usage.add(prompt.answering.usage)
+        yield sse.event({**head, "choices": [], "usage": usage.openai()})
+    yield sse.DONE
+
+
+def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, None, Any]:
+    """Text and log-probabilities of one event; those of the prompt come with the first."""
+    if body.logprobs is None:
+        return delta.content, None, None
+    text = delta.content
+    if body.echo and table.empty:
+        if delta.prompt_logprobs:
+            prompt.prompt_logprobs = delta.prompt_logprobs
+        table.add_prompt(prompt)
+        text = prompt.echoed + text
+    table.add(delta.logprobs)
+    return text, None, table.take()
+
+
+def _ranked(token: Logprob) -> dict[str, Any]:
+    return {
+        "logprob": token.logprob,
+        "decoded_token": _text(token.shown),
+        "top": [{"id": id_, "decoded_token": _text(shown), "logprob": p} for id_, shown, p in token.top],
+    }
+
+
+def _text(shown: bytes) -> str:
+    return shown.decode("utf-8", "replace")
+
+
+class _Table:
+    """OpenAI's older shape of log-probabilities: columns, with offsets into the text."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {}
+        self._offset = 0
+        self.empty = True
+        self.take()
+
+    def add_prompt(self, prompt: _Prompt) -> None:
+        """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
+        if prompt.shown:
+            self._row(_text(prompt.shown[0]), None, None)
+        self.add(prompt.prompt_logprobs)
+
+    def add(self, tokens: list[Logprob]) -> None:
+        """More tokens."""
+        for token in tokens:
+            self._row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in token.top})
+
+    def _row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
+        self.empty = False
+        self._columns["tokens"].append(text)
+        self._columns["token_logprobs"].append(logprob)
+        self._columns["top_logprobs"].append(top)
+        self._columns["text_offset"].append(self._offset)
+        self._offset += len(text)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """All of them."""
+        return self._columns
+
+    def take(self) -> dict[str, list[Any]]:
+        """What came since the last time."""
+        taken = self._columns
+        self._columns = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        return taken

@@ -1,0 +1,152 @@
+"""Quire's own routes: state of the server, and the plainest way to have a text completed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ...sampling import SamplingParams
+from .. import sse
+from ..bodies import Body
+from ..calls import Call, Events, Reply
+from ..engine import EngineState
+from ..failures import Dialect, error_body
+from ..params import set_fields
+from ..protocol import Finished, Generate
+from .answers import Answering
+from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, seed_of, treatment_of
+
+__all__ = ["GenerateBody", "generate", "health", "metrics", "status"]
+
+
+class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are drawn."""
+
+    temperature: NotNegative | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    top_k: Count | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    tfs_z: Share | None = None
+    repeat_penalty: Positive | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop_sequences: Annotated[list[Stop], Meta(max_length=16)] = []
+    seed: Seed | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: NotNegative | None = None
+    mirostat_eta: NotNegative | None = None
+
+    def params(self, advised: dict[str, Any]) -> SamplingParams:
+        """The parameters, with what the model's makers advise where nothing is said."""
+        values = dict(advised)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None:
+                values[name] = value
+        values["stop"] = values.pop("stop_sequences")
+        values["seed"] = seed_of(self.seed)
+        if self.repeat_penalty is not None:
+            values["repetition_penalty"] = values.pop("repeat_penalty")
+        if self.repeat_last_n is not None:
+            n = values.pop("repeat_last_n")
+            values["penalty_last_n"] = None if n < 0 else n
+        return SamplingParams(**values)
+
+
+class GenerateBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """A prompt as raw text, and how to go on."""
+
+    prompt: Text
+    sampling_params: GenerateParams = msgspec.field(default_factory=GenerateParams)
+    model: Name | None = None
+    stream: bool = True
+
+
+async def generate(call: Call[GenerateBody]) -> Reply | Events:
+    """Complete a text; events of ``{"token": ..., "done": false}``, the last with ``"done": true``."""
+    body = call.body
+    engine = call.engine(body.model)
+    params = body.sampling_params.params(engine.info.advised)
+    work = Generate(0, body.prompt, set_fields(params), treatment_of(call.caller))
+    answering = Answering(call, call.submit(engine, work))
+    await answering.start()
+    if body.stream:
+        return Events(_tokens(answering), _failed)
+    text = "".join([delta.content async for delta in answering.deltas()])
+    return Reply.json({"text": text, **_end(answering)})
+
+
+async def _tokens(answering: Answering) -> AsyncIterator[bytes]:
+    async for batch in answering.batches():
+        deltas = [event for event in batch if not isinstance(event, Finished)]
+        pieces = [sse.event({"token": delta.content, "done": False}) for delta in deltas if delta.content]
+        if pieces or not batch:
+            yield b"".join(pieces) or sse.PING
+    yield sse.event({"token": "", "done": True, **_end(answering)})
+
+
+def _end(answering: Answering) -> dict[str, Any]:
+    return {"finish_reason": answering.ends[0].reason, "usage": answering.usage.openai()}
+
+
+def _failed(error: Any) -> bytes:
+    return sse.event({"token": "", "done": True, **error_body(error, Dialect.OPENAI)})
+
+
+async def health(call: Call[None]) -> Reply:
+    """Whether requests would be answered now: 200, or 503 and why not."""
+    states = {name: engine.state for name, engine in call.service.engines().items()}
+    if call.service.draining:
+        return Reply.json({"status": "stopping"}, 503)
+    bad = {name: state.value for name, state in states.items() if state is not EngineState.READY}
+    if bad:
+        return Reply.json({"status": next(iter(bad.values())), "models": bad}, 503)
+    return Reply.json({"status": "ok"})
+
+
+async def metrics(call: Call[None]) -> Reply:
+    """All figures for Prometheus."""
+    return Reply(call.service.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+
+async def status(call: Call[None]) -> Reply:
+    """What the server does right now."""
+    service = call.service
+    return Reply.json(
+        {
+            "version": service.version,
+            "uptime_s": round(time.monotonic() - service.started_s, 3),
+            "draining": service.draining,
+            **service.recent.figures(),
+            "models": [_model_status(name, engine) for name, engine in service.engines().items()],
+        }
+    )
+
+
+def _model_status(name: str, engine: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {"id": name, "state": engine.state.value, "requests": engine.n_active}
+    if engine.state is EngineState.READY:
+        info = engine.info
+        known |= {"name": info.name, "architecture": info.architecture, "n_ctx": info.n_ctx, "n_vocab": info.n_vocab}
+    if (beat := engine.beat) is not None:
+        used = beat.n_usable_blocks - beat.n_free_blocks
+        known |= {
+            "queue": {"waiting": beat.n_waiting, "running": beat.n_running},
+            "cache": {"blocks": beat.n_usable_blocks, "used": used, "free": beat.n_free_blocks},
+            "memory": {"resident_bytes": beat.rss_bytes, "anonymous_bytes": beat.anonymous_bytes},
+            "totals": {
+                "generated_tokens": beat.n_generated_tokens,
+                "computed_tokens": beat.n_computed_tokens,
+                "cached_tokens": beat.n_prefix_hit_tokens,
+                "preemptions": beat.n_preemptions,
+                "steps": beat.n_steps,
+            },
+        }
+    return known

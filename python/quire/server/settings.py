@@ -1,0 +1,114 @@
+"""What the server may be told, with its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from ..errors import RequestError
+
+__all__ = ["Settings", "is_loopback", "read_keys"]
+
+MIB = 1 << 20
+_LIMITS: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "max_body_bytes": (1024, 1 << 30),
+    "max_depth": (4, 512),
+    "max_queue": (0, 100_000),
+    "max_queue_tokens": (1, 2**31),
+    "request_timeout_s": (0.1, 86_400),
+    "header_timeout_s": (0.1, 3600),
+    "body_timeout_s": (0.1, 3600),
+    "send_timeout_s": (0.1, 3600),
+    "ping_s": (0.1, 3600),
+    "drain_s": (0, 3600),
+    "rate_requests_per_minute": (1, 10**9),
+    "rate_tokens_per_minute": (1, 10**12),
+    "max_connections": (1, 100_000),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Options of the server; RequestError naming the one that does not hold.
+
+    ``host``, ``port``: where it listens; port 0 takes a free one.  ``insecure``: a public address without a key is
+    allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``allowed_hosts``:
+    further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
+    ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
+    (the header ``x-quire-ignored`` names them).  ``aliases``: further names of the model.
+
+    ``max_body_bytes``, ``max_depth``: of a request's body.  ``max_queue``, ``max_queue_tokens``: requests, and their
+    tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from acceptance to the
+    last token.  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment
+    is sent on silent streams so often.  ``drain_s``: how long a stopping server lets answers go on.
+    ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    insecure: bool = False
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    lenient: bool = False
+    aliases: tuple[str, ...] = ()
+    max_body_bytes: int = 32 * MIB
+    max_depth: int = 128
+    max_queue: int = 256
+    max_queue_tokens: int = 4_000_000
+    request_timeout_s: float = 600.0
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    send_timeout_s: float = 30.0
+    ping_s: float = 15.0
+    drain_s: float = 30.0
+    rate_requests_per_minute: int | None = None
+    rate_tokens_per_minute: int | None = None
+    max_connections: int = 4096
+    access_log: bool = True
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = self.__dict__[entry.name]
+            if entry.name in _LIMITS and value is not None:
+                low, high = _LIMITS[entry.name]
+                if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                    raise RequestError(f"[serve] {entry.name} must be from {low:g} to {high:g} but is {value!r:.40}")
+        if not self.api_keys and not self.insecure and not is_loopback(self.host):
+            raise RequestError(
+                f"[serve] an address beyond this machine must have an API key but {self.host} has none: "
+                "--api-key-file gives it one, --insecure serves it to everybody"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """API keys of a file, one a line; empty lines and those that begin with # do not count.
+
+    RequestError where the file cannot be read, has no key, or one that is too short to be a secret.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"[serve] the file of API keys must be readable but {error}") from None
+    keys = tuple(line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    if not keys:
+        raise RequestError(f"[serve] the file of API keys must have one but {path} has none")
+    for number, key in enumerate(keys, 1):
+        if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+            raise RequestError(
+                f"[serve] an API key must be 8 or more printable ASCII characters but number {number} of {path} is not"
+            )
+    return keys

@@ -1,0 +1,51 @@
+"""An engine without a model: answers from a script, remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from quire.server.engine import EngineState, Stream, Streams
+from quire.server.protocol import Answer, Ask, Beat, Delta, Failed, Finished, FromEngine, ModelInfo, Started, Work
+
+INFO = ModelInfo("fake", "none", 128, 100, 8, 4, {}, None, "", "")
+
+
+class FakeEngine(Streams):
+    """``answers`` are given one by one: the texts of the deltas, or a failure, or None to never answer."""
+
+    def __init__(self, answers: Sequence[Sequence[str] | Failed | None] = ()) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[Work] = []
+        self.cancelled: list[int] = []
+        self.state = EngineState.READY
+        self.info = INFO
+        self.beat: Beat | None = None
+
+    def submit(self, work: Work) -> Stream:
+        made, stream = self.open(work)
+        self.asked.append(made)
+        answer = self.answers.pop(0) if self.answers else ["a", "b"]
+        if answer is not None:
+            asyncio.get_running_loop().call_soon(self.dispatch, self._messages(made, answer))
+        return stream
+
+    def _messages(self, work: Work, answer: Sequence[str] | Failed) -> list[FromEngine]:
+        id_ = work.id
+        if isinstance(answer, Failed):
+            return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
+        if isinstance(work, Ask):
+            return [Answer(id_, {"tokens": [1, 2], "text": "ab"})]
+        messages: list[FromEngine] = [Started(id_, 3)]
+        for choice in range(int(work.params.get("n", 1))):
+            messages += [Delta(id_, choice, text, [number]) for number, text in enumerate(answer)]
+            messages.append(Finished(id_, choice, "stop", None, 3, 0, len(answer), 0.0, 0.001, 0.002))
+        return messages
+
+    def send_cancel(self, id_: int) -> None:
+        self.cancelled.append(id_)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...

@@ -1,0 +1,81 @@
+"""A server for tests: the command in a process of its own, on a free port."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server.  ``log``: what it wrote to standard error so far."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log_path: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8")
+
+    def client(self, **options: object) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60.0, trust_env=False, **options)  # type: ignore[arg-type]
+
+
+def command(*arguments: str) -> list[str]:
+    """A server of the package's model with small sizes, on a free port."""
+    own = ["--port", "0", "--threads", "1", "--kv-dtype", "f32"]
+    return [sys.executable, "-W", "error", "-m", "quire", "serve", *own, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """The same quire as this process's, whatever the folder."""
+    import quire
+
+    assert quire.__file__ is not None
+    return {**os.environ, "PYTHONPATH": str(Path(quire.__file__).resolve().parent.parent)}
+
+
+@contextmanager
+def served(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
+    """Run a server with these options until the block ends; it must end by itself at SIGTERM."""
+    log = folder / "server.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command(*arguments), stderr=file, env=environment())
+    try:
+        yield Served(process, _address(process, log), log)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, log.read_text(encoding="utf-8")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        text = log.read_text(encoding="utf-8")
+        if (found := re.search(r"serving .* on (http://\S+)", text)) is not None:
+            return found[1]
+        if process.poll() is not None:
+            raise AssertionError(f"the server ended with {process.returncode}: {text}")
+        time.sleep(0.02)
+    raise AssertionError("the server did not say its address")

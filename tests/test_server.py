@@ -1,0 +1,288 @@
+"""The server with the package's model, over loopback.
+
+Oracles: the same model in this process, asked without the server; the shapes of OpenAI's interface.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from quire.engine import LLM
+from quire.sampling import SamplingParams
+from served import Served, served
+
+STORY = "Once upon a time"
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather for a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of the package's model."""
+    with served(tmp_path_factory.mktemp("server"), ["--alias", "gpt-x"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[httpx.Client]:
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The same model, here."""
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    """The events of a stream, which must end with [DONE]."""
+    assert response.status_code == 200, response.text
+    data = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    assert data.count("[DONE]") == 1
+    return [json.loads(item) for item in data[:-1]]
+
+
+def free_blocks(client: httpx.Client) -> tuple[int, int]:
+    cache = client.get("/v1/status").json()["models"][0]["cache"]
+    return cache["free"], cache["blocks"]
+
+
+def test_a_chat_is_answered_as_the_engine_does(client: httpx.Client, llm: LLM) -> None:
+    body = {"messages": ASKED, "temperature": 0, "max_tokens": 48}
+    answer = client.post("/v1/chat/completions", json=body).json()
+    expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=48))
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": expected.message.content}
+    assert choice["finish_reason"] == expected.finish_reason
+    assert answer["usage"]["prompt_tokens"] == expected.n_prompt_tokens
+    assert answer["usage"]["completion_tokens"] == len(expected.token_ids)
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "tiny-chat"
+
+
+def test_a_stream_adds_up_to_the_whole(client: httpx.Client) -> None:
+    body = {"messages": ASKED, "tools": [WEATHER], "max_tokens": 64, "seed": 7, "n": 2, "temperature": 1.0}
+    whole = client.post("/v1/chat/completions", json=body).json()
+    events = events_of(
+        client.post("/v1/chat/completions", json={**body, "stream": True, "stream_options": {"include_usage": True}})
+    )
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    for choice in whole["choices"]:
+        mine = [c for e in events[:-1] for c in e["choices"] if c["index"] == choice["index"]]
+        assert mine[0]["delta"]["role"] == "assistant"
+        assert "".join(c["delta"].get("content") or "" for c in mine) == (choice["message"]["content"] or "")
+        calls = [call for c in mine for call in c["delta"].get("tool_calls", [])]
+        written = [call["function"] for call in choice["message"].get("tool_calls", [])]
+        assert [call["function"] for call in calls] == written
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == [choice["finish_reason"]]
+
+
+def test_a_tool_is_called(client: httpx.Client) -> None:
+    body = {"messages": ASKED, "tools": [WEATHER], "temperature": 0, "max_completion_tokens": 64}
+    (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert call["type"] == "function"
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+
+
+def test_an_answer_has_the_form_that_is_asked(client: httpx.Client) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {"messages": ASKED, "response_format": form, "max_tokens": 64}
+    answer = client.post("/v1/chat/completions", json=body).json()
+    assert json.loads(answer["choices"][0]["message"]["content"])["a"] in (1, 2)
+    body = {"messages": ASKED, "structured_outputs": {"choice": ["red", "blue"]}, "max_tokens": 64}
+    assert client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] in ("red", "blue")
+
+
+def test_logprobs_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=3)
+    expected = llm.chat(ASKED, params).logprobs
+    assert expected is not None
+    body = {"messages": ASKED, "temperature": 0, "max_tokens": 8, "logprobs": True, "top_logprobs": 3}
+    shown = client.post("/v1/chat/completions", json=body).json()["choices"][0]["logprobs"]["content"]
+    assert [token["logprob"] for token in shown] == pytest.approx([token.logprob for token in expected], abs=1e-4)
+    for token, reference in zip(shown, expected, strict=True):
+        assert bytes(token["bytes"]) == llm.tokenizer.token_bytes(reference.token_id)
+        assert [top["logprob"] for top in token["top_logprobs"]] == pytest.approx(
+            [p for _, p in reference.top], abs=1e-4
+        )
+
+
+def test_completions_of_several_prompts(client: httpx.Client, llm: LLM) -> None:
+    ids = llm.tokenizer.encode("The capital of France")
+    params = SamplingParams(temperature=0.0, max_tokens=12)
+    expected = [result.text for result in llm.generate([STORY, ids], params)]
+    for prompt, texts in (([STORY], expected[:1]), (STORY, expected[:1]), (ids, expected[1:]), ([ids], expected[1:])):
+        body = {"prompt": prompt, "temperature": 0, "max_tokens": 12}
+        answer = client.post("/v1/completions", json=body).json()
+        assert [choice["text"] for choice in answer["choices"]] == texts
+    body = {"prompt": [STORY, "The capital of France"], "temperature": 0, "max_tokens": 12, "stream": True}
+    events = events_of(client.post("/v1/completions", json=body))
+    for i, text in enumerate(expected):
+        assert "".join(c["text"] for e in events for c in e["choices"] if c["index"] == i) == text
+
+
+def test_echo_with_logprobs_of_the_prompt(client: httpx.Client, llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=1, prompt_logprobs=1)
+    (expected,) = llm.generate(STORY, params)
+    assert expected.prompt_logprobs is not None
+    assert expected.logprobs is not None
+    body = {"prompt": STORY, "temperature": 0, "max_tokens": 4, "echo": True, "logprobs": 1}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["text"] == STORY + expected.text
+    reference = [token.logprob if token else None for token in [*expected.prompt_logprobs, *expected.logprobs]]
+    table = choice["logprobs"]
+    assert table["token_logprobs"][0] is None
+    assert table["token_logprobs"][1:] == pytest.approx(reference[1:], abs=1e-3)
+    assert "".join(table["tokens"]) == choice["text"]
+    for offset, token in zip(table["text_offset"], table["tokens"], strict=True):
+        assert choice["text"][offset:].startswith(token)
+    events = events_of(client.post("/v1/completions", json={**body, "stream": True}))
+    assert "".join(c["text"] for e in events for c in e["choices"]) == choice["text"]
+    shown = [t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["tokens"]]
+    assert shown == table["tokens"]
+
+
+def test_best_of_is_the_likeliest(client: httpx.Client) -> None:
+    body = {"prompt": STORY, "max_tokens": 6, "seed": 3, "temperature": 1.5, "logprobs": 0}
+    drawn = client.post("/v1/completions", json={**body, "n": 4}).json()["choices"]
+    means = [sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"]) for c in drawn]
+    best = client.post("/v1/completions", json={**body, "n": 1, "best_of": 4}).json()["choices"]
+    assert [c["text"] for c in best] == [drawn[means.index(max(means))]["text"]]
+
+
+def test_the_own_route_and_its_events(client: httpx.Client, llm: LLM) -> None:
+    (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=10))
+    body = {"prompt": STORY, "sampling_params": {"temperature": 0, "max_tokens": 10}}
+    response = client.post("/v1/generate", json=body)
+    events = [json.loads(line.removeprefix("data: ")) for line in response.text.strip().split("\n\n")]
+    assert "".join(event["token"] for event in events) == expected.text
+    assert [event["done"] for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["usage"]["completion_tokens"] == len(expected.token_ids)
+    whole = client.post("/v1/generate", json={**body, "stream": False}).json()
+    assert whole["text"] == expected.text
+
+
+def test_tokens_there_and_back(client: httpx.Client, llm: LLM) -> None:
+    ids = llm.tokenizer.encode("Ein Haus, 家 🦊", add_special=False)
+    assert client.post("/tokenize", json={"content": "Ein Haus, 家 🦊"}).json() == {"tokens": ids}
+    assert client.post("/detokenize", json={"tokens": ids}).json() == {"content": "Ein Haus, 家 🦊"}
+    pairs = client.post("/tokenize", json={"content": "Ein Haus, 家 🦊", "with_pieces": True}).json()["tokens"]
+    pieces = [p.encode() if isinstance(p := pair["piece"], str) else bytes(p) for pair in pairs]
+    assert b"".join(pieces).decode() == "Ein Haus, 家 🦊"
+
+
+def test_a_prefix_is_found_in_the_cache(client: httpx.Client) -> None:
+    system = {"role": "system", "content": "Tell stories. " * 40}
+    body = {"messages": [system, *ASKED], "max_tokens": 4}
+    cached = [
+        client.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        for _ in range(2)
+    ]
+    assert cached[0] == 0
+    assert cached[1] >= 96
+    # Not by requests of another salt.
+    salted = client.post("/v1/chat/completions", json={**body, "cache_salt": "other"}).json()
+    assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_a_context_that_is_too_long_is_refused_before_the_stream(client: httpx.Client) -> None:
+    for stream in (False, True):
+        response = client.post("/v1/completions", json={"prompt": [5] * 2048, "stream": stream})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert (error["n_prompt_tokens"], error["n_ctx"]) == (2048, 2048)
+    answer = client.post("/v1/completions", json={"prompt": [5] * 2047, "max_tokens": 9, "ignore_eos": True}).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 1
+
+
+def test_models_health_status_and_figures(client: httpx.Client) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-chat", "gpt-x"]
+    assert client.get("/v1/models/gpt-x").json()["meta"]["architecture"] == "qwen3"
+    assert client.get("/v1/models/other").status_code == 404
+    body = {"prompt": STORY, "max_tokens": 3, "model": "gpt-x"}
+    before = figures(client)
+    answer = client.post("/v1/completions", json=body).json()
+    after = figures(client)
+    assert answer["model"] == "gpt-x"
+    for name, key in (("prompt_tokens", "prompt_tokens"), ("generated_tokens", "completion_tokens")):
+        assert after[f"quire_{name}_total"] - before[f"quire_{name}_total"] == answer["usage"][key]
+    assert after["quire_time_to_first_token_seconds_count"] == before["quire_time_to_first_token_seconds_count"] + 1
+    assert after['quire_cache_blocks_free{model="tiny-chat"}'] == after['quire_cache_blocks{model="tiny-chat"}']
+
+
+def figures(client: httpx.Client) -> dict[str, float]:
+    lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_client_leaves_is_cancelled(server: Served, client: httpx.Client, stream: bool) -> None:
+    body = json.dumps({"prompt": STORY, "max_tokens": 2000, "ignore_eos": True, "stream": stream}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(head.encode() + body)
+        wait_until(lambda: client.get("/v1/status").json()["models"][0]["requests"] == 1)
+    wait_until(lambda: client.get("/v1/status").json()["models"][0]["requests"] == 0)
+    wait_until(lambda: len(set(free_blocks(client))) == 1)
+    # Long before it would have been complete.
+    assert client.get("/v1/status").json()["models"][0]["totals"]["generated_tokens"] < 200_000
+
+
+def wait_until(holds: Any, limit_s: float = 10.0) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_the_log_has_a_line_for_each_request_and_no_prompts(server: Served, client: httpx.Client) -> None:
+    before = server.log.count("\n")
+    secret = "a canary\r\n\x1b[31m in a prompt"
+    client.post("/v1/completions", json={"prompt": secret, "max_tokens": 2}, headers={"x-request-id": "mine-1"})
+    client.post("/v1/completions", json={secret: 1})
+    client.get("/%0d%0a%1b[31m")
+    wait_until(lambda: server.log.count("\n") >= before + 3)
+    lines = [json.loads(line) for line in server.log.splitlines()[before:]]
+    assert [line["status"] for line in lines] == [200, 400, 404]
+    assert lines[0]["request"] == "mine-1"
+    assert "canary" not in server.log
+    assert not any(ord(c) < 32 and c != "\n" for c in server.log)
+
+
+def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(64))
+    with (
+        pytest.raises(AssertionError, match=r"ended with 3: quire: \["),
+        served(tmp_path, [str(tmp_path / "bad.gguf")]),
+    ):
+        pass
+
+
+def test_a_public_address_needs_a_key(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="must have an API key"), served(tmp_path, ["--host", "0.0.0.0"]):
+        pass

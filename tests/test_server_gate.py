@@ -1,0 +1,282 @@
+"""What the server lets in and what it refuses, without a model.
+
+Oracles: the status and the field at fault, written down for each request; the table of routes for what must be closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from quire.errors import RequestError
+from quire.server.app import ROUTES, build_app
+from quire.server.protocol import Failed, Generate
+from quire.server.service import Service
+from quire.server.settings import Settings
+
+KEY = "a-secret-of-some-length"
+HELLO = [{"role": "user", "content": "Hello"}]
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/generate"
+
+
+def call(
+    method: str, path: str, *, engine: FakeEngine | None = None, options: dict[str, Any] | None = None, **request: Any
+) -> httpx.Response:
+    """One request to an application of its own."""
+    settings = Settings(**{"access_log": False, **(options or {})})
+    service = Service(settings, engine or FakeEngine(), "fake")
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(run())
+
+
+def post(path: str, body: Any, **more: Any) -> httpx.Response:
+    return call("POST", path, json=body, **more)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": f"Bearer {KEY[:-1]}"},
+        {"authorization": f"Bearer {KEY}x"},
+        {"authorization": f"Bearer  {KEY}"},
+        {"authorization": KEY},
+        {"x-api-key": ""},
+        {"x-api-key": "wrong", "authorization": f"Bearer {KEY}"},
+        {"authorization": "Basic !!!"},
+    ],
+)
+def test_every_route_but_health_is_closed_without_a_key(route: Any, headers: dict[str, str]) -> None:
+    response = call(route.method, route.path, options={"api_keys": (KEY, "another-key")}, headers=headers)
+    assert response.status_code == (200 if route.path == "/health" else 401)
+    assert KEY not in response.text
+
+
+@pytest.mark.parametrize(
+    "path", ["//v1/models", "/v1/../v1/models", "/v1%2fmodels", "/v1/models/", "/Health", "/health/"]
+)
+def test_other_spellings_of_a_path_are_closed_too(path: str) -> None:
+    for method in ("GET", "POST", "HEAD", "OPTIONS"):
+        assert call(method, path, options={"api_keys": (KEY,)}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"authorization": f"bearer {KEY}"}]
+)
+def test_a_key_opens(headers: dict[str, str]) -> None:
+    engine = FakeEngine()
+    response = post(COMPLETIONS, {"prompt": "x"}, engine=engine, options={"api_keys": (KEY,)}, headers=headers)
+    assert response.json()["choices"][0]["text"] == "ab"
+    (work,) = engine.asked
+    assert isinstance(work, Generate)
+    # Callers share cached blocks with themselves only.
+    assert len(work.treatment.salt) == 32
+    assert work.treatment.key.startswith("key-")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("LOCALHOST", 200), ("evil.example", 403),
+        ("evil.example:8080", 403), ("localhost.evil.example", 403), ("", 403), ("127.0.0.1.evil.example", 403),
+    ],
+)  # fmt: skip
+def test_pages_of_other_names_cannot_reach_loopback(host: str, status: int) -> None:
+    assert call("GET", "/v1/models", headers={"host": host}).status_code == status
+    assert call(
+        "GET", "/v1/models", headers={"host": host}, options={"allowed_hosts": ("evil.example",)}
+    ).status_code == (200 if host.startswith("evil.example") else status)
+
+
+def test_other_origins_are_told_nothing() -> None:
+    for origin in ("http://evil.example", "null", "http://localhost:3000"):
+        response = post(GENERATE, {"prompt": "x"}, headers={"origin": origin})
+        assert response.status_code == 403
+        assert not [name for name in response.headers if name.startswith("access-control")]
+    own = {"origin": "http://localhost:8080"}
+    assert post(GENERATE, {"prompt": "x"}, headers=own).status_code == 200
+    named = {"origin": "http://localhost:3000"}
+    allowed = post(GENERATE, {"prompt": "x"}, headers=named, options={"cors_origins": ("http://localhost:3000",)})
+    assert allowed.headers["access-control-allow-origin"] == "http://localhost:3000"
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_bodies_must_say_that_they_are_json(kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 415
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"[1]", "invalid_json"),
+        (b"null", "invalid_json"),
+        (b'{"prompt": NaN}', "invalid_json"),
+        (b'{"prompt": "\xff"}', "invalid_json"),
+        (b'{"prompt": "\\ud800"}', "invalid_json"),
+        (b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}", "too_deep"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too_deep"),
+        (b'{"prompt": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "too_deep"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "invalid_json"),
+    ],
+)
+def test_bodies_that_are_no_json_objects(content: bytes, code: str) -> None:
+    response = call("POST", GENERATE, content=content, headers=JSON)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == code
+
+
+def test_bodies_that_are_too_large_or_compressed() -> None:
+    limit = {"max_body_bytes": 2048}
+    body = {"prompt": "x" * 4000}
+    assert post(GENERATE, body, options=limit).status_code == 413
+
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 1000
+
+    assert call("POST", GENERATE, content=endless(), headers=JSON, options=limit).status_code == 413
+    assert post(GENERATE, body, headers={"content-encoding": "gzip"}).status_code == 415
+
+
+LARGE = 10**30
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"temperature": -1}, "temperature"),
+    (CHAT, {"temperature": "1"}, "temperature"),
+    (CHAT, {"temperature": LARGE * 10.0}, "temperature"),
+    (CHAT, {"temperature": True}, "temperature"),
+    (CHAT, {"top_p": 1.5}, "top_p"),
+    (CHAT, {"top_k": -2}, "top_k"),
+    (CHAT, {"top_k": LARGE}, "top_k"),
+    (CHAT, {"n": 0}, "n"),
+    (CHAT, {"n": 17}, "n"),
+    (CHAT, {"max_tokens": 0}, "max_tokens"),
+    (CHAT, {"max_tokens": 2**31}, "max_tokens"),
+    (CHAT, {"max_tokens": 1.5}, "max_tokens"),
+    (CHAT, {"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens"),
+    (CHAT, {"presence_penalty": 3}, "presence_penalty"),
+    (CHAT, {"stop": ["x"] * 17}, "stop"),
+    (CHAT, {"stop": ["x" * 1025]}, "stop[0]"),
+    (CHAT, {"stop": [""]}, "stop[0]"),
+    (CHAT, {"stop": 5}, "stop"),
+    (CHAT, {"logit_bias": {"x": 1}}, "logit_bias"),
+    (CHAT, {"logit_bias": {"-1": 1}}, "logit_bias"),
+    (CHAT, {"logit_bias": {"1": 101}}, "logit_bias[...]"),
+    (CHAT, {"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+    (CHAT, {"top_logprobs": 5}, "top_logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT, {"seed": 2**63}, "seed"),
+    (CHAT, {"seed": "x"}, "seed"),
+    (CHAT, {"messages": []}, "messages"),
+    (CHAT, {"messages": [{}] * 4097}, "messages"),
+    (CHAT, {"messages": "x"}, "messages"),
+    (CHAT, {"tools": [{}] * 129}, "tools"),
+    (CHAT, {"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+    (CHAT, {"cache_salt": "a b"}, "cache_salt"),
+    (CHAT, {"cache_salt": "x" * 129}, "cache_salt"),
+    (CHAT, {"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+    (CHAT, {"reasoning_effort": "extreme"}, "reasoning_effort"),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "response_format"),
+    (CHAT, {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+    (CHAT, {"structured_outputs": {"rgex": "a"}}, "structured_outputs"),
+    (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1}, "repeat_penalty"),
+    (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
+    (CHAT, {"store": True}, "store"),
+    (CHAT, {"audio": {}}, "audio"),
+    (CHAT, {"temprature": 1}, "temprature"),
+    (CHAT, {"model": "other"}, "model"),
+    (COMPLETIONS, {"prompt": []}, "prompt"),
+    (COMPLETIONS, {"prompt": [1, "x"]}, "prompt"),
+    (COMPLETIONS, {"prompt": [[1], "x"]}, "prompt"),
+    (COMPLETIONS, {"prompt": [1.5]}, "prompt[0]"),
+    (COMPLETIONS, {"prompt": [-1]}, "prompt[0]"),
+    (COMPLETIONS, {"prompt": ["x"] * 129}, "prompt"),
+    (COMPLETIONS, {"best_of": 1, "n": 2}, "best_of"),
+    (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
+    (COMPLETIONS, {"suffix": "x"}, "suffix"),
+    (GENERATE, {"sampling_params": {"mirostat": 3}}, "sampling_params.mirostat"),
+    (GENERATE, {"sampling_params": {"temp": 1}}, "sampling_params"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED, ids=lambda value: str(value)[:40])
+def test_a_field_beyond_its_limits_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
+    engine = FakeEngine()
+    base: dict[str, Any] = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
+    response = post(path, {**base, **fields}, engine=engine)
+    assert response.status_code == (404 if param == "model" else 400)
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert param.partition(".")[0].partition("[")[0] in error["message"]
+    assert engine.asked == []
+
+
+def test_null_is_absent_and_what_asks_for_nothing_is_taken() -> None:
+    body = {"messages": HELLO, "temperature": None, "audio": None, "unknown": None, "store": False, "tools": []}
+    assert post(CHAT, body).status_code == 200
+
+
+def test_unknown_fields_are_let_through_only_when_told_to() -> None:
+    response = post(CHAT, {"messages": HELLO, "new_thing": 1, "\r\nx": 2}, options={"lenient": True})
+    assert response.status_code == 200
+    assert response.headers["x-quire-ignored"] == r"'new_thing','\r\nx'"
+    assert post(CHAT, {"messages": HELLO, "audio": {}}, options={"lenient": True}).status_code == 400
+
+
+def test_routes_that_there_are_not() -> None:
+    assert call("GET", "/v2/none").json()["error"]["code"] == "no_such_route"
+    response = call("GET", CHAT)
+    assert (response.status_code, response.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_a_failure_in_a_stream_is_one_event() -> None:
+    failure = Failed(0, "InternalError", "[x] broke")
+    response = post(CHAT, {"messages": HELLO, "stream": True}, engine=FakeEngine([failure]))
+    events = [json.loads(e.removeprefix("data: ")) for e in response.text.strip().split("\n\n")]
+    assert [event["choices"][0]["delta"].get("content") for event in events[:-1]] == ["", "part"]
+    assert events[-1] == {
+        "error": {"message": "[x] broke", "type": "server_error", "param": None, "code": "internal_error"}
+    }
+    response = post(CHAT, {"messages": HELLO}, engine=FakeEngine([failure]))
+    assert (response.status_code, response.json()) == (500, events[-1])
+
+
+def test_an_answer_that_takes_too_long() -> None:
+    engine = FakeEngine([None])
+    response = post(CHAT, {"messages": HELLO}, engine=engine, options={"request_timeout_s": 0.1})
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+    assert engine.cancelled == [1]
+    assert engine.n_active == 0
+
+
+def test_a_request_id_is_the_clients_where_it_is_one() -> None:
+    for given, kept in (("abc-1.X_2", True), ("a b", False), ("x" * 65, False), ("", False)):
+        answered = call("GET", "/health", headers={"x-request-id": given}).headers["x-request-id"]
+        assert (answered == given) == kept
+        assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", answered)
+
+
+def test_settings_that_do_not_hold() -> None:
+    for values, word in (({"host": "0.0.0.0"}, "API key"), ({"port": 70000}, "port"), ({"max_queue": -1}, "max_queue")):
+        with pytest.raises(RequestError, match=word):
+            Settings(**values)  # type: ignore[arg-type]
+    assert Settings(host="0.0.0.0", insecure=True).host == "0.0.0.0"
+    assert KEY not in repr(Settings(api_keys=(KEY,)))
