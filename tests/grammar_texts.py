@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from quire.grammar import Compiler, CompilerLimits, TokenVocabulary, grammar_source
+from quire.grammar import Compiler, CompilerLimits, GrammarSource, TokenVocabulary, grammar_source
 from quire.structured import StructuredOutputsParams
 
 EOG, CONTROL = 256, 257
@@ -28,7 +28,12 @@ def bits(mask: np.ndarray) -> np.ndarray:
 
 def allows(form: StructuredOutputsParams, text: str | bytes | list[int]) -> bool:
     """Every token is in the mask when it comes, and at the end so is the end of generation (and only there)."""
-    matcher = compiler().compile(grammar_source(form)).matcher()
+    return allows_source(grammar_source(form), text)
+
+
+def allows_source(source: GrammarSource, text: str | bytes | list[int]) -> bool:
+    """``allows`` of a grammar."""
+    matcher = compiler().compile(source).matcher()
     mask = np.zeros((N_VOCAB + 31) // 32, np.uint32)
     tokens = list(text.encode()) if isinstance(text, str) else list(text)
     for token in tokens:

@@ -114,9 +114,12 @@ def test_tool_choice_and_formats(llm: LLM) -> None:
     for wrong, error, text in [
         ({"tool_format": "hermas"}, RequestError, "tool_format must be auto, none or one of"),
         ({"reasoning_format": "thinks"}, RequestError, "reasoning_format must be"),
-        ({"tool_choice": "some"}, RequestError, "tool_choice must be auto or none but is 'some'"),
-        ({"tool_choice": "required"}, UnsupportedError, "calls cannot be forced"),
-        ({"tool_choice": {"type": "function"}}, UnsupportedError, "calls cannot be forced"),
+        (
+            {"tool_choice": "some"},
+            RequestError,
+            "tool_choice must be auto, none, required or name a tool but is 'some'",
+        ),
+        ({"tool_choice": {"type": "function"}}, RequestError, "must be none, auto, required or name a function"),
         ({"reasoning_budget": -1}, RequestError, "reasoning_budget must be a number of tokens"),
         ({"reasoning_budget": True}, RequestError, "reasoning_budget must be a number of tokens"),
         ({"reasoning_budget": 5}, UnsupportedError, "reasoning_budget must have tags"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json as _json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from .errors import RequestError, UnsupportedError
 
-__all__ = ["StructuredOutputsParams"]
+__all__ = ["AnswerForm", "StructuredOutputsParams", "answer_form"]
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_REGEX_BYTES = 32 * 1024
@@ -83,6 +84,8 @@ class StructuredOutputsParams:
         ``strict`` false is taken as true: what is generated follows the schema.  RequestError for another shape,
         UnsupportedError for another type.
         """
+        if not isinstance(response_format, Mapping):
+            raise RequestError(f"[response_format] it must be an object but is {response_format!r:.80}")
         kind = response_format.get("type")
         known = {"text": (), "json_object": (), "json_schema": ("json_schema",)}
         if not isinstance(kind, str) or kind not in known:
@@ -165,3 +168,29 @@ def _choices(value: object) -> tuple[str, ...]:
     if total > MAX_SOURCE_BYTES:
         raise _refuse("choice", f"have at most {MAX_SOURCE_BYTES} characters but has {total}")
     return items
+
+
+class AnswerForm(TypedDict, total=False):
+    """Keyword arguments of calls that generate; at most one of them is set, see ``StructuredOutputsParams``."""
+
+    response_format: Mapping[str, object] | None
+    regex: str | None
+    choice: Iterable[str] | None
+    grammar: str | None
+
+
+def answer_form(
+    *,
+    response_format: Mapping[str, object] | None = None,
+    regex: str | None = None,
+    choice: Iterable[str] | None = None,
+    grammar: str | None = None,
+) -> StructuredOutputsParams | None:
+    """The form that keyword arguments ask for; None for none.  RequestError for more than one."""
+    given = {"regex": regex, "choice": choice, "grammar": grammar}
+    names = [name for name, value in given.items() if value is not None]
+    if response_format is not None:
+        if names:
+            raise RequestError(f"[structured_outputs] response_format must not come with {names[0]} but does")
+        return StructuredOutputsParams.from_response_format(response_format)
+    return StructuredOutputsParams(regex=regex, choice=choice, grammar=grammar) if names else None

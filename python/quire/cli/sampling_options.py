@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
+from .form_options import FORM_OPTIONS, taken_form
 
 __all__ = ["sampling_options", "with_advice"]
 
@@ -121,11 +122,11 @@ def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
         if own["mirostat"]:
             own |= {name: off for name, off in _TRUNCATION.items() if name not in context.meta[_GIVEN]}
         try:
-            params = SamplingParams(**own)  # type: ignore[arg-type]
+            params = SamplingParams(**own, structured_outputs=taken_form(values))  # type: ignore[arg-type]
         except RequestError as error:
             raise click.UsageError(str(error)) from error
         function(*args, params=params, **values)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed(_OPTIONS + FORM_OPTIONS):
         packed = option(packed)
     return packed

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure
 from .front_end import FrontEnd, collector_of
 from .prompts import Prompt, RequestOptions
@@ -16,6 +17,7 @@ from .results import Collector, Delta, GenerationResult
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from typing_extensions import Unpack
 
     from .._native.engine import Event
     from ..chat import Messages
@@ -43,9 +45,10 @@ class AsyncLLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> list[GenerationResult]:
         """Complete one prompt or several; see ``LLM.generate``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         return await self._results(await asyncio.to_thread(self._prompts.requests, prompts, params, options))
 
     def stream(
@@ -56,9 +59,10 @@ class AsyncLLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> AsyncGenerator[Delta, None]:
         """Complete one prompt piece by piece; see ``LLM.stream``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         return self._deltas(lambda: self._prompts.request(prompt, params, options))
 
     async def chat(
@@ -68,6 +72,7 @@ class AsyncLLM(FrontEnd):
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         tool_format: str = "auto",
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
@@ -75,14 +80,16 @@ class AsyncLLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> ChatResult:
         """Answer a conversation; see ``LLM.chat``."""
         from .chat import ChatCollector, ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
@@ -100,6 +107,7 @@ class AsyncLLM(FrontEnd):
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         tool_format: str = "auto",
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
@@ -107,14 +115,16 @@ class AsyncLLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> AsyncGenerator[ChatDelta, None]:
         """``chat`` piece by piece; see ``LLM.chat_stream``."""
         from .chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,

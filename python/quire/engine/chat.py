@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["ChatChoice", "ChatCollector", "ChatDelta", "ChatOptions", "ChatRequest", "ChatResult", "ToolChoice"]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
-"""``"auto"``: the model decides; ``"none"``: it is shown no tools."""
+"""``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
+{"name": ...}}``: it must call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class ChatOptions:
 
     tools: Sequence[Mapping[str, object]] | None = None
     tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
     tool_format: str = "auto"
     reasoning_format: str = "auto"
     reasoning_budget: int | None = None
@@ -39,10 +41,12 @@ class ChatOptions:
         budget = self.reasoning_budget
         if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 0):
             raise RequestError(f"[chat] reasoning_budget must be a number of tokens from 0 on but is {budget!r:.80}")
-        if self.tool_choice not in ("auto", "none"):
-            if self.tool_choice != "required" and not isinstance(self.tool_choice, Mapping):
-                raise RequestError(f"[chat] tool_choice must be auto or none but is {self.tool_choice!r:.80}")
-            raise UnsupportedError("[chat] tool_choice must be auto or none: calls cannot be forced yet")
+        if self.tool_choice not in ("auto", "none", "required") and not isinstance(self.tool_choice, Mapping):
+            raise RequestError(
+                f"[chat] tool_choice must be auto, none, required or name a tool but is {self.tool_choice!r:.80}"
+            )
+        if not isinstance(self.parallel_tool_calls, bool):
+            raise RequestError(f"[chat] parallel_tool_calls must be a bool but is {self.parallel_tool_calls!r:.80}")
         for name in ("messages", "tools", "add_generation_prompt"):
             if name in (self.template_values or {}):
                 raise RequestError(f"[chat] template_values must not set {name!r} but does")

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure
 from .front_end import FrontEnd, collector_of
 from .prompts import Prompt, RequestOptions
@@ -15,6 +16,7 @@ from .results import Collector, Delta, GenerationResult
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from typing_extensions import Unpack
 
     from .._native.engine import Event
     from ..chat import Messages
@@ -33,7 +35,9 @@ class LLM(FrontEnd):
 
     Every verb takes ``salt`` (only requests of one salt share cached prefixes), ``priority`` (higher first, under the
     policies that look at it) and ``key`` (requests of one key share their part of the machine under the dynamic
-    policy). A failing request raises its QuireError and leaves others alone.
+    policy).  All that generate take ``response_format`` (OpenAI's), ``regex``, ``choice`` or ``grammar``: the form that
+    the answer must have, as in ``StructuredOutputsParams``; in a chat it begins when reasoning has ended.  A failing
+    request raises its QuireError and leaves others alone.
     """
 
     def generate(
@@ -44,13 +48,14 @@ class LLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> list[GenerationResult]:
         """Complete one prompt or several, in one batch; the results are in the prompts' order.
 
         A string is raw text, in which special tokens are added and parsed; a list of ints is token ids as they are.
         ``params``: for all, or one each.  When a request fails, or on KeyboardInterrupt, the others are cancelled.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         return self._results(self._prompts.requests(prompts, params, options))
 
     def stream(
@@ -61,9 +66,10 @@ class LLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> Generator[Delta, None, None]:
         """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         return self._deltas(self._prompts.request(prompt, params, options))
 
     def chat(
@@ -73,6 +79,7 @@ class LLM(FrontEnd):
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         tool_format: str = "auto",
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
@@ -80,12 +87,15 @@ class LLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> ChatResult:
         """Answer a conversation, rendered by the model's chat template.
 
         ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  The result's
         ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``; its ``as_dict()`` is the next turn's
-        message.  ``tools``: function definitions as in OpenAI's interface.  ``tool_choice``: ``"auto"`` or ``"none"``.
+        message.  ``tools``: function definitions as in OpenAI's interface.  ``tool_choice``: ``"auto"``, where calls of
+        tools with ``strict`` follow their schemas; ``"none"``; ``"required"``, or one tool as in OpenAI's interface:
+        the answer is calls, or calls of that tool.  ``parallel_tool_calls`` false: one call at most.
         ``tool_format``, ``reasoning_format``: names of formats (docs/tool_calls.md), ``"auto"`` for what the template
         shows, ``"none"`` to leave the text as it is.  ``reasoning_budget``: tokens after which reasoning is ended; each
         token then waits for Python.  ``template_values``: further variables of the template.  Raises UnsupportedError
@@ -93,10 +103,11 @@ class LLM(FrontEnd):
         """
         from .chat import ChatCollector, ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
@@ -114,6 +125,7 @@ class LLM(FrontEnd):
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         tool_format: str = "auto",
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
@@ -121,14 +133,16 @@ class LLM(FrontEnd):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        **form: Unpack[AnswerForm],
     ) -> Generator[ChatDelta, None, None]:
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         from .chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
 from ..structured import StructuredOutputsParams
+from .answer_forms import AnswerForms, token_vocabulary
 from .engine import EngineRequest
 
 if TYPE_CHECKING:
     from ..chat import AnswerFormat, ChatTemplate, Messages
-    from ..grammar import Compiler, Grammar, TokenVocabulary
+    from ..grammar import Grammar
     from ..tokenizer import Tokenizer
     from .chat import ChatOptions, ChatRequest
 
@@ -26,11 +27,23 @@ Prompt: TypeAlias = "str | Sequence[int]"
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """How a request is treated beside others; see ``EngineRequest``."""
+    """How a request is treated beside others, see ``EngineRequest``, and the form of its answer."""
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
+    form: StructuredOutputsParams | None = None
+
+    def apply_form(self, params: SamplingParams | None) -> SamplingParams:
+        """The parameters with the form.  RequestError for what are none, or have a form already."""
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
+        params = params or SamplingParams()
+        if self.form is None:
+            return params
+        if params.structured_outputs is not None:
+            raise RequestError("[structured_outputs] the form of an answer must be given once but is given twice")
+        return replace(params, structured_outputs=self.form)
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -51,8 +64,7 @@ class Prompts:
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
-        self._compiler: Compiler | None = None
-        self._compiler_lock = threading.Lock()
+        self._forms = AnswerForms(lambda: token_vocabulary(self.tokenizer, n_vocab))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -78,32 +90,9 @@ class Prompts:
 
     def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """A request to generate."""
-        if params is not None and not isinstance(params, SamplingParams):
-            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
+        params = options.apply_form(params)
         ids = self.token_ids(prompt)
-        params = params or SamplingParams()
-        grammar = None if params.structured_outputs is None else self._grammar(params.structured_outputs)
-        return EngineRequest(ids, params, options.salt, options.priority, options.key, grammar=grammar)
-
-    def _grammar(self, form: StructuredOutputsParams) -> Grammar:
-        from ..grammar import Compiler, grammar_source
-
-        with self._compiler_lock:
-            if self._compiler is None:
-                self._compiler = Compiler(self._token_vocabulary)
-        return self._compiler.compile(grammar_source(form))
-
-    def _token_vocabulary(self) -> TokenVocabulary:
-        from ..grammar import TokenVocabulary
-
-        tokenizer = self.tokenizer
-        shown = tokenizer.all_token_bytes()
-        shown += [b""] * (self._n_vocab - len(shown))
-        for name, id_ in tokenizer.control_tokens.items():
-            shown[id_] = name.encode()
-        return TokenVocabulary(
-            shown, tokenizer.control_tokens, sorted(tokenizer.eog_ids), lambda text: tokenizer.encode(text, False)
-        )
+        return _request(ids, params, options, self._forms.of_text(params.structured_outputs))
 
     def requests(
         self,
@@ -131,9 +120,12 @@ class Prompts:
         tools = chat.shown_tools
         form = self._answer_format(chat.tool_format, chat.reasoning_format).reading_calls(bool(tools))
         segments = template.render_segments(messages, tools, True, **(chat.template_values or {}))
-        request = self.request(self.tokenizer.encode_segments(segments), params, options)
+        prompt = "".join(text for text, _ in segments)
+        params = options.apply_form(params)
+        ids = self.token_ids(self.tokenizer.encode_segments(segments))
+        request = _request(ids, params, options, self._forms.of_chat(params, chat, form, template.source, prompt))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
-        asked = ChatRequest(request, form, tools, "".join(text for text, _ in segments))
+        asked = ChatRequest(request, form, tools, prompt)
         if chat.reasoning_budget is None:
             return asked
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
@@ -154,3 +146,7 @@ class Prompts:
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""
         return EngineRequest(self.token_ids(token_ids), None)
+
+
+def _request(ids: list[int], params: SamplingParams, options: RequestOptions, grammar: Grammar | None) -> EngineRequest:
+    return EngineRequest(ids, params, options.salt, options.priority, options.key, grammar=grammar)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from .answers import AnswerLayout, ReasoningTags, ToolUse, answer_source
+from .call_syntax import CALL_SYNTAXES, WITHOUT_JSON
 from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary
 from .gbnf import gbnf_to_lark
 from .schema import check_schema
 from .source import GrammarSource, grammar_source
 
 __all__ = [
+    "CALL_SYNTAXES",
+    "WITHOUT_JSON",
+    "AnswerLayout",
     "Compiler",
     "CompilerLimits",
     "Grammar",
     "GrammarSource",
     "Matcher",
+    "ReasoningTags",
     "TokenVocabulary",
+    "ToolUse",
+    "answer_source",
     "check_schema",
     "gbnf_to_lark",
     "grammar_source",

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import CapacityError, RequestError, UnsupportedError
-from .source import GrammarSource, lark_string
+from .frame import frame_lark
+from .source import GrammarSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,7 +153,7 @@ class Compiler:
         with self._lock:
             self._forget(source)
             self._cache[source] = future
-            self._cached_bytes += len(source.body)
+            self._cached_bytes += source.size
             while len(self._cache) > self._limits.cache_entries or self._cached_bytes > self._limits.cache_bytes:
                 self._forget(next(iter(self._cache)))
         threading.Thread(target=self._run, args=(source, future), name="quire-grammar", daemon=True).start()
@@ -171,7 +172,7 @@ class Compiler:
 
     def _forget(self, source: GrammarSource) -> None:
         if self._cache.pop(source, None) is not None:
-            self._cached_bytes -= len(source.body)
+            self._cached_bytes -= source.size
 
     def _open_tokenizer(self) -> tuple[LLTokenizer, TokenVocabulary]:
         with self._tokenizer_lock:
@@ -195,7 +196,7 @@ class Compiler:
 
         tokenizer, vocabulary = self._open_tokenizer()
         limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-        matcher = LLMatcher(tokenizer, _with_start(source, vocabulary), log_level=0, limits=limits)
+        matcher = LLMatcher(tokenizer, _grammars(source, vocabulary), log_level=0, limits=limits)
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         warnings = matcher.get_grammar_warnings()
@@ -208,19 +209,13 @@ class Compiler:
         return Grammar(matcher)
 
 
-def _with_start(source: GrammarSource, vocabulary: TokenVocabulary) -> str:
+def _grammars(source: GrammarSource, vocabulary: TokenVocabulary) -> str:
     """llguidance's own form, in which grammars refer to one another."""
-    body = json.loads(source.body)
-    if source.after is None:
-        return json.dumps({"grammars": [body]})
-    trigger = vocabulary.control_ids.get(source.after)
-    if trigger is not None:
-        others = ",".join(str(id_) for id_ in sorted({trigger, *vocabulary.eog_ids}))
-        lines = [f"start: (FREE | <[^{others}]>)* <[{trigger}]> WS? @body", "FREE: /(?s:.+)/"]
-    else:
-        lines = ["start: head WS? @body", f"head[lazy]: /(?s:.*)/ {lark_string(source.after)}"]
-    lines.append(r"WS: /[ \n\r\t]{1,8}/")
-    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines) + "\n"}, {"name": "body", **body}]})
+    body = [] if source.body is None else [json.loads(source.body)]
+    if source.frame is None:
+        return json.dumps({"grammars": body})
+    named = [{"name": "body", **grammar} for grammar in body]
+    return json.dumps({"grammars": [{"lark_grammar": frame_lark(source.frame, vocabulary)}, *named]})
 
 
 _UNSUPPORTED = ("not supported", "unsupported", "not disjoint", "unimplemented", "unknown format", "only supported")

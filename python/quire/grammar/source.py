@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from ..errors import RequestError, UnsupportedError
 from ..structured import StructuredOutputsParams
+from .frame import ANY_TOKENS, Frame, FrameWriter, lark_string
 from .gbnf import gbnf_to_lark, is_gbnf
 from .schema import check_schema
 
-__all__ = ["GrammarSource", "grammar_source", "json_body", "lark_string"]
+__all__ = ["DEFAULT_WHITESPACE", "WHITESPACE_AFTER", "GrammarSource", "grammar_source", "json_body"]
 
+WHITESPACE_AFTER = r"/[ \n\r\t]{1,8}/"
 DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
 # Without \uXXXX every key is written in one way only, so that a free key cannot be a declared one in disguise.
 JSON_ESCAPES = 'nrbtf\\"'
@@ -23,10 +25,15 @@ _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\
 
 @dataclass(frozen=True)
 class GrammarSource:
-    """A grammar as text, and the text or control token after which it begins.  What caches are keyed by."""
+    """A grammar as text, and what stands around it; one of them may be absent.  What caches are keyed by."""
 
-    body: str
-    after: str | None = None
+    body: str | None
+    frame: Frame | None = None
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return len(self.body or "") + len(self.frame.lark if self.frame is not None else "")
 
 
 def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
@@ -47,7 +54,15 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
     else:
         assert params.grammar is not None
         body = {"lark_grammar": _lark(params.grammar)}
-    return GrammarSource(json.dumps(body, ensure_ascii=False), params.after)
+    frame = None if params.after is None else _after(params.after)
+    return GrammarSource(json.dumps(body, ensure_ascii=False), frame)
+
+
+def _after(trigger: str) -> Frame:
+    writer = FrameWriter()
+    writer.rule("start", f"{writer.mark(trigger, before=ANY_TOKENS)} WS? @body")
+    writer.rule("WS", WHITESPACE_AFTER)
+    return writer.frame()
 
 
 def json_body(schema: object, whitespace: str | None = DEFAULT_WHITESPACE) -> dict[str, object]:
@@ -59,11 +74,6 @@ def json_body(schema: object, whitespace: str | None = DEFAULT_WHITESPACE) -> di
     if whitespace is not None:
         options["whitespace_pattern"] = whitespace
     return {"json_schema": {**schema, "x-guidance": options}}
-
-
-def lark_string(text: str) -> str:
-    """A string, quoted for Lark."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _whitespace(params: StructuredOutputsParams) -> str | None:

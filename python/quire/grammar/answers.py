@@ -1,0 +1,273 @@
+"""Grammars of chat answers: reasoning first, then an answer of a fixed form, or calls of tools with their arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import RequestError, UnsupportedError
+from .call_syntax import CALL_SYNTAXES, WITHOUT_JSON, CallSyntax
+from .frame import Frame, FrameWriter, lark_string
+from .schema import check_schema
+from .source import DEFAULT_WHITESPACE, WHITESPACE_AFTER, GrammarSource, json_body
+
+__all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
+
+MAX_CALLS = 32
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 256 * 1024
+_PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space)\}")
+_ID = "/[A-Za-z0-9]{9}/"
+_PIECES = {"space": "SPACE?", "number": "/[0-9]{1,2}/", "id": _ID, "id_member": f'(", \\"id\\": \\"" {_ID} "\\"")?'}
+# What every wire format can carry without quotes.
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_FREE_ARGUMENTS: Mapping[str, object] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class ReasoningTags:
+    """Reasoning stands between ``start`` and ``end``, or is absent.  ``opened``: the prompt ends behind ``start``."""
+
+    start: str
+    end: str
+    opened: bool
+
+
+@dataclass(frozen=True)
+class AnswerLayout:
+    """How a model writes answers.
+
+    ``format_name``: the wire format of calls, None for none.  ``frames_content``: plain answers have its marks, too.
+    ``starts``: every text that its reader takes for the beginning of a call.  ``template``: the chat template's source.
+    """
+
+    reasoning: ReasoningTags | None = None
+    format_name: str | None = None
+    frames_content: bool = False
+    starts: tuple[str, ...] = ()
+    template: str = ""
+
+    def syntax(self) -> CallSyntax | None:
+        """How calls, and answers beside them, are written; None where no grammar can be given."""
+        for syntax in CALL_SYNTAXES.get(self.format_name or "", ()):
+            if syntax.hint in self.template:
+                return syntax
+        return None
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """Tools, as in OpenAI's interface.
+
+    ``choice``: ``"none"``; ``"auto"``: the answer is free, but a call is one of the tools, with arguments of their
+    schemas where they are ``strict``; ``"required"``: calls and nothing else; ``{"type": "function", "function":
+    {"name": ...}}``: of that one tool.  ``parallel`` false: one call at most.
+    """
+
+    tools: Sequence[Mapping[str, object]] = ()
+    choice: str | Mapping[str, object] = "none"
+    parallel: bool = True
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+    parameters: Mapping[str, object]
+    strict: bool
+
+
+def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse) -> GrammarSource | None:
+    """The grammar of an answer; None where nothing is to be enforced.
+
+    ``form``: of the text, where the model says something.  RequestError for malformed tools, UnsupportedError for a
+    wire format that has no grammar here, or a schema's keyword that cannot be enforced.
+    """
+    functions = _functions(use.tools)
+    calls = _wanted(functions, use)
+    if form is not None and form.frame is not None:  # the request itself says what comes before
+        if calls:
+            raise RequestError(
+                "[tools] a form that has a trigger of its own must not come with tools that are enforced"
+            )
+        return form
+    if form is not None and use.choice not in ("none", "auto"):
+        raise RequestError("[tools] calls are required, so that no form of other answers must be given")
+    if form is not None and not calls and use.choice == "auto":
+        calls = functions  # what may stand in the form's place
+    if form is None and not calls:
+        return None
+    writer = _Writer(layout, use.parallel)
+    if calls:
+        writer.calls(calls)
+    if use.choice in ("none", "auto"):
+        writer.content(has_form=form is not None, has_calls=bool(calls))
+    if not calls and writer.is_bare:
+        return form
+    return GrammarSource(None if form is None else form.body, writer.finish())
+
+
+def _functions(tools: Sequence[Mapping[str, object]]) -> list[_Function]:
+    if len(tools) > MAX_TOOLS:
+        raise RequestError(f"[tools] there must be at most {MAX_TOOLS} tools but are {len(tools)}")
+    functions = []
+    for i, tool in enumerate(tools):
+        function = tool.get("function", tool)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RequestError(f"[tools] tool {i} must have a function with a name but has not")
+        parameters = function.get("parameters")
+        if parameters is None:
+            parameters = {"additionalProperties": False}
+        functions.append(_Function(function["name"], parameters, function.get("strict") is True))
+    return functions
+
+
+def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
+    """The functions whose calls are enforced."""
+    choice = use.choice
+    if choice == "none":
+        return []
+    if choice == "auto":
+        return functions if not use.parallel or any(function.strict for function in functions) else []
+    if not functions:
+        raise RequestError("[tools] tool_choice must come with tools but there are none")
+    if choice == "required":
+        return [_Function(function.name, function.parameters, True) for function in functions]
+    inner = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    if name is None:
+        raise RequestError(f"[tools] tool_choice must be none, auto, required or name a function but is {choice!r:.80}")
+    for function in functions:
+        if function.name == name:
+            return [_Function(name, function.parameters, True)]
+    raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
+
+
+class _Writer:
+    """Writes the frame: ``start`` is reasoning, then one of several ``answer``s."""
+
+    def __init__(self, layout: AnswerLayout, parallel: bool) -> None:
+        self._layout, self._parallel = layout, parallel
+        self._lark = FrameWriter()
+        self._syntax = layout.syntax()
+        self._answers: list[str] = []
+        self._framed = False
+        self._trigger = ""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing stands around the form."""
+        return self._layout.reasoning is None and not self._framed
+
+    def calls(self, functions: Sequence[_Function]) -> None:
+        """Calls may be the answer: rules ``calls``, and ``f0 ...`` for what stands in a call."""
+        name = self._layout.format_name
+        syntax = self._syntax
+        if syntax is None:
+            if name is None:
+                raise UnsupportedError(
+                    "[tools] calls must have a wire format to be enforced but the model has none known"
+                )
+            reason = "does not write arguments as JSON" if name in WITHOUT_JSON else "has no grammar"
+            raise UnsupportedError(f"[tools] calls cannot be enforced in the format {name}, which {reason}")
+        self._trigger = syntax.trigger
+        if len({function.name for function in functions}) != len(functions):
+            raise RequestError("[tools] each tool must have a name of its own but two have the same")
+        size = 0
+        for i, function in enumerate(functions):
+            body = self._call(syntax, function)
+            size += len(body.encode("utf-8", "replace"))
+            if size > MAX_TOOLS_BYTES:
+                raise RequestError(f"[tools] the schemas of tools must have at most {MAX_TOOLS_BYTES} bytes together")
+            self._lark.rule(f"f{i}", body)
+        self._lark.rule("function", " | ".join(f"f{i}" for i in range(len(functions))))
+        self._lark.rule("SPACE", r"/[ \n]{1,8}/")
+        # Some models begin with white space, which readers skip but before a name.
+        space = "" if (syntax.opening + syntax.call).startswith("{name}") else "SPACE? "
+        self._lark.rule("calls", space + self._call_list(syntax, self._lark.mark(syntax.trigger)))
+        self._answers.append("calls")
+
+    def _call(self, syntax: CallSyntax, function: _Function) -> str:
+        """A call, without the trigger."""
+        if not _NAME.fullmatch(function.name):
+            raise UnsupportedError(
+                f"[tools] the name of a tool that is enforced must be of A-Za-z0-9_.:/- but is {function.name!r:.80}"
+            )
+        parameters = function.parameters if function.strict else _FREE_ARGUMENTS
+        if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+            raise RequestError(f"[tools] the parameters of {function.name} must be the schema of an object")
+        parameters = {"type": "object", **parameters}
+        try:
+            check_schema(parameters)
+        except (RequestError, UnsupportedError) as error:
+            raise type(error)(f"{error} (parameters of the tool {function.name})") from error
+        schema = json.dumps(json_body(parameters, DEFAULT_WHITESPACE)["json_schema"])
+        text = syntax.call if syntax.opening else syntax.call.removeprefix(syntax.trigger)
+        return self._text(text, {"arguments": f"%json {schema}", "name": lark_string(function.name)})
+
+    def _text(self, template: str, values: Mapping[str, str]) -> str:
+        """Lark for a text with places in it."""
+        pieces = [
+            {**_PIECES, **values}[piece] if i % 2 else self._lark.mark(piece)
+            for i, piece in enumerate(_PLACES.split(template))
+        ]
+        return " ".join(filter(None, pieces))
+
+    def _call_list(self, syntax: CallSyntax, trigger: str) -> str:
+        """Calls behind the rule ``trigger``."""
+        lark = self._lark
+        in_call = "" if syntax.opening else lark.mark(syntax.trigger)
+        parts = [trigger, self._text(syntax.opening.removeprefix(syntax.trigger), {}), "function"]
+        if self._parallel and syntax.separator is not None:
+            parts.append(f"({self._text(syntax.separator, {})} {in_call} function){{0,{MAX_CALLS - 1}}}")
+        return " ".join(filter(None, [*parts, self._text(syntax.closing, {})]))
+
+    def content(self, *, has_form: bool, has_calls: bool) -> None:
+        """Text may be the answer, of the form if there is one."""
+        lark, layout, syntax = self._lark, self._layout, self._syntax
+        before, behind = "", ""
+        if layout.frames_content:
+            if syntax is None or syntax.content is None:
+                raise UnsupportedError(
+                    f"[grammar] a form of answers cannot be enforced in the format {layout.format_name}"
+                )
+            before, behind = syntax.content
+            self._framed = bool(before or behind or syntax.reasoning)
+        if has_form:
+            self._answers.append(f"{lark.mark(before)} @body {lark.mark(behind)}")
+            return
+        assert has_calls
+        assert syntax is not None
+        bare = not before and not syntax.trigger
+        # What only looks like a call would be read as one.
+        avoided = tuple(text for text in (*layout.starts, syntax.trigger) if text)
+        lark.free_text("TEXT", avoided, r"[ \n\r\t]*[\[{]" if bare else None)
+        if not syntax.trigger:
+            text = lark.mark(behind, before="TEXT") if behind else "TEXT?"
+            self._answers.append(f"{lark.mark(before)} {text}")
+            if syntax.joint is not None:
+                self._answers.append(f"{lark.mark(before)} {lark.mark(syntax.joint, before='TEXT')} calls")
+            return
+        lark.rule("later_calls", self._call_list(syntax, lark.mark(syntax.trigger, before="TEXT")))
+        several = self._parallel and not syntax.opening and syntax.separator is not None
+        often = f"{{0,{MAX_CALLS}}}" if several else "?"
+        self._answers = [f"later_calls{often} TEXT?"]
+
+    def finish(self) -> Frame:
+        """The frame."""
+        lark, tags, syntax = self._lark, self._layout.reasoning, self._syntax
+        parts = []
+        if tags is not None:
+            lark.free_text("REASONING")
+            end = lark.mark(tags.end, before="REASONING")
+            start = "" if tags.opened else lark.mark(tags.start)
+            parts.append(f"{start} {end} WS?" if tags.opened else f"(WS? {start} {end} WS?)?")
+            lark.rule("WS", WHITESPACE_AFTER)
+        elif syntax is not None and syntax.reasoning is not None:
+            begin, end = syntax.reasoning
+            lark.free_text("REASONING")
+            parts.append(f"({lark.mark(begin)} {lark.mark(end, before='REASONING')}){{0,{MAX_CALLS}}}")
+        lark.rule("start", " ".join([*parts, "answer"]))
+        lark.rule("answer", " | ".join(self._answers))
+        return lark.frame()

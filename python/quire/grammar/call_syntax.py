@@ -1,0 +1,153 @@
+"""How wire formats of tool calls write JSON arguments, for grammars that make a model write them.
+
+The formats are those that ``quire.chat.tools`` reads, under its names.  Another is added by an entry of
+``CALL_SYNTAXES``, or of ``WITHOUT_JSON`` where arguments are not JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CALL_SYNTAXES", "WITHOUT_JSON", "CallSyntax"]
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """Calls are ``opening``, ``call`` with ``separator`` between them, ``closing``.
+
+    In ``call``, ``{name}`` and ``{arguments}`` stand for the two, ``{number}`` for the call's number, ``{id}`` for nine
+    letters and digits, ``{id_member}`` for a member of a JSON object with such, or nothing; everywhere, ``{space}`` for
+    white space, or nothing.  ``separator`` None: there is one call only.  ``trigger``: the beginning of ``opening``, or
+    of each ``call``, that tells calls from other text wherever it stands; empty where calls are the whole answer.
+    ``content``: what stands before and behind an answer that is text; ``joint``: between such text and calls behind it.
+    ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
+    only templates that have this text write so.
+    """
+
+    call: str
+    opening: str = ""
+    closing: str = ""
+    separator: str | None = None
+    trigger: str = ""
+    content: tuple[str, str] | None = None
+    joint: str | None = None
+    reasoning: tuple[str, str] | None = None
+    hint: str = ""
+
+
+_OBJECT = '{"name": "{name}", "arguments": {arguments}}'
+
+CALL_SYNTAXES: Mapping[str, tuple[CallSyntax, ...]] = {
+    "hermes": (CallSyntax(f"<tool_call>\n{_OBJECT}\n</tool_call>", separator="{space}", trigger="<tool_call>"),),
+    "llama3": (CallSyntax('{"name": "{name}", "parameters": {arguments}}', separator="; "),),
+    "mistral": (
+        CallSyntax(
+            "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}",
+            separator="",
+            trigger="[TOOL_CALLS]",
+            hint="[CALL_ID]",
+        ),
+        CallSyntax("[TOOL_CALLS]{name}[ARGS]{arguments}", separator="", trigger="[TOOL_CALLS]", hint="[ARGS]"),
+        CallSyntax(
+            '{"name": "{name}", "arguments": {arguments}{id_member}}',
+            "[TOOL_CALLS][",
+            "]",
+            separator=", ",
+            trigger="[TOOL_CALLS]",
+        ),
+    ),
+    "functionary": (CallSyntax("{name}\n{arguments}", separator="{space}>>>", content=("all\n", ""), joint=">>>"),),
+    "command_r": (
+        CallSyntax(
+            '{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}',
+            "<|START_ACTION|>[{space}",
+            "{space}]<|END_ACTION|>",
+            separator=",{space}",
+            content=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+            hint="<|START_RESPONSE|>",
+        ),
+        CallSyntax(
+            '{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}',
+            "<|START_ACTION|>[{space}",
+            "{space}]<|END_ACTION|>",
+            separator=",{space}",
+            content=("<|START_TEXT|>", "<|END_TEXT|>"),
+            hint="<|START_TEXT|>",
+        ),
+        CallSyntax(
+            '{"tool_name": "{name}", "parameters": {arguments}}',
+            "Action: ```json\n[{space}",
+            "{space}]```",
+            separator=",{space}",
+            content=("", ""),
+        ),
+    ),
+    "deepseek": (
+        CallSyntax(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            separator="\n",
+            trigger="<｜tool▁calls▁begin｜>",
+            hint="```json",
+        ),
+        CallSyntax(
+            "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            separator="",
+            trigger="<｜tool▁calls▁begin｜>",
+        ),
+    ),
+    "granite": (CallSyntax(_OBJECT, "<|tool_call|>[", "]", separator=", ", trigger="<|tool_call|>"),),
+    "harmony": (
+        CallSyntax(
+            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
+            content=("<|channel|>final<|message|>", ""),
+            reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        ),
+    ),
+    "kimi_k2": (
+        CallSyntax(
+            "<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            separator="",
+            trigger="<|tool_calls_section_begin|>",
+        ),
+    ),
+    "phi4": (
+        CallSyntax(_OBJECT, "<|tool_call|>[", "]<|/tool_call|>", ", ", "<|tool_call|>", hint="<|/tool_call|>"),
+        CallSyntax(_OBJECT, "functools[", "]", separator=", ", trigger="functools"),
+    ),
+    "nemotron": (CallSyntax(_OBJECT, "<TOOLCALL>[", "]</TOOLCALL>", separator=", ", trigger="<TOOLCALL>"),),
+    "apertus": (
+        CallSyntax(
+            '{"{name}": {arguments}}',
+            "<|tools_prefix|>[",
+            "]<|tools_suffix|>",
+            separator=", ",
+            trigger="<|tools_prefix|>",
+        ),
+    ),
+    "gigachat": (CallSyntax(f"<|function_call|>{_OBJECT}", trigger="<|function_call|>"),),
+    "bare_json": (CallSyntax(_OBJECT),),
+}
+
+WITHOUT_JSON = frozenset(
+    {
+        "deepseek_dsml",
+        "gemma",
+        "glm",
+        "hunyuan",
+        "kimi_k3",
+        "lfm2",
+        "minicpm",
+        "minimax",
+        "muse",
+        "pythonic",
+        "qwen3_coder",
+    }
+)
+"""Formats that write arguments one by one, in marks of their own or as Python does."""
