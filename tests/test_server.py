@@ -6,7 +6,10 @@ Oracles: the same model in this process, asked without the server; the shapes of
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,7 +235,8 @@ def test_models_health_status_and_figures(client: httpx.Client) -> None:
     for name, key in (("prompt_tokens", "prompt_tokens"), ("generated_tokens", "completion_tokens")):
         assert after[f"quire_{name}_total"] - before[f"quire_{name}_total"] == answer["usage"][key]
     assert after["quire_time_to_first_token_seconds_count"] == before["quire_time_to_first_token_seconds_count"] + 1
-    assert after['quire_cache_blocks_free{model="tiny-chat"}'] == after['quire_cache_blocks{model="tiny-chat"}']
+    names = [f'quire_cache_blocks{part}{{model="tiny-chat"}}' for part in ("", "_free")]
+    wait_until(lambda: len({figures(client)[name] for name in names}) == 1)
 
 
 def figures(client: httpx.Client) -> dict[str, float]:
@@ -286,3 +290,60 @@ def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
 def test_a_public_address_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="must have an API key"), served(tmp_path, ["--host", "0.0.0.0"]):
         pass
+
+
+def write_long(url: str, results: list[httpx.Response]) -> None:
+    body = {"prompt": STORY, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+        results.append(client.post("/v1/completions", json=body))
+
+
+@pytest.mark.parametrize(("drain_s", "complete"), [("30", True), ("0", False)])
+def test_sigterm_lets_answers_end_or_tells_them(tmp_path: Path, drain_s: str, complete: bool) -> None:
+    with served(tmp_path, ["--drain", drain_s]) as server:
+        results: list[httpx.Response] = []
+        asking = [threading.Thread(target=write_long, args=(server.url, results)) for _ in range(4)]
+        for thread in asking:
+            thread.start()
+        with server.client() as client:
+            wait_until(lambda: client.get("/v1/status").json()["models"][0]["requests"] == 4)
+            server.process.send_signal(signal.SIGTERM)
+            for thread in asking:
+                thread.join()
+        assert server.process.wait(10) == 0
+    for response in results:
+        assert response.text.endswith("data: [DONE]\n\n") == complete
+        assert ('"error"' in response.text) != complete
+
+
+def test_a_killed_worker_is_replaced_behind_the_port(tmp_path: Path) -> None:
+    with served(tmp_path) as server, server.client() as client:
+        body = {"prompt": STORY, "max_tokens": 8, "temperature": 0}
+        expected = client.post("/v1/completions", json=body).json()["choices"]
+        (worker,) = children(server.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: client.get("/health").status_code == 503, 2.0)
+        refused = client.post("/v1/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_not_ready")
+        assert int(refused.headers["retry-after"]) >= 1
+        wait_until(lambda: client.get("/health").status_code == 200, 15.0)
+        assert client.post("/v1/completions", json=body).json()["choices"] == expected
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_one_socket_listens(server: Served) -> None:
+    inodes = set()
+    for pid in (server.process.pid, *children(server.process.pid)):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            inodes.add(os.readlink(entry))
+    listening = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in inodes
+    ]
+    assert len(listening) == 1

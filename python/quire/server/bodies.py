@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
-__all__ = ["Body", "decode_object", "read_body", "to_wire"]
+__all__ = ["Body", "content_length", "decode_object", "read_body", "to_wire"]
 
 T = TypeVar("T")
 _AT = re.compile(r" - at `(.*)`$")
@@ -39,6 +39,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return bytes(found[0]) if found else None
 
 
+def content_length(scope: Scope) -> int:
+    """What the Content-Length says; 0 where there is none."""
+    given = header(scope, b"content-length")
+    return int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
+
+
 async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes:
     """The body, as far as the limits go; ApiError 408, 413 or 415."""
     if header(scope, b"content-encoding") not in (None, b"identity"):
@@ -48,9 +54,8 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes
     if kind != b"application/json":
         raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
     limit = settings.max_body_bytes
-    length = header(scope, b"content-length")
     too_long = ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
-    if length is not None and int(length) > limit:
+    if content_length(scope) > limit:
         raise too_long
     parts: list[bytes] = []
     n_bytes = 0

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import QuireError
 from . import sse
-from .bodies import decode_object, read_body, to_wire
+from .bodies import content_length, decode_object, read_body, to_wire
 from .failures import ApiError, Dialect, error_body, of_quire
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from .admission import Ticket
     from .engine import Engine, Stream
     from .protocol import Work
     from .service import Service
@@ -59,6 +60,7 @@ class Call(Generic[T]):
         """Hand in work that ends, at the latest, with this call."""
         stream = engine.submit(work)
         self.closing.callback(stream.close)
+        stream.n_ctx = engine.info.n_ctx
         stream.deadline_s = self.arrived_s + self.service.settings.request_timeout_s
         return stream
 
@@ -118,7 +120,18 @@ class Endpoint:
         if self._route.body is None:
             await self._run(scope, {}, _Sender(scope, send, self._service))
             return
-        given = decode_object(await read_body(scope, receive, self._service.settings), self._service.settings.max_depth)
+        ticket = self._service.admission.enter(scope["quire.caller"], content_length(scope))
+        try:
+            await self._admitted(scope, receive, send, ticket)
+        finally:
+            ticket.close()
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
+        scope["quire.ticket"] = ticket
+        body = await read_body(scope, receive, self._service.settings)
+        ticket.resize(len(body) // 3)
+        given = decode_object(body, self._service.settings.max_depth)
+        del body
         sender = _Sender(scope, send, self._service)
         job = asyncio.ensure_future(self._run(scope, given, sender))
         gone = asyncio.ensure_future(_disconnected(receive))

@@ -24,6 +24,7 @@ class EngineState(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
+    HUNG = "not answering"
     RESTARTING = "restarting"
     STOPPED = "stopped"
 
@@ -56,12 +57,17 @@ class Engine(Protocol):
 
 
 class Stream:
-    """The messages of one request, for one reader on the event loop."""
+    """The messages of one request, for one reader on the event loop.
 
-    def __init__(self, streams: Streams, id_: int, n_choices: int) -> None:
+    ``n_most_new``: tokens of each of its ``n_choices`` at most, where the request says; ``n_ctx``: the model's.
+    """
+
+    def __init__(self, streams: Streams, id_: int, n_choices: int, n_most_new: int | None) -> None:
         self._streams = streams
         self._id = id_
-        self._n_unfinished = n_choices
+        self._n_unfinished = self.n_choices = n_choices
+        self.n_most_new = n_most_new
+        self.n_ctx = 0
         self._waiting: list[FromEngine] = []
         self._wake: asyncio.Future[None] | None = None
         self.submitted_s = time.monotonic()
@@ -173,8 +179,9 @@ class Streams(ABC):
         """A stream for new work, and the work with its id."""
         self._last_id += 1
         made = msgspec.structs.replace(work, id=self._last_id)
-        n_choices = 1 if isinstance(work, Ask) else int(work.params.get("n", 1))
-        stream = self._streams[self._last_id] = Stream(self, self._last_id, n_choices)
+        params = {} if isinstance(work, Ask) else work.params
+        made_stream = Stream(self, self._last_id, int(params.get("n", 1)), params.get("max_tokens"))
+        stream = self._streams[self._last_id] = made_stream
         self._work[self._last_id] = made
         return made, stream
 

@@ -106,6 +106,10 @@ class Host(FrontEnd):
         else:
             raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
 
+    def warm_up(self) -> None:
+        """Do what the first request would have to wait for: read the chat template."""
+        self._preparing.submit(self._render, [{"role": "user", "content": "?"}], {})
+
     def close(self) -> None:
         """Stop the model and give its memory back; requests under way end as failed."""
         self._preparing.shutdown(wait=True, cancel_futures=True)

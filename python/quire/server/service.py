@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .admission import Admission
 from .failures import ApiError
 from .metrics import Metrics
 from .recent import Recent
@@ -27,6 +28,7 @@ class Service:
         self.created = int(time.time())
         self.model = model
         self.recent = Recent()
+        self.admission = Admission(settings)
         self.draining = False
         self._engine = engine
 
@@ -56,6 +58,7 @@ class Service:
     async def start(self) -> None:
         """Open the models."""
         await self._engine.start()
+        self.admission.n_running = self._engine.info.max_sequences
 
     async def stop(self) -> None:
         """Close the models."""
@@ -64,10 +67,10 @@ class Service:
 
 def open_service(settings: Settings, path: str | None, config: dict[str, Any]) -> Service:
     """A service for one model (None: the package's), which is opened when the service starts."""
-    from .local import LocalEngine
     from .protocol import Open
+    from .supervisor import WorkerEngine
 
-    return Service(settings, LocalEngine(Open(path, config)), model_name(path))
+    return Service(settings, WorkerEngine(Open(path, config)), model_name(path))
 
 
 def model_name(path: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,9 @@ from typing import Any
 from ..calls import Call
 from ..engine import Stream, StreamEvent
 from ..failures import ApiError
-from ..protocol import Delta, Finished
+from ..protocol import Delta, Finished, Logprob
 
-__all__ = ["Answering", "Usage"]
+__all__ = ["Answering", "Message", "Usage", "new_id"]
 
 
 @dataclass
@@ -53,6 +54,10 @@ class Answering:
         """Wait until the engine has taken the request, so that a refusal is an answer of its own."""
         started = await self.stream.start()
         self.usage.n_prompt = started.n_prompt_tokens
+        n_new = self.stream.n_most_new
+        room = self.stream.n_ctx - started.n_prompt_tokens
+        n_new = room if n_new is None else min(n_new, room)
+        self.call.scope["quire.ticket"].know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
         """What comes, in batches; an empty one when nothing came for a while."""
@@ -86,6 +91,8 @@ class Answering:
             text = "the server must be running until the answer is complete but stops"
             raise ApiError(503, "shutting_down", text, retry_after_s=1)
         self.ends[end.choice] = end
+        n_new = end.n_generated_tokens + (end.n_prompt_tokens if end.choice == 0 else 0)
+        self.call.scope["quire.ticket"].charge(n_new)
         usage = self.usage
         usage.n_prompt = end.n_prompt_tokens
         usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
@@ -96,3 +103,27 @@ class Answering:
         noted["generated_tokens"] += end.n_generated_tokens
         if self.first_token_s is not None:
             noted.setdefault("first_token_seconds", round(self.first_token_s, 4))
+
+
+class Message:
+    """Joins the deltas of a chat's choice."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.logprobs: list[Logprob] = []
+
+    def add(self, delta: Delta) -> None:
+        """Take more of it in."""
+        self.content.append(delta.content)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs += delta.logprobs
+        for call in delta.calls:
+            empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+            self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments
+
+
+def new_id() -> str:
+    """The random part of an answer's id."""
+    return os.urandom(12).hex()

@@ -15,7 +15,7 @@ from ..engine import Engine
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import CallDelta, Chat, Delta, Finished, Logprob
-from .answers import Answering
+from .answers import Answering, Message, new_id
 from .fields import Count, FormFields, SharedFields, form_of
 
 __all__ = ["ChatBody", "StreamOptions", "complete", "options_of"]
@@ -128,14 +128,16 @@ class _Shape:
 
     async def whole(self, answering: Answering) -> dict[str, Any]:
         """The answer as one object."""
-        parts = [_Message() for _ in range(self._body.n)]
+        parts = [Message() for _ in range(self._body.n)]
         async for delta in answering.deltas():
             parts[delta.choice].add(delta)
         choices = [
             {
                 "index": i,
-                "message": part.message(),
-                "logprobs": {"content": part.logprobs, "refusal": None} if self._body.logprobs else None,
+                "message": _openai_message(part),
+                "logprobs": {"content": [openai_logprob(token) for token in part.logprobs], "refusal": None}
+                if self._body.logprobs
+                else None,
                 "finish_reason": answering.ends[i].reason,
             }
             for i, part in enumerate(parts)
@@ -165,13 +167,6 @@ class _Shape:
         if wants_usage:
             yield sse.event({**head, "choices": [], "usage": answering.usage.openai()})
         yield sse.DONE
-
-
-def new_id() -> str:
-    """An id of an answer."""
-    import os
-
-    return os.urandom(12).hex()
 
 
 def delta_fields(delta: Delta) -> dict[str, Any]:
@@ -205,28 +200,11 @@ def _text(shown: bytes) -> str:
     return shown.decode("utf-8", "replace")
 
 
-class _Message:
-    """Joins deltas."""
-
-    def __init__(self) -> None:
-        self.content: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: dict[int, dict[str, Any]] = {}
-        self.logprobs: list[dict[str, Any]] = []
-
-    def add(self, delta: Delta) -> None:
-        self.content.append(delta.content)
-        self.reasoning.append(delta.reasoning)
-        self.logprobs += [openai_logprob(token) for token in delta.logprobs]
-        for call in delta.calls:
-            empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-            self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments
-
-    def message(self) -> dict[str, Any]:
-        content = "".join(self.content)
-        message: dict[str, Any] = {"role": "assistant", "content": content if content or not self.calls else None}
-        if reasoning := "".join(self.reasoning):
-            message["reasoning_content"] = reasoning
-        if self.calls:
-            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
-        return message
+def _openai_message(parts: Message) -> dict[str, Any]:
+    content = "".join(parts.content)
+    message: dict[str, Any] = {"role": "assistant", "content": content if content or not parts.calls else None}
+    if reasoning := "".join(parts.reasoning):
+        message["reasoning_content"] = reasoning
+    if parts.calls:
+        message["tool_calls"] = [parts.calls[i] for i in sorted(parts.calls)]
+    return message

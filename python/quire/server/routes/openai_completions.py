@@ -16,9 +16,9 @@ from ..engine import Engine
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
-from .answers import Answering, Usage
+from .answers import Answering, Usage, new_id
 from .fields import FormFields, Id, Ids, SharedFields, Text, form_of
-from .openai_chat import StreamOptions, new_id
+from .openai_chat import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
 

@@ -1,0 +1,71 @@
+"""The process that holds a model: ``python -m quire.server.worker FD``, started by the listener.
+
+It ends when the listener's end of the socket is closed, so that none is ever left behind.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from ..errors import QuireError
+from .channel import WorkerSide
+from .host import Emit, Host
+from .protocol import Failed, Open, Ready
+
+__all__ = ["BEAT_S", "run"]
+
+BEAT_S = 0.5
+HostMaker = Callable[[Open, Emit], Host]
+
+
+def run(connection: socket.socket, make_host: HostMaker = Host) -> None:
+    """Open the model that the first message names, then answer until the connection ends."""
+    channel = WorkerSide(connection)
+    incoming = channel.messages()
+    opened = next(incoming, None)
+    if not isinstance(opened, Open):
+        return
+    try:
+        host = make_host(opened, channel.send)
+    except (QuireError, OSError, MemoryError) as error:
+        kind = type(error).__name__ if isinstance(error, QuireError) else "LoadError"
+        channel.send([Failed(0, kind, str(error) or "[loader] there must be enough memory but there is not")])
+        channel.finish()
+        return
+    channel.send([Ready(host.info()), host.beat()])
+    gc.collect()
+    gc.freeze()
+    threading.Thread(target=_beat, args=(host, channel), name="quire-beat", daemon=True).start()
+    host.warm_up()
+    for message in incoming:
+        host.handle(message)
+
+
+def _beat(host: Host, channel: WorkerSide) -> None:
+    while True:
+        threading.Event().wait(BEAT_S)
+        channel.send([host.beat()])
+
+
+def main(make_host: HostMaker = Host) -> None:
+    """The process."""
+    # Ctrl-C and a service's stop reach the whole group; the listener decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        run(connection, make_host)
+    finally:
+        # Memory goes back with the process: nothing is left to be told or saved.
+        sys.stderr.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

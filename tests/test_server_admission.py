@@ -1,0 +1,127 @@
+"""Who is let in, by settings written down for each case."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from quire.server.admission import Admission, Ticket
+from quire.server.app import build_app
+from quire.server.calls import Caller
+from quire.server.failures import ApiError
+from quire.server.service import Service
+from quire.server.settings import Settings
+
+A, B = Caller("a"), Caller("b")
+
+
+def admission(n_running: int = 4, **options: Any) -> Admission:
+    made = Admission(Settings(**options))
+    made.n_running = n_running
+    return made
+
+
+def enter_until_refused(gate: Admission, caller: Caller, most: int = 1000) -> tuple[list[Ticket], ApiError]:
+    tickets: list[Ticket] = []
+    for _ in range(most):
+        try:
+            tickets.append(gate.enter(caller, 0))
+        except ApiError as error:
+            return tickets, error
+    raise AssertionError("nothing was refused")
+
+
+def test_the_queue_has_an_end_and_places_come_back() -> None:
+    gate = admission(max_queue=6)
+    tickets, error = enter_until_refused(gate, A)
+    assert len(tickets) == 10
+    assert (error.status, error.code) == (429, "queue_full")
+    assert error.retry_after_s is not None
+    assert error.retry_after_s >= 1
+    tickets[3].close()
+    tickets[3].close()
+    gate.enter(A, 0)
+    with pytest.raises(ApiError):
+        gate.enter(A, 0)
+
+
+def test_the_queue_is_limited_by_tokens_too() -> None:
+    gate = admission(max_queue_tokens=1000)
+    first = gate.enter(A, 1500)
+    assert gate.n_tokens == 500
+    first.know(400)
+    first.know(300)
+    assert gate.n_tokens == 700
+    with pytest.raises(ApiError, match="tokens under way"):
+        gate.enter(A, 1500)
+    gate.enter(A, 300)
+    first.close()
+    assert gate.n_tokens == 100
+    # What is larger than the queue runs alone.
+    assert admission(max_queue_tokens=10).enter(A, 3000).n_tokens == 1000
+
+
+def test_a_caller_has_its_share_and_no_more() -> None:
+    gate = admission(max_queue=16)
+    alone, _ = enter_until_refused(gate, A)
+    assert len(alone) == 20
+    for ticket in alone[10:]:
+        ticket.close()
+    # The other one finds half of the places, whatever the first does.
+    second, error = enter_until_refused(gate, B)
+    assert (len(second), error.code) == (10, "queue_full")
+    second[0].close()
+    with pytest.raises(ApiError) as refused:
+        gate.enter(A, 0)
+    assert refused.value.code == "fair_share"
+
+
+def test_rates_of_requests_and_tokens() -> None:
+    gate = admission(rate_requests_per_minute=3, max_queue=100)
+    tickets, error = enter_until_refused(gate, A)
+    assert len(tickets) == 3
+    assert (error.code, error.retry_after_s) == ("rate_limited", 20)
+    assert len(enter_until_refused(gate, B)[0]) == 3
+    account = gate._accounts["a"]
+    assert account.requests is not None
+    account.requests.filled_s -= 21
+    gate.enter(A, 0)
+    spent = admission(rate_tokens_per_minute=600)
+    spent.enter(A, 0).charge(1199)
+    with pytest.raises(ApiError) as refused:
+        spent.enter(A, 0)
+    assert refused.value.retry_after_s == 60
+
+
+def test_refusals_over_http_and_their_header() -> None:
+    engine = FakeEngine([None] * 8)
+    service = Service(Settings(access_log=False, max_queue=1, request_timeout_s=0.3), engine, "fake")
+    service.admission.n_running = 2
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await asyncio.gather(*(client.post("/v1/generate", json={"prompt": "x"}) for _ in range(5)))
+
+    responses = asyncio.run(run())
+    assert sorted(response.status_code for response in responses) == [429, 429, 504, 504, 504]
+    assert all(int(r.headers["retry-after"]) >= 1 for r in responses if r.status_code == 429)
+    assert (service.admission.n_active, service.admission.n_tokens) == (0, 0)
+    assert sorted(engine.cancelled) == [1, 2, 3]
+
+
+def test_a_stopping_server_takes_nothing_new() -> None:
+    service = Service(Settings(access_log=False), FakeEngine(), "fake")
+    service.draining = True
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [await client.post("/v1/generate", json={"prompt": "x"}), await client.get("/health")]
+
+    refused, health = asyncio.run(run())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    assert (health.status_code, health.json()) == (503, {"status": "stopping"})
