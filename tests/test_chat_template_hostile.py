@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from quire.chat import ChatTemplate
-from quire.errors import QuireError
+from quire.errors import CapacityError, QuireError
+from template_bombs import OPERATIONS
 
 USER = [{"role": "user", "content": "x" * 100}]
 
@@ -146,13 +148,16 @@ BOMBS = {
     "from json": "{{ ('[' * 100000) | from_json }}",
     "unique": "{{ (range(99999) | list) | unique | list | length }}",
     "truncate": "{{ ('a ' * 3000000) | truncate(5000000) | wordcount }}",
+    **OPERATIONS,
 }
+CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+CALLED = [*USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
 
 
 def outcome(source: str) -> str:
     """What became of a template: its text, or the name of the typed error."""
     try:
-        return "text " + ChatTemplate(source).render(USER)[:200]
+        return "text " + ChatTemplate(source, control_tokens=["<|a|>"]).render(USER)[:200]
     except QuireError as error:
         return type(error).__name__
 
@@ -167,30 +172,73 @@ def test_nothing_leads_out_of_the_sandbox(source: str) -> None:
 
 
 def test_bombs_cost_two_seconds_and_256_mib_at_most() -> None:
-    """All in one process, whose peak memory is looked at; each by itself within two seconds."""
+    """All in one process, whose peak memory is looked at; each by itself within two seconds, of the processor so that
+    a busy machine does not count."""
     folder = Path(__file__).resolve().parent
     script = "import test_chat_template_hostile as t; t.run_bombs()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line[0] for line in lines[:-1]] == list(BOMBS)
-    harmless = {"unique", "time format"}
+    harmless = {"unique", "folded"}  # the latter on a fast machine
     for name, seconds, result in lines[:-1]:
-        assert float(seconds) < 2.0, name
+        assert seconds < 2.0, name
         assert not result.startswith("text") or name in harmless, (name, result)
-    assert int(lines[-1][1]) < 256 << 20, lines
+    assert lines[-1][1] < 256 << 20, lines
 
 
 def run_bombs() -> None:
     start_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, source in BOMBS.items():
-        begin = time.perf_counter()
+        begin = time.process_time()
         result = outcome(source)
-        print(f"{name}\t{time.perf_counter() - begin:.3f}\t{result[:60]!r:.60}".replace("\\n", " ").replace("'", ""))
+        print(json.dumps([name, time.process_time() - begin, result[:60]]))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"peak\t{(peak_kib - start_kib) * 1024}")
+    print(json.dumps(["peak", (peak_kib - start_kib) * 1024]))
+
+
+def test_a_template_that_is_tried_out_first_costs_no_more() -> None:
+    """How a template takes a call's arguments is found by rendering, which a hostile one draws out."""
+    source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{# arguments #}"
+    begin = time.process_time()
+    with pytest.raises(CapacityError, match="time limit"):
+        ChatTemplate(source).render(CALLED)
+    assert time.process_time() - begin < 2.0
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ '%s is %5.1f' % ('it', 2.25) }}", "it is   2.2"),
+        ("{{ '%(a)s%%' % {'a': 5} }}", "5%"),
+        ("{{ '{} {b:>4}'.format('x', b=1) }}", "x    1"),
+        ("{{ [3, 1, 2] | sort | join(', ') }}", "1, 2, 3"),
+        ("{{ range(5) | select('odd') | map('string') | join }}", "13"),
+        ("{{ [{'a': 2}, {'a': 1}] | sort(attribute='a') | map(attribute='a') | list }}", "[1, 2]"),
+        ("{{ [{'a': 2}, {'a': 1}] | join('-', attribute='a') }}", "2-1"),
+        ("{{ [1, 2, 3] | batch(2) | list }}", "[[1, 2], [3]]"),
+        ("{{ [1, 2] | sum }} {{ [{'a': 1}] | sum(attribute='a') }} {{ 'abc' | list }}", "3 1 ['a', 'b', 'c']"),
+        ("{{ {'b': 1, 'a': 2} | dictsort }} {{ [2, 1, 2] | unique | list }}", "[('a', 2), ('b', 1)] [2, 1]"),
+        ("{{ 'a\nb' | indent(2) }} {{ 'a&b' | e }} {{ ('<b>' | safe) ~ '<' }}", "a\n  b a&amp;b <b><"),
+        ("{{ messages[0]['content'][1:3] }} {{ [1, 2, 3][::-1] }}", "xx [3, 2, 1]"),
+        (
+            "{{ (1, 2) in [(1, 2)] }} {{ 'a' in 'abc' }} {{ 'a' in {'a': 1} }} {{ {(1, 2): 3}[(1, 2)] }}",
+            "True True True 3",
+        ),
+        ("{% macro m() %}{{ varargs | join('+') }}{{ kwargs.k }}{% endmacro %}{{ m(*[1, 2], **{'k': 3}) }}", "1+23"),
+        ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
+        ("{% for x in 'abc' if x != 'b' %}{{ loop.index }}/{{ loop.length }}{{ x }} {% endfor %}", "1/2a 2/2c "),
+        ("{% for x in [1, 1, 2] %}{{ loop.changed(x) }}{{ loop.cycle('a', 'b') }}{% endfor %}", "TrueaFalsebTruea"),
+        ("{{ [1] | tojson(indent=2) }}{{ {'a': 1} | tojson(separators=(',', ':')) }}", '[\n  1\n]{"a":1}'),
+        ("{{ 'x' * 3 }}{{ 'ABC'.lower().rsplit('b', 1) }}{{ ' a '.strip() }}{{ 'aXb'.title() }}", "xxx['a', 'c']aAxb"),
+        ("{{ dict(a=1) }}{{ dict([('b', 2)]).b }}{{ namespace(c=3).c }}", "{'a': 1}23"),
+    ],
+)
+def test_what_the_limits_look_at_works(source: str, text: str) -> None:
+    """Oracle: Jinja's documentation, by hand."""
+    assert ChatTemplate(source).render(USER) == text
 
 
 def test_a_big_honest_conversation_renders() -> None:

@@ -1,19 +1,35 @@
-"""Filters and checks of the template sandbox: each charges the rendering's budget for what it makes."""
+"""Filters and tests of the template sandbox: each charges the rendering's budget for what it takes and makes."""
 
 from __future__ import annotations
 
 import json
 import re
-import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 import jinja2
+from jinja2.runtime import Context
 
-from quire.chat.budget import charge, charge_output, size_of, tick, walk
+from quire.chat.budget import afford, charge, measure, size_of, tick, walk
+from quire.chat.text_costs import (
+    CASE_BYTES,
+    CASES,
+    ESCAPED,
+    MAX_WIDTH,
+    PIECE_BYTES,
+    SCALARS,
+    charge_percent,
+    charge_replace,
+    charge_sum,
+    check_steps,
+    metered,
+    n_lines,
+    pieces,
+    text_of,
+)
 from quire.errors import CapacityError
 
-__all__ = ["ALLOWED_FILTERS", "charge_replace", "chat_filters", "check_format", "check_percent", "finalize", "text_of"]
+__all__ = ["ALLOWED_FILTERS", "chat_filters", "chat_tests", "names"]
 
 
 def names(text: str) -> frozenset[str]:
@@ -21,33 +37,53 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-ALLOWED_FILTERS = names(
+ITERATING = names(
     """
-    abs attr batch capitalize center count d default dictsort e escape first float forceescape format groupby
-    indent int items join last length list lower map max min reject rejectattr replace reverse round safe select
-    selectattr sort string striptags title tojson trim truncate unique upper wordcount
+    batch dictsort groupby join list map max min reject rejectattr select selectattr sort sum unique
     """
 )
-# Filters that write out or compare what they are given.
-DEEP_FILTERS = names(
+# Of those, what compares, hashes or writes out all that it is given.
+DEEP = names("dictsort groupby join max min sort unique")
+TEXTUAL = names(
     """
-    string join sort unique min max dictsort groupby format e escape forceescape
+    capitalize center e escape float forceescape format indent int lower replace safe string striptags title trim
+    truncate upper wordcount
     """
 )
-MAX_WIDTH = 10_000
+ALLOWED_FILTERS = ITERATING | TEXTUAL | names("abs attr count d default first items last length reverse round")
+# Slow ones, which take a text apart, or go over it again and again.
+SLOW = names("striptags title truncate wordcount")
+MAX_SLOW_CHARACTERS = 100_000
+NUMBERED = names("batch center indent round truncate")
+MAX_ARGUMENT_CHARACTERS = 10_000
+COMPARING_TESTS = names("in == eq equalto != ne > gt greaterthan ge >= < lt lessthan <= le")
+NUMBER_TESTS = names("odd even divisibleby")
+TEXT_TESTS = names("lower upper")
+OTHER_TESTS = names(
+    """
+    defined undefined filter test none boolean false true integer float string mapping number sequence iterable callable
+    sameas escaped
+    """
+)
+MAX_JSON_INDENT = 16
+MAX_JSON_STEPS = 4_000_000
 
 
 def tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """As transformers has it: plain ``json.dumps``, characters kept, nothing escaped for HTML."""
-    if isinstance(indent, int) and indent > 16:
-        raise CapacityError(f"[chat template] tojson's indent must be at most 16 but is {indent}")
-    charge(4 * walk(value))
+    width = indent if isinstance(indent, int) else len(indent or "")
+    if width > MAX_JSON_INDENT or any(len(text) > MAX_JSON_INDENT for text in separators or ()):
+        raise CapacityError(f"[chat template] tojson's indent and separators must be at most {MAX_JSON_INDENT} wide")
+    shape = measure(value)
+    if indent is not None and shape.n_parts * shape.depth > MAX_JSON_STEPS:
+        raise CapacityError("[chat template] a value that tojson indents must be smaller, or less deep")
+    charge(4 * shape.size + shape.n_parts * (shape.depth * max(width, 0) + sum(map(len, separators or ()))))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     if ensure_ascii:
         # Private-use characters may stand for marked ones (provenance.py), which must stay to be seen.
@@ -60,93 +96,166 @@ def from_json(text: str) -> Any:
     return json.loads(text)
 
 
-def each(iterable: Iterable[Any], body_bytes: int) -> Iterator[Any]:
-    for item in iterable:
-        tick(body_bytes)
-        yield item
+def each(iterable: Iterable[Any]) -> Iterable[Any]:
+    """What a loop goes over: ``loop.length`` keeps it all."""
+    return metered(iterable, PIECE_BYTES if isinstance(iterable, str) else 8)
+
+
+@jinja2.pass_context  # so that it is not folded into a constant
+def turn(_: Context, n_bytes: int) -> None:
+    """A turn of a loop, whose body has that much text of its own."""
+    tick(n_bytes)
 
 
 def concat(parts: list[Any]) -> str:
     texts = [text_of(part) for part in parts]
-    charge(sum(map(size_of, texts)))
+    charge_sum(texts)
     return "".join(texts)
 
 
-def text_of(value: Any) -> str:
-    """``str(value)``, charged for.  Raises CapacityError."""
-    if isinstance(value, (list, tuple, dict)):
-        charge(2 * walk(value))
-    return str(value)
-
-
 def operand(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        tick(0 if walk(value) < 1 << 16 else 1 << 16)
+    """A value that is compared or hashed: not one that takes for ever."""
+    if not isinstance(value, SCALARS):
+        walk(value)
     return value
 
 
-def finalize(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        charge(2 * walk(value))
-    elif isinstance(value, str):
-        charge_output(len(value))
+def container(value: Any) -> Any:
+    """What ``in`` looks into: a text or a dict is searched fast, all else part by part."""
+    return value if isinstance(value, dict) else operand(value)
+
+
+def sliced(value: Any) -> Any:
+    """A value of which a slice is taken."""
+    charge(size_of(value) if isinstance(value, str) else 8 * len(value) if isinstance(value, Sized) else 0)
     return value
+
+
+def spread(values: Any) -> list[Any]:
+    """Arguments behind a star."""
+    return pieces(values)
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that charges what it takes and makes."""
+    # Jinja passes context, evaluation context or environment in front of the value to functions marked so.
+    n_before = int(hasattr(function, "jinja_pass_arg"))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         tick()
-        numbers = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, (int, float))]
-        if name in ("center", "indent", "batch", "truncate", "round") and any(abs(n) > MAX_WIDTH for n in numbers):
-            raise CapacityError(f"[chat template] {name}'s numbers must be at most {MAX_WIDTH}")
-        for arg in args:
-            if isinstance(arg, str):
-                charge(size_of(arg))
-            elif name in DEEP_FILTERS and isinstance(arg, (list, tuple, dict)):
-                charge(2 * walk(arg))
-        if name in ("list", "indent"):
-            charge(sum(64 * len(arg) for arg in args if isinstance(arg, str)))
-        if name == "replace":
-            texts = [str(arg) for arg in args if isinstance(arg, str)]
-            charge_replace(texts[:3])
-        if name == "format":
-            check_percent(next((arg for arg in args if isinstance(arg, str)), ""))
-        made = function(*args, **kwargs)
+        before, value, rest = args[:n_before], args[n_before : n_before + 1], args[n_before + 1 :]
+        _check_arguments(name, [*rest, *kwargs.values()])
+        if value and name in ITERATING:
+            value = (_iterated(name, value[0]),)
+            if name == "join":
+                value = (_charged_join(value[0], rest, kwargs),)
+            elif name == "sum" and not isinstance(kwargs.get("start", rest[1] if len(rest) > 1 else 0), (int, float)):
+                raise CapacityError("[chat template] sum's start must be a number")
+        elif value and name in TEXTUAL:
+            _charge_textual(name, value[0], rest, kwargs)
+        made = function(*before, *value, *rest, **kwargs)
         if isinstance(made, str):
             charge(size_of(made))
         elif isinstance(made, (list, tuple, dict)):
             charge(16 * len(made))
         return made
 
-    # Jinja passes context, evaluation context or environment to filters by these marks.
     run.__dict__.update(getattr(function, "__dict__", {}))
     return run
 
 
-def charge_replace(texts: list[str]) -> None:
-    if len(texts) >= 3:
-        text, old, new = texts[:3]
-        charge(size_of(text) + text.count(old) * size_of(new))
+def _check_arguments(name: str, args: Iterable[Any]) -> None:
+    for arg in args:
+        if isinstance(arg, (int, float)) and name in NUMBERED and abs(arg) > MAX_WIDTH:
+            raise CapacityError(f"[chat template] {name}'s numbers must be at most {MAX_WIDTH}")
+        if isinstance(arg, str):
+            charge(size_of(arg))
+            if name in ITERATING or name in NUMBERED:
+                _check_width(name, len(arg))
+        else:
+            operand(arg)
 
 
-def check_percent(text: str) -> None:
-    """Refuse widths that make a short format long."""
-    if re.search(r"%[^%a-zA-Z]*(\*|\d{5})", text):
-        raise CapacityError("[chat template] a format's width must be below 10000")
+def _check_width(name: str, width: int) -> None:
+    if width > MAX_ARGUMENT_CHARACTERS:
+        raise CapacityError(f"[chat template] {name}'s texts must have at most {MAX_ARGUMENT_CHARACTERS} characters")
 
 
-def check_format(text: str) -> None:
-    for _, field, spec, _ in string.Formatter().parse(text):
-        if spec and ("{" in spec or re.search(r"\d{5}", spec)):
-            raise CapacityError("[chat template] a format's width must be below 10000")
-        if field and re.search(r"[.\[]", field):
-            raise jinja2.exceptions.SecurityError("a format must not look into its arguments")
+def _iterated(name: str, value: Any) -> Any:
+    """What a filter iterates over, charged for."""
+    if isinstance(value, str):
+        afford(PIECE_BYTES * len(value))
+        return value
+    if name in DEEP:
+        value = value if isinstance(value, (dict, list, tuple)) else pieces(value)
+        charge(2 * walk(value))
+        return value
+    if isinstance(value, Sized):
+        afford(PIECE_BYTES * len(value))
+    if name == "map" or name.startswith(("select", "reject")):
+        return value  # these go on as slowly as what reads from them
+    return value if isinstance(value, Sized) else metered(value, PIECE_BYTES if name == "batch" else 8)
+
+
+def _charged_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    separator = rest[0] if rest else kwargs.get("d", "")
+    parts = list(value)
+    if len(rest) > 1 or kwargs.get("attribute") is not None:
+        charge((64 + 4 * len(text_of(separator))) * len(parts))  # the attributes are part of what was walked through
+    else:
+        parts = [part if isinstance(part, str) else text_of(part) for part in parts]
+        charge_sum([text_of(separator), *parts], len(parts) * len(text_of(separator)))
+    return parts
+
+
+def _charge_textual(name: str, value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Charge for a filter of a text, which Jinja makes of any value."""
+    text = value if isinstance(value, str) else text_of(value)
+    charge(size_of(text))
+    if name in SLOW and len(text) > MAX_SLOW_CHARACTERS:
+        raise CapacityError(f"[chat template] {name} must have at most {MAX_SLOW_CHARACTERS} characters of text")
+    if name == "indent":
+        width = rest[0] if rest else kwargs.get("width", 4)
+        charge(n_lines(text) * (PIECE_BYTES + 4 * (len(width) if isinstance(width, str) else abs(width))))
+    elif name == "replace":
+        charge_replace(text, [*map(text_of, rest[:2]), *map(text_of, kwargs.values())])
+    elif name == "format":
+        charge_percent(text, kwargs or rest)
+    elif name == "trim":
+        check_steps(text, [*rest, *kwargs.values()])
+    elif name in ("e", "escape", "forceescape"):
+        charge(ESCAPED * size_of(text))
+    elif name in CASES:
+        afford(CASE_BYTES * len(text))
+
+
+def guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that charges what it looks at."""
+
+    def run(*args: Any) -> Any:
+        tick()
+        if name in COMPARING_TESTS:
+            for arg in args:
+                operand(arg)
+        elif name in NUMBER_TESTS and isinstance(args[0], str):
+            raise jinja2.exceptions.SecurityError(f"{name} must be asked of a number")
+        elif name in TEXT_TESTS:
+            text_of(args[0])
+        return function(*args)
+
+    run.__dict__.update(getattr(function, "__dict__", {}))
+    return run if name in COMPARING_TESTS | NUMBER_TESTS | TEXT_TESTS else function
 
 
 def chat_filters(known: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The filters of chat templates, of Jinja's ``known`` ones; the names with a space are the sandbox's own."""
     filters = {name: guarded(name, known[name]) for name in ALLOWED_FILTERS}
     own: dict[str, Callable[..., Any]] = {"tojson": tojson, "from_json": from_json}
-    return {**filters, **own, "quire each": each, "quire concat": concat, "quire operand": operand}
+    metering = (each, turn, concat, operand, container, sliced, spread)
+    return {**filters, **own, **{f"quire {function.__name__}": function for function in metering}}
+
+
+def chat_tests(known: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """The tests of chat templates, of Jinja's ``known`` ones."""
+    allowed = COMPARING_TESTS | NUMBER_TESTS | TEXT_TESTS | OTHER_TESTS
+    return {name: guarded_test(name, known[name]) for name in allowed}

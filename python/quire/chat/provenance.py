@@ -16,9 +16,11 @@ import re
 from collections.abc import Iterable
 
 from quire.chat.messages import Json
+from quire.errors import LoadError
 
 __all__ = ["Marks"]
 
+MAX_TAGS = 256  # each is looked for at each place of a conversation where one may begin
 PRIVATE_USE = range(0xE000, 0xF8FF)
 
 
@@ -41,6 +43,8 @@ class Marks:
             key=len,
             reverse=True,
         )
+        if len(kept) > MAX_TAGS:
+            raise LoadError(f"[chat template] the source must have at most {MAX_TAGS} tags but has {len(kept)}")
         self._originals = [*firsts, *sorted({word[0] for word in words})]
         choices = [f"(?P<kept>{'|'.join(map(re.escape, kept))})"] if kept else []
         choices += [f"(?P<mark>{'|'.join(map(re.escape, [*words, *firsts]))})"] if controls else []

@@ -7,7 +7,8 @@ files, the environment or other templates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sized
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -20,9 +21,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.chat.budget import charge, size_of, tick, walk
-from quire.chat.filters import charge_replace, chat_filters, check_format, check_percent, finalize, names, text_of
-from quire.errors import CapacityError
+from quire.chat.budget import afford, charge, size_of, tick
+from quire.chat.filters import chat_filters, chat_tests, names, operand
+from quire.chat.text_costs import (
+    PIECE_BYTES,
+    charge_percent,
+    charge_sum,
+    checked_string_call,
+    finalize,
+    format_method,
+    pieces,
+    text_of,
+)
+from quire.errors import CapacityError, UnsupportedError
 
 __all__ = ["TemplateRefusal", "make_environment"]
 
@@ -45,6 +56,7 @@ ALLOWED_METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 )
 MAX_INTEGER_BITS = 4096
 MAX_RANGE = 100_000
+MAX_TIME_FORMAT = 256
 
 
 class TemplateRefusal(jinja2.TemplateError):
@@ -52,11 +64,12 @@ class TemplateRefusal(jinja2.TemplateError):
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise TemplateRefusal(str(message))
+    raise TemplateRefusal(text_of(message))
 
 
 def _strftime_now(format: str) -> str:
-    charge(64 * len(format))
+    if len(format) > MAX_TIME_FORMAT or re.search(r"%[^A-Za-z%]*\d", format):
+        raise CapacityError(f"[chat template] a time format must be short, without widths, but is {format!r:.40}")
     return datetime.now().strftime(format)
 
 
@@ -64,7 +77,9 @@ class _Dict:
     """``dict(...)`` without the type's attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        made = dict(*args, **kwargs)
+        given = [arg if isinstance(arg, dict) else pieces(arg) for arg in args]
+        operand(given)  # keys are hashed
+        made = dict(*given, **kwargs)
         charge(100 * len(made))
         return made
 
@@ -74,7 +89,7 @@ class _SafeNamespace(Namespace):
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, rest = args[0], args[1:]
-        attributes = dict(*rest, **kwargs)
+        attributes = _Dict()(*rest, **kwargs)
         for name in attributes:
             _check_name(name)
         Namespace.__init__(self, attributes)
@@ -98,31 +113,75 @@ def _range(*args: int) -> range:
 
 
 class _Meter(NodeTransformer):
-    """Puts the budget into a parsed template: loops, joined strings and comparisons of nested values."""
+    """Puts the budget into a parsed template, wherever its work does not pass through a call or a filter: loops, joined
+    strings, slices, arguments behind stars, and values that are compared or hashed."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        body_bytes = sum(len(data.data) for child in node.body for data in child.find_all(nodes.TemplateData))
-        node.iter = self._filter(node.iter, "quire each", [nodes.Const(body_bytes)])
+        node.iter = self._filter(node.iter, "quire each")
+        n_bytes = sum(map(_own_text, node.body))
+        node.body.insert(0, nodes.ExprStmt(self._filter(nodes.Const(n_bytes, lineno=node.lineno), "quire turn")))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return self._filter(nodes.List(node.nodes, lineno=node.lineno), "quire concat", [])
+        return self._filter(nodes.List(node.nodes, lineno=node.lineno), "quire concat")
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        if not isinstance(node.expr, nodes.Const):
-            node.expr = self._filter(node.expr, "quire operand", [])
-        for operand in node.ops:
-            if operand.op not in ("in", "notin") and not isinstance(operand.expr, nodes.Const):
-                operand.expr = self._filter(operand.expr, "quire operand", [])
+        node.expr = self._unless_plain(node.expr, "quire operand")
+        for other in node.ops:
+            looks_into = other.op in ("in", "notin")
+            other.expr = self._unless_plain(other.expr, "quire container" if looks_into else "quire operand")
         return node
 
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        self.generic_visit(node)
+        node.key = self._unless_plain(node.key, "quire operand")
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = self._filter(node.node, "quire sliced")
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        return self._spread(node)
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        return self._spread(node)
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:
+        return self._spread(node)
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
+        raise UnsupportedError("[chat template] autoescape blocks are for HTML, which no prompt is")
+
+    def _spread(self, node: nodes.Node) -> nodes.Node:
+        self.generic_visit(node)
+        assert isinstance(node, (nodes.Call, nodes.Filter, nodes.Test))
+        if node.dyn_args is not None:
+            node.dyn_args = self._filter(node.dyn_args, "quire spread")
+        return node
+
+    def _unless_plain(self, node: nodes.Expr, name: str) -> nodes.Expr:
+        parts = node.items if isinstance(node, (nodes.List, nodes.Tuple)) else [node]
+        return node if all(isinstance(part, nodes.Const) for part in parts) else self._filter(node, name)
+
     @staticmethod
-    def _filter(node: nodes.Node, name: str, args: list[nodes.Expr]) -> nodes.Filter:
+    def _filter(node: nodes.Node, name: str) -> nodes.Filter:
         assert isinstance(node, nodes.Expr)
-        return nodes.Filter(node, name, args, [], None, None, lineno=node.lineno)
+        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _own_text(node: nodes.Node) -> int:
+    """Bytes that a part of a template may put out without an expression's being asked."""
+    size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+    outputs = [node] if isinstance(node, nodes.Output) else node.find_all(nodes.Output)
+    for output in outputs:
+        size += sum(len(const.value) for const in output.find_all(nodes.Const) if isinstance(const.value, str))
+    return 4 * size
 
 
 class _Generation(jinja2.ext.Extension):
@@ -158,45 +217,50 @@ class _Environment(ImmutableSandboxedEnvironment):
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
-        call = wrapped  # for mypy: not None in the closure
+        return format_method(value.__self__, wrapped)
 
-        def format(*args: Any, **kwargs: Any) -> str:
-            check_format(value.__self__)
-            made = call(*map(_text_or_number, args), **{key: _text_or_number(arg) for key, arg in kwargs.items()})
-            charge(size_of(made))
-            return made
-
-        return format
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        tick()
+        return super().getitem(obj, operand(argument))
 
     def call_binop(self, context: Context, operator_name: str, left: Any, right: Any) -> Any:
         tick()
         if operator_name == "%" and isinstance(left, str):
-            check_percent(left)
-            charge(2 * walk(right) + size_of(left))
+            charge_percent(left, right)
         elif operator_name == "*":
             _charge_product(left, right)
         elif operator_name == "**":
             if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > MAX_INTEGER_BITS:
                 raise CapacityError("[chat template] numbers must be below 4096 bits")
         elif isinstance(left, str) and isinstance(right, str):
-            charge(size_of(left) + size_of(right))
+            charge_sum([left, right])
         elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
             charge(8 * (len(left) + len(right)))
         return self.binop_table[operator_name](left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         tick()
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str):
-            args = _checked_string_call(owner, __obj.__name__, args)
+        args = _checked_call(__obj, args)
         made = super().call(__context, __obj, *args, **kwargs)
         if isinstance(made, str):
             charge(size_of(made))
         return made
 
 
-def _text_or_number(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float)) else text_of(value)
+def _checked_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Charge a call for what it will need; returns the arguments to call with."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, str):
+        return checked_string_call(owner, function.__name__, args)
+    if isinstance(owner, (list, tuple)):
+        operand([owner, args])
+    elif isinstance(owner, dict):
+        operand(args[:1])
+    elif isinstance(owner, LoopContext):
+        operand(args)
+    elif isinstance(function, LoopContext) and args and isinstance(args[0], Sized):
+        afford(PIECE_BYTES * len(args[0]))
+    return args
 
 
 def _charge_product(left: Any, right: Any) -> None:
@@ -210,26 +274,6 @@ def _charge_product(left: Any, right: Any) -> None:
             charge(each * max(times, 0))
 
 
-def _checked_string_call(text: str, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Charge a string's method for what it will make; returns the arguments to call it with."""
-    charge(size_of(text))
-    if name in ("center", "ljust", "rjust", "zfill") and args and isinstance(args[0], int):
-        charge(4 * max(args[0], 0))
-    elif name == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
-        charge_replace([text, args[0], args[1]])
-    elif name in ("split", "rsplit"):
-        separator = args[0] if args and isinstance(args[0], str) else None
-        pieces = text.count(separator) if separator else len(text) // 2
-        charge(64 * (pieces + 1))
-    elif name == "splitlines":
-        charge(64 * len(text))
-    elif name == "join" and args:
-        parts = list(args[0])
-        charge(8 * len(parts) + sum(size_of(part) + size_of(text) for part in parts if isinstance(part, str)))
-        return (parts,)
-    return args
-
-
 def make_environment() -> jinja2.Environment:
     """An environment as published chat templates expect it (``trim_blocks``, ``lstrip_blocks``, loop controls,
     ``generation`` blocks, ``tojson`` without HTML escapes, ``raise_exception``, ``strftime_now``)."""
@@ -240,8 +284,10 @@ def make_environment() -> jinja2.Environment:
         finalize=finalize,
         loader=None,
         cache_size=0,
+        optimized=False,  # what cannot be folded is tried again at each level: cubic time for a chain of filters
     )
     environment.filters = chat_filters(environment.filters)
+    environment.tests = chat_tests(environment.tests)  # type: ignore[arg-type, assignment]
     environment.globals = {
         "range": _range,
         "dict": _Dict(),

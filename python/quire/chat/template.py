@@ -10,18 +10,19 @@ from typing import Protocol
 import jinja2
 from jinja2 import meta, nodes
 
-from quire.chat.budget import Limits, rendering
-from quire.chat.filters import text_of
+from quire.chat.budget import Limits, compiling, rendering
 from quire.chat.messages import Json, Messages, checked_messages, checked_tools, plain
 from quire.chat.nesting import check_nesting
 from quire.chat.provenance import Marks
 from quire.chat.sandbox import TemplateRefusal, make_environment
+from quire.chat.text_costs import text_of
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 
 __all__ = ["ChatTemplate", "TemplateSource"]
 
 # What only Quire may set: a request's own values never replace these.
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+PROBING = Limits(time_s=0.3)
 COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, TypeError)
 
 
@@ -60,13 +61,14 @@ class ChatTemplate:
         environment = make_environment()
         try:
             check_nesting(environment, source)
-            tree = environment.parse(source)
-            self._template = environment.from_string(source)
+            with compiling():
+                tree = environment.parse(source)
+                self._template = environment.from_string(source)
+                read = _variables(tree)
         except QuireError:
             raise
         except COMPILE_ERRORS as error:
             raise LoadError(f"[chat template] the source must be a Jinja template but: {_one_line(error)}") from None
-        read = frozenset(meta.find_undeclared_variables(tree))
         self.variables: frozenset[str] = read - RESERVED - set(environment.globals) - {"bos_token"}
         self.reads_tools = "tools" in read
         self._marks = Marks(control_tokens, _constants(tree))
@@ -123,6 +125,7 @@ class ChatTemplate:
         tools: list[dict[str, Json]] | None,
         add_generation_prompt: bool,
         values: dict[str, Json],
+        limits: Limits | None = None,
     ) -> list[tuple[str, bool]]:
         data: list[Json] = [*chat, *(tools or []), values]
         marking = self._marks.begin(self.source, data)
@@ -135,7 +138,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         n_bytes = sum(_size(value) for value in data)
-        with rendering(self._limits, n_bytes):
+        with rendering(limits or self._limits, n_bytes):
             return marking.segments(self._run(variables, self._limits.output_bytes + n_bytes))
 
     def _run(self, variables: Mapping[str, object], most: int) -> str:
@@ -175,6 +178,8 @@ class ChatTemplate:
         as_text = [_with_text_arguments(message) for message in chat]
         try:
             rendered = self._probe(chat)
+        except CapacityError:
+            raise
         except QuireError:
             rendered = "{'probe_key'"
         if "{'probe_key'" not in rendered:
@@ -185,7 +190,7 @@ class ChatTemplate:
             return False
 
     def _probe(self, chat: list[dict[str, Json]]) -> str:
-        return "".join(text for text, _ in self._render(chat, None, False, {}))
+        return "".join(text for text, _ in self._render(chat, None, False, {}, PROBING))
 
 
 def _with_text_arguments(message: dict[str, Json]) -> dict[str, Json]:
@@ -201,6 +206,16 @@ def _with_text_arguments(message: dict[str, Json]) -> dict[str, Json]:
             function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
         changed.append({**call, "function": function} if "function" in call else function)
     return {**message, "tool_calls": changed}
+
+
+def _variables(tree: nodes.Template) -> frozenset[str]:
+    """The variables that a template reads: ``meta.find_undeclared_variables``, but without folding of constants, which
+    takes cubic time for a chain of filters."""
+    assert tree.environment is not None
+    finder = meta.TrackingCodeGenerator(tree.environment)
+    finder.optimizer = None
+    finder.visit(tree)
+    return frozenset(finder.undeclared_identifiers)
 
 
 def _constants(tree: nodes.Template) -> list[str]:
