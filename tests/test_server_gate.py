@@ -5,42 +5,21 @@ Oracles: the status and the field at fault, written down for each request; the t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from typing import Any
 
-import httpx
 import pytest
 from fake_engine import FakeEngine
+from one_call import call, post
 from quire.errors import RequestError
-from quire.server.app import ROUTES, build_app
+from quire.server.app import ROUTES
 from quire.server.protocol import Failed, Generate
-from quire.server.service import Service
 from quire.server.settings import Settings
 
 KEY = "a-secret-of-some-length"
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/generate"
-
-
-def call(
-    method: str, path: str, *, engine: FakeEngine | None = None, options: dict[str, Any] | None = None, **request: Any
-) -> httpx.Response:
-    """One request to an application of its own."""
-    settings = Settings(**{"access_log": False, **(options or {})})
-    service = Service(settings, engine or FakeEngine(), "fake")
-
-    async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(build_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
-            return await client.request(method, path, **request)
-
-    return asyncio.run(run())
-
-
-def post(path: str, body: Any, **more: Any) -> httpx.Response:
-    return call("POST", path, json=body, **more)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")

@@ -10,7 +10,7 @@ from starlette.routing import Router
 from .calls import Endpoint, Route
 from .failures import ApiError, Dialect
 from .gate import Gate
-from .routes import models, openai_chat, openai_completions, own, tokens
+from .routes import llama_cpp, llama_cpp_fields, llama_cpp_state, models, openai_chat, openai_completions, own, tokens
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["ROUTES", "build_app"]
 
 _CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
+_LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
+_RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+_EMBED = ("/embedding", "/embeddings", "/v1/embeddings")
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
@@ -33,6 +36,17 @@ ROUTES = (
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
     Route("POST", "/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, Dialect.LLAMA_CPP),
     Route("POST", "/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, Dialect.LLAMA_CPP),
+    Route("POST", "/completion", llama_cpp.complete, "Complete prompts", _LLAMA_COMPLETION, _LLAMA),
+    Route("POST", "/completions", llama_cpp.complete, "Complete prompts", _LLAMA_COMPLETION, _LLAMA),
+    Route("POST", "/infill", llama_cpp.infill, "Fill a gap in a text", llama_cpp_fields.InfillBody, _LLAMA),
+    Route("POST", "/apply-template", llama_cpp_state.apply_template, "A conversation's prompt", _CHAT, _LLAMA),
+    Route("POST", "/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
+    Route("GET", "/models", models.list_models, "List the models"),
+    Route("GET", "/props", llama_cpp_state.props, "What is known of the model", dialect=_LLAMA),
+    Route("GET", "/slots", llama_cpp_state.slots, "Sequences that can run at a time", dialect=_LLAMA),
+    Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
+    *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
+    *(Route("POST", path, llama_cpp_state.embedding, "Refused: not supported", dialect=_LLAMA) for path in _EMBED),
 )
 
 

@@ -54,6 +54,7 @@ class Host(FrontEnd):
             "detokenize": self._detokenize,
             "render": self._render,
             "count": self._count,
+            "infill": self._infill,
         }
 
     def info(self) -> wire.ModelInfo:
@@ -196,6 +197,11 @@ class Host(FrontEnd):
     def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
         chat = self._prompts.chat_request(messages, None, RequestOptions(), ChatOptions(**options))
         return {"n_tokens": len(chat.engine.token_ids)}
+
+    def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
+        from ..engine.infill import infill_tokens
+
+        return {"tokens": infill_tokens(self.tokenizer, prefix, suffix, beginning, extra)}
 
     def _shown_logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
         shown = self._shown

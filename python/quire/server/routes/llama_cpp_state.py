@@ -1,0 +1,75 @@
+"""What llama.cpp's server tells of itself, and what of it Quire's has not."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from ..calls import Call, Reply
+from ..failures import ApiError
+from ..protocol import Ask
+from .openai_chat import ChatBody, known_roles, options_of
+
+__all__ = ["apply_template", "lora_adapters", "props", "rerank", "slots"]
+
+
+async def apply_template(call: Call[ChatBody]) -> Reply:
+    """The prompt that a conversation is."""
+    body = call.body
+    options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
+    values = {"messages": known_roles(body.messages), "options": options}
+    answer = await call.ask(call.engine(body.model), Ask(0, "render", values))
+    return Reply.json({"prompt": answer["prompt"]})
+
+
+async def props(call: Call[None]) -> Reply:
+    """What is known of the model and the server."""
+    service = call.service
+    info = call.engine(None).info
+    return Reply.json(
+        {
+            "default_generation_settings": {"n_ctx": info.n_ctx, "params": info.advised},
+            "total_slots": info.max_sequences,
+            "model_alias": service.model,
+            "model_path": service.model,
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template": info.chat_template or "",
+            "bos_token": info.bos,
+            "eos_token": info.eos,
+            "build_info": f"quire {service.version}",
+            "is_sleeping": False,
+        }
+    )
+
+
+async def slots(call: Call[None]) -> Reply:
+    """A row for each sequence that can run at a time; ``?fail_on_no_slot=1`` asks for 503 when all are taken."""
+    engine = call.engine(None)
+    info, beat = engine.info, engine.beat
+    n_running = 0 if beat is None else beat.n_running
+    query = parse_qs(call.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
+        raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
+    rows: list[dict[str, Any]] = [
+        {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < n_running}
+        for i in range(info.max_sequences)
+    ]
+    return Reply.json(rows)
+
+
+async def lora_adapters(call: Call[None]) -> Reply:
+    """The adapters: none."""
+    return Reply.json([])
+
+
+async def rerank(call: Call[None]) -> Reply:
+    """Refused: no model for it loads."""
+    raise ApiError(501, "not_supported", "the model must be one that ranks documents but such models are not supported")
+
+
+async def embedding(call: Call[None]) -> Reply:
+    """Refused: the engine does not give the hidden states of a model out."""
+    raise ApiError(501, "not_supported", "the model must be one that embeds texts but such models are not supported")

@@ -1,0 +1,44 @@
+"""Several requests under way for one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from ..engine import StreamEvent
+from .answers import Answering
+
+__all__ = ["merged"]
+
+_QUEUED_BATCHES = 64
+
+
+async def merged(answerings: Sequence[Answering]) -> AsyncIterator[tuple[int, Sequence[StreamEvent]]]:
+    """What comes of any of them, with its number; a batch is empty when nothing came for a while.
+
+    The first failure ends them all.
+    """
+    queue: asyncio.Queue[tuple[int, Sequence[StreamEvent] | Exception | None]] = asyncio.Queue(_QUEUED_BATCHES)
+
+    async def read(number: int, answering: Answering) -> None:
+        try:
+            async for batch in answering.batches():
+                await queue.put((number, batch))
+            await queue.put((number, None))
+        except Exception as error:
+            await queue.put((number, error))
+
+    readers = [asyncio.ensure_future(read(number, answering)) for number, answering in enumerate(answerings)]
+    try:
+        n_left = len(readers)
+        while n_left:
+            number, batch = await queue.get()
+            if isinstance(batch, Exception):
+                raise batch
+            if batch is None:
+                n_left -= 1
+            else:
+                yield number, batch
+    finally:
+        for reader in readers:
+            reader.cancel()

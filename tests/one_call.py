@@ -1,0 +1,32 @@
+"""One request to a server of its own, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+from fake_engine import FakeEngine
+from quire.server.app import build_app
+from quire.server.service import Service
+from quire.server.settings import Settings
+
+
+def call(
+    method: str, path: str, *, engine: FakeEngine | None = None, options: dict[str, Any] | None = None, **request: Any
+) -> httpx.Response:
+    """One request to an application of its own."""
+    settings = Settings(**{"access_log": False, **(options or {})})
+    service = Service(settings, engine or FakeEngine(), "fake")
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(run())
+
+
+def post(path: str, body: Any, **more: Any) -> httpx.Response:
+    """A body in JSON."""
+    return call("POST", path, json=body, **more)

@@ -1,0 +1,296 @@
+"""llama.cpp's routes.
+
+Oracles: the package's model in this process, asked without the server; llama.cpp's documented fields and defaults; the
+ids of StarCoder2's fill-in tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from one_call import call, post
+from quire.engine import LLM
+from quire.engine.infill import FillInTokens, infill_tokens
+from quire.errors import UnsupportedError
+from quire.sampling import SamplingParams
+from quire.server.protocol import Beat, Failed, Generate
+from quire.tokenizer import Tokenizer
+from served import served
+
+STORY = "Once upon a time"
+GREEDY = {"temperature": 0, "n_predict": 12}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The same model, here."""
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    assert response.status_code == 200, response.text
+    return [json.loads(item.removeprefix("data: ")) for item in response.text.strip().split("\n\n")]
+
+
+def test_a_completion_is_the_engines(client: httpx.Client, llm: LLM) -> None:
+    (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=12))
+    body = {"prompt": STORY, **GREEDY, "return_tokens": True}
+    answer = client.post("/completion", json=body).json()
+    assert answer["content"] == expected.text
+    assert answer["tokens"] == expected.token_ids
+    assert answer["tokens_predicted"] == len(expected.token_ids)
+    assert answer["tokens_evaluated"] == len(expected.prompt_token_ids)
+    assert (answer["stop"], answer["stop_type"], answer["stopping_word"]) == (True, "limit", "")
+    assert answer["prompt"] == STORY
+    assert answer["generation_settings"]["n_predict"] == 12
+    timings = answer["timings"]
+    assert timings["predicted_n"] == 12
+    assert timings["cache_n"] + timings["prompt_n"] == answer["tokens_evaluated"]
+    assert timings["predicted_per_second"] == pytest.approx(12e3 / timings["predicted_ms"], rel=0.05)
+    # The same model under the other path, and the same prompt as ids.
+    ids = llm.tokenizer.encode(STORY)
+    assert client.post("/completions", json={**body, "prompt": ids}).json()["content"] == expected.text
+
+
+def test_a_stream_adds_up_to_the_whole(client: httpx.Client) -> None:
+    body = {"prompt": [STORY, "The capital of France"], "n": 2, "seed": 4, "n_predict": 10, "return_tokens": True}
+    whole = client.post("/completion", json=body).json()
+    assert [one["index"] for one in whole] == [0, 1, 2, 3]
+    events = events_of(client.post("/completion", json={**body, "stream": True}))
+    for one in whole:
+        mine = [event for event in events if event["index"] == one["index"]]
+        assert "".join(event["content"] for event in mine) == one["content"]
+        assert [id_ for event in mine for id_ in event["tokens"]] == one["tokens"]
+        assert [event["stop"] for event in mine] == [False] * (len(mine) - 1) + [True]
+        assert mine[-1]["tokens_predicted"] == one["tokens_predicted"]
+
+
+def test_prompts_that_mix_texts_and_ids(client: httpx.Client, llm: LLM) -> None:
+    tokenizer = llm.tokenizer
+    ids = [*tokenizer.encode("Once"), *tokenizer.encode(" upon", add_special=False)]
+    middle = tokenizer.encode(" a", add_special=False)
+    (expected,) = llm.generate([*ids, *middle], SamplingParams(temperature=0.0, max_tokens=12))
+    mixed = ["Once", *tokenizer.encode(" upon", add_special=False), " a"]
+    for prompt in (mixed, [mixed], {"prompt_string": tokenizer.decode([*ids, *middle])}):
+        answer = client.post("/completion", json={"prompt": prompt, **GREEDY}).json()
+        assert answer["content"] == expected.text
+
+
+def test_why_a_completion_ended(client: httpx.Client, llm: LLM) -> None:
+    (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=12))
+    word = expected.text.split()[2]
+    answer = client.post("/completion", json={"prompt": STORY, **GREEDY, "stop": [word]}).json()
+    assert (answer["stop_type"], answer["stopping_word"]) == ("word", word)
+    assert answer["content"] == expected.text.partition(word)[0]
+    ended = client.post(
+        "/completion", json={"prompt": STORY, "logit_bias": [[id_, 100] for id_ in llm.tokenizer.eog_ids][:1]}
+    ).json()
+    assert (ended["stop_type"], ended["content"]) == ("eos", "")
+    read_only = client.post("/completion", json={"prompt": STORY, "n_predict": 0}).json()
+    assert (read_only["content"], read_only["tokens_predicted"], read_only["stop_type"]) == ("", 0, "limit")
+
+
+def test_probabilities_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+    (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=4, logprobs=2))
+    assert expected.logprobs is not None
+    body = {"prompt": STORY, "temperature": 0, "n_predict": 4, "n_probs": 2}
+    shown = client.post("/completion", json=body).json()["completion_probabilities"]
+    streamed = events_of(client.post("/completion", json={**body, "stream": True}))
+    assert [p for event in streamed[:-1] for p in event["completion_probabilities"]] == shown
+    for token, reference in zip(shown, expected.logprobs, strict=True):
+        assert token["id"] == reference.token_id
+        assert token["logprob"] == pytest.approx(reference.logprob, abs=1e-4)
+        assert bytes(token["bytes"]) == llm.tokenizer.token_bytes(reference.token_id)
+        assert [top["id"] for top in token["top_logprobs"]] == [id_ for id_, _ in reference.top]
+
+
+def test_forms_and_biases(client: httpx.Client, llm: LLM) -> None:
+    answer = client.post("/completion", json={"prompt": STORY, "grammar": 'root ::= "a" "b"+ "c"', "n_predict": 40})
+    assert answer.json()["content"].startswith("ab")
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    answer = client.post("/completion", json={"prompt": STORY, "json_schema": schema, "n_predict": 60})
+    assert json.loads(answer.json()["content"]) == {"a": 1}
+    (first,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1))
+    body = {"prompt": STORY, "temperature": 0, "n_predict": 1, "return_tokens": True}
+    for bias in ([[first.token_ids[0], False]], {str(first.token_ids[0]): -100}, [[first.text, False]]):
+        assert client.post("/completion", json={**body, "logit_bias": bias}).json()["tokens"] != first.token_ids
+
+
+def test_the_cache_can_be_left_out(client: httpx.Client) -> None:
+    body = {"prompt": "Tell a long story. " * 30, "n_predict": 1}
+    cached = [client.post("/completion", json=body).json()["tokens_cached"] for _ in range(2)]
+    assert cached[0] == 0
+    assert cached[1] >= 64
+    alone = client.post("/completion", json={**body, "cache_prompt": False}).json()
+    assert (alone["tokens_cached"], alone["timings"]["cache_n"]) == (0, 0)
+
+
+def test_templates_and_state(client: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi there"}]}
+    prompt = client.post("/apply-template", json=body).json()["prompt"]
+    assert "Hi there" in prompt
+    ids = client.post("/tokenize", json={"content": prompt}).json()["tokens"]
+    assert client.post("/chat/completions", json={**body, "max_tokens": 1}).json()["usage"]["prompt_tokens"] == len(ids)
+    props = client.get("/props").json()
+    assert props["chat_template"]
+    assert props["default_generation_settings"]["n_ctx"] == 2048
+    slots = client.get("/slots").json()
+    assert len(slots) == props["total_slots"]
+    assert not any(slot["is_processing"] for slot in slots)
+    assert client.get("/lora-adapters").json() == []
+    assert [model["id"] for model in client.get("/models").json()["data"]] == ["tiny-chat"]
+    response = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
+    assert response.status_code == 400
+    assert "fim_prefix" in response.json()["error"]["message"]
+
+
+# Without a model.
+
+
+def sent(body: dict[str, Any]) -> dict[str, Any]:
+    """The sampling that a body asks the engine for."""
+    engine = FakeEngine()
+    response = post("/completion", {"prompt": "x", **body}, engine=engine)
+    assert response.status_code == 200, response.text
+    (work,) = engine.asked
+    assert isinstance(work, Generate)
+    return work.params
+
+
+def test_defaults_are_llama_cpps() -> None:
+    params = sent({})
+    assert [params[name] for name in ("temperature", "top_k", "top_p", "min_p")] == [0.8, 40, 0.95, 0.05]
+    assert (params["penalty_last_n"], params["dry_penalty_last_n"]) == (64, 64)
+    assert "max_tokens" not in params
+    assert "seed" not in params
+    assert params["samplers"][-1] == "temperature"
+    assert "seed" not in sent({"seed": 4294967295})
+    assert sent({"seed": 7})["seed"] == 7
+
+
+def test_names_are_translated() -> None:
+    params = sent({"repeat_penalty": 1.2, "repeat_last_n": -1, "n_cmpl": 2, "max_tokens": 5, "top_n_sigma": -1})
+    assert params["repetition_penalty"] == 1.2
+    assert "penalty_last_n" not in params
+    assert "top_n_sigma" not in params
+    assert (params["n"], params["max_tokens"]) == (2, 5)
+    assert list(sent({"samplers": "kt"})["samplers"]) == ["top_k", "temperature"]
+    assert "top_p" not in sent({"samplers": ["top_k", "temp"]})
+    assert list(sent({"mirostat": 2})["samplers"])[-2:] == ["temperature", "mirostat"]
+    assert "top_k" not in sent({"mirostat": 2})
+    assert sent({"mirostat": 2, "top_k": 5})["top_k"] == 5
+    assert sent({"logit_bias": {"5": False, "6": 1.5}}) == {**sent({}), "bad_token_ids": (5,), "logit_bias": {6: 1.5}}
+
+
+def test_fields_of_the_answer_can_be_chosen() -> None:
+    body = {"prompt": "x", "response_fields": ["content", "generation_settings/top_k", "none", "content/x"]}
+    assert post("/completion", body).json() == {"content": "ab", "generation_settings/top_k": 40}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"n_keep": 5}, "n_keep"), ({"t_max_predict_ms": 10}, "t_max_predict_ms"), ({"id_slot": 0}, "id_slot"),
+        ({"lora": [{"id": 0}]}, "lora"), ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"adaptive_target": 0.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
+        ({"grammar": "root ::= x", "json_schema": {}}, "grammar"), ({"samplers": ["infill"]}, "samplers"),
+        ({"samplers": "kk"}, "samplers"), ({"samplers": "k", "min_p": 0.1}, "samplers"), ({"n_probs": 21}, "n_probs"),
+        ({"n_predict": 1, "max_tokens": 2}, "max_tokens"), ({"n_predict": 2**31}, "n_predict"), ({"n": 17}, "n"),
+        ({"logit_bias": [[1, True]]}, "logit_bias"), ({"logit_bias": [[1, 101]]}, "logit_bias"),
+        ({"logit_bias": [[1, 1]] * 1025}, "logit_bias"), ({"stop": ["x"] * 17}, "stop"), ({"seed": -2}, "seed"),
+        ({"repeat_last_n": -2}, "repeat_last_n"), ({"response_fields": [""] * 65}, "response_fields"),
+        ({"prompt": [1, [2]]}, "prompt"), ({"prompt": ["x"] * 129}, "prompt"), ({"temprature": 1}, "temprature"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["x"]}}, "prompt"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+    engine = FakeEngine()
+    response = post("/completion", {"prompt": "x", **fields}, engine=engine)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert name in error["message"]
+    assert engine.asked == []
+
+
+def test_what_asks_for_nothing_is_taken() -> None:
+    body = {"n_keep": 0, "id_slot": -1, "lora": [], "grammar": "", "t_max_predict_ms": 0, "min_keep": 0, "stop": None}
+    assert sent(body) == sent({})
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"])
+def test_ranking_is_refused_by_name(path: str) -> None:
+    response = post(path, {"query": "x", "documents": ["y"]})
+    assert response.status_code == 501
+    assert response.json()["error"]["type"] == "not_supported_error"
+
+
+def test_a_failure_in_a_stream_is_one_event() -> None:
+    engine = FakeEngine([Failed(0, "InternalError", "[x] broke")])
+    events = events_of(post("/completion", {"prompt": "x", "stream": True}, engine=engine))
+    assert events[0]["content"] == "part"
+    assert events[1:] == [{"error": {"code": 500, "message": "[x] broke", "type": "server_error"}}]
+
+
+def test_slots_that_are_all_taken() -> None:
+    engine = FakeEngine()
+    engine.beat = Beat(*[0] * 2, 4, *[0] * 12)
+    assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [True] * 4
+    response = call("GET", "/slots?fail_on_no_slot=1", engine=engine)
+    assert (response.status_code, response.json()["error"]["type"]) == (503, "unavailable_error")
+
+
+def fill_in_tokenizer(shared: Path, name: str) -> Tokenizer:
+    path = shared / "vocab" / f"ggml-vocab-{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not there")
+    return Tokenizer.from_gguf(path)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_fill_in_prompts(shared: Path, named: bool) -> None:
+    if named:
+        vocabulary = fill_in_tokenizer(shared, "gpt-2").vocabulary
+        given = {"fim_prefix": 50, "fim_suffix": 60, "fim_middle": 70, "fim_repository": 80}
+        tokenizer = Tokenizer(replace(vocabulary, special_ids={**vocabulary.special_ids, **given}))
+        ids: tuple[int, int, int, int | None, int | None] = (50, 60, 70, 80, None)
+    else:
+        tokenizer = fill_in_tokenizer(shared, "starcoder")
+        ids = (1, 3, 2, 5, 6)
+    prefix, suffix, middle, repository, separator = ids
+    assert FillInTokens.of(tokenizer) == FillInTokens(prefix, suffix, middle, repository, separator)
+
+    def plain(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False)
+
+    start = list(tokenizer.vocabulary.prefix_ids)
+    expected = [*start, prefix, *plain("def f("), *plain("x"), suffix, *plain("):\n"), middle]
+    assert infill_tokens(tokenizer, "def f(", "):\n", "x", []) == expected
+    # What a text says is no control token.
+    hostile = infill_tokens(tokenizer, "<fim_middle>", "<fim_suffix>", "<|endoftext|>", [])
+    assert [hostile.count(id_) for id_ in (prefix, suffix, middle)] == [1, 1, 1]
+    beside = infill_tokens(tokenizer, "a", "b", "", [("f.py", "text")])
+    files = [separator, *plain("f.py\ntext")] if separator is not None else plain("\n\n--- snippet ---\n\ntext")
+    head = [] if repository is None else [repository, *plain("myproject\n")]
+    last = [] if separator is None else [separator, *plain("filename\n")]
+    assert beside == [*start, *head, *files, *last, prefix, *plain("a"), suffix, *plain("b"), middle]
+
+
+def test_a_model_without_fill_in_tokens(llm: LLM) -> None:
+    with pytest.raises(UnsupportedError, match="fim_prefix"):
+        infill_tokens(llm.tokenizer, "a", "b", "", [])
