@@ -31,6 +31,7 @@ constexpr struct {
     {"avx2vnni", {Isa::avx2, DotProducts::bytes}},
     {"avx512", {Isa::avx512}},
     {"avx512vnni", {Isa::avx512, DotProducts::bytes}},
+    {"avx512bf16", {Isa::avx512, DotProducts::bf16}},
     {"avx512amx", {Isa::avx512, DotProducts::tiles}},
     {"avx512amx-emulated", {Isa::avx512, DotProducts::emulated_tiles}},
 };
@@ -60,6 +61,8 @@ std::vector<InstructionSet> find_supported() {
     if (avx2 && avx512) found.push_back({Isa::avx512});
     if (!avx2 || !avx512 || !__builtin_cpu_supports("avx512vnni")) return found;
     found.push_back({Isa::avx512, DotProducts::bytes});
+    if (!__builtin_cpu_supports("avx512bf16")) return found;
+    found.push_back({Isa::avx512, DotProducts::bf16});
     if (may_use_tiles()) found.push_back({Isa::avx512, DotProducts::tiles});
 #elif defined(__aarch64__) && defined(__linux__)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back({Isa::neon});
@@ -139,7 +142,7 @@ const MatmulKernels &matmul_kernels() {
 #if defined(__x86_64__)
     if (set.dot_products == DotProducts::tiles) return avx512amx::matmul_kernels;
     if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_matmul_kernels;
-    const bool bytes = set.dot_products == DotProducts::bytes;
+    const bool bytes = set.dot_products != DotProducts::none;
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;
 #elif defined(__aarch64__)
@@ -151,6 +154,9 @@ const MatmulKernels &matmul_kernels() {
 
 const FloatMatmulKernels &float_matmul_kernels() {
 #if defined(__x86_64__)
+    const DotProducts dot_products = instruction_set().dot_products;
+    if (dot_products == DotProducts::bf16 || dot_products == DotProducts::tiles)
+        return avx512bf16::float_matmul_kernels;
     if (isa() == Isa::avx512) return avx512::float_matmul_kernels;
     if (isa() == Isa::avx2) return avx2::float_matmul_kernels;
 #elif defined(__aarch64__)

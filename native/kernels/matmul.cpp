@@ -100,8 +100,8 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
         part.raw = reinterpret_cast<const float *>(factor.x);
     } else {
         part.x = &x;
-        part.scratch = scratch.get(scratch_bytes(weights.n_in));
     }
+    part.scratch = scratch.get(scratch_bytes(weights.n_in));
     for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
          part.first_tile += strip) {
         part.n_tiles = std::min(strip, end - part.first_tile);

@@ -1,10 +1,11 @@
 // Matrix products on the CPU: y = x W^T.
 //
-// With packed weights of 16 or 32 bits everything is single precision.  With packed quantized ones activations are
-// rounded to 8 bits, 32 columns to a scale (largest magnitude / 127), as ggml's products do; products of codes are summed
-// exactly, in integers, scaled and added in single precision, group by group in the order of the columns.  Rows of types
-// without a layout of our own are multiplied one by one, as the file holds them.  So the bits of a row depend on that row
-// alone: not on the other rows, the part it is computed in, nor the number of workers.
+// With packed weights of 16 or 32 bits everything is single precision, but that AVX512_BF16 rounds activations to BF16 for
+// weights of BF16.  With packed quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest magnitude
+// / 127), as ggml's products do; products of codes are summed exactly, in integers, scaled and added in single precision,
+// group by group in the order of the columns.  Rows of types without a layout of our own are multiplied one by one, as the
+// file holds them.  So the bits of a row depend on that row alone: not on the other rows, the part it is computed in, nor
+// the number of workers.
 #pragma once
 
 #include <atomic>

@@ -16,7 +16,7 @@ struct MatmulPart {
     int first_row, n_rows;
     float *out;         // [rows, out_stride] of row 0, column 0
     int64_t out_stride; // in floats
-    uint8_t *scratch;   // matmul_scratch_bytes(n_in), 64-byte aligned
+    uint8_t *scratch;   // scratch_bytes(n_in) of matmul.cpp, 64-byte aligned
 };
 
 inline constexpr int strip_tiles = 4;
@@ -56,6 +56,9 @@ extern const FloatMatmulKernels float_matmul_kernels;
 } // namespace avx512
 namespace avx512vnni {
 extern const MatmulKernels matmul_kernels;
+}
+namespace avx512bf16 {
+extern const FloatMatmulKernels float_matmul_kernels;
 }
 namespace avx512amx {
 extern const MatmulKernels matmul_kernels;

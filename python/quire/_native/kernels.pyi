@@ -10,9 +10,10 @@ from .core import Tensor
 
 def isa() -> str:
     """The instruction set that kernels use: ``portable``, ``neon``, ``avx2``, ``avx2vnni``, ``avx512``, ``avx512vnni``,
-    ``avx512amx``.
+    ``avx512bf16``, ``avx512amx``.
 
-    ``avx2vnni`` is AVX2 with AVX-VNNI, which some machines with AVX-512 lack; ``avx512amx`` is ``avx512vnni`` with
+    ``avx2vnni`` is AVX2 with AVX-VNNI, which some machines with AVX-512 lack; ``avx512bf16`` is ``avx512vnni``
+    with products of BF16, for weights of which it rounds activations to BF16, and ``avx512amx`` is ``avx512bf16`` with
     tiles of bytes.
     """
 
