@@ -1,0 +1,76 @@
+"""How far a product of our own may be from the exact one: the bounds that docs/kernels.md states, per weight type."""
+
+from __future__ import annotations
+
+import numpy as np
+import quire
+from quire import dequantize
+from quire._native.kernels import isa
+
+FLOATS = ["f32", "f16", "bf16"]
+ROUNDING_TO_BF16 = ["avx512bf16", "avx512amx"]  # activations, for weights of that type
+HALF_ULP = 2.0**-24  # of single precision
+# Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
+SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}
+CODES_WITH_MINIMA = {"q4_1": (4, 20), "q5_1": (4, 24), "q2_k": (16, 80), "q4_k": (16, 144), "q5_k": (16, 176)}
+
+
+def rounded_to_codes(x: np.ndarray) -> np.ndarray:
+    """To 8 bits, 32 columns to a scale; columns whose scale has no inverse count as zero."""
+    groups = x.reshape(x.shape[0], -1, 32)
+    scales = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        codes = np.where(scales > np.float32(1e-37), np.rint(groups * (np.float32(1) / scales)), 0)
+    return (codes.astype(np.float64) * scales).reshape(x.shape)
+
+
+def rounded_to_bf16(x: np.ndarray) -> np.ndarray:
+    """To the nearest, halves to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def seen_activations(x: np.ndarray, dtype: str) -> np.ndarray:
+    """What the instruction set in use multiplies with weights of the type."""
+    if dtype == "bf16" and isa() in ROUNDING_TO_BF16:
+        return rounded_to_bf16(x).astype(np.float64)
+    return x.astype(np.float64) if dtype in FLOATS else rounded_to_codes(x)
+
+
+def magnitudes(tensor: quire.Tensor) -> np.ndarray:
+    """|weight|, or where it is scale * code + minimum the sum of both magnitudes, as they may cancel."""
+    values, name = dequantize(tensor).astype(np.float64), tensor.dtype.name
+    if name not in CODES_WITH_MINIMA:
+        return np.abs(values)
+    begin, end = CODES_WITH_MINIMA[name]
+    storage = tensor.numpy().copy()
+    storage.reshape(-1, tensor.dtype.block_bytes)[:, begin:end] = 0
+    minima = dequantize(quire.Tensor.from_numpy(storage, name)).astype(np.float64)
+    return np.abs(minima) + np.abs(values - minima)
+
+
+def arithmetic_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
+    """Of the product with activations as they are seen: an operation on floats errs by half a unit in the last place."""
+    n_in, name = x.shape[1], tensor.dtype.name
+    size = np.abs(x) @ magnitudes(tensor).T
+    if name in FLOATS:
+        # AVX512_BF16 takes subnormal weights, activations, products and sums for zero.
+        weights = np.abs(dequantize(tensor).astype(np.float64)).sum(-1)
+        tiny = 2.0**-126 * (n_in + weights + np.abs(x).sum(-1, keepdims=True)) if name == "bf16" else n_in * 2.0**-150
+        return (n_in + 1) * HALF_ULP * size + tiny
+    n_sums = -(-n_in // SCALE_COLUMNS.get(name, 32)) * (2 if name in CODES_WITH_MINIMA else 1)
+    # A product of two scales may be subnormal, and is multiplied by a sum of codes.
+    return (n_sums + 4) * HALF_ULP * size + n_in * 2.0**-134
+
+
+def rounding_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
+    """Of the product with activations as they are, for what rounding them adds."""
+    name = tensor.dtype.name
+    weights = np.abs(dequantize(tensor).astype(np.float64))
+    if name in FLOATS:
+        rounds = name == "bf16" and isa() in ROUNDING_TO_BF16
+        return 2.0**-8 * (np.abs(x).astype(np.float64) @ weights.T) if rounds else np.zeros((len(x), len(weights)))
+    groups = np.abs(x.astype(np.float64)).reshape(len(x), -1, 32).max(-1)
+    # Half a code; a little more, as the scale and its inverse are rounded, too.
+    step = np.maximum(groups / 254 * (1 + 2.0**-15), np.where(groups <= 1.28e-35, groups, 0))
+    return np.repeat(step, 32, axis=1) @ weights.T
