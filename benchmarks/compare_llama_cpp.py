@@ -1,125 +1,304 @@
 #!/usr/bin/env python3
-"""Quire beside llama.cpp, on the same files in one run, in alternation.
+"""Quire beside llama.cpp, and OpenVINO GenAI if asked for: the same files and work, in alternation.
 
-    compare_llama_cpp.py PEER FILE.gguf ... [--prompt 512] [--generate 32] [--depth 0] [--threads 2] [--rounds 5]
-        [--json OUT]
+    compare_llama_cpp.py PEER [--models qwen3-0.6b,llama-3.2-1b] [--types Q4_K_M,Q4_0,Q8_0,F16,BF16] [--rows ROW,...]
+       [--rounds 5] [--threads 2] [--isa NAME] [--peer-repack both] [--openvino [PYTHON]] [--wait 120]
+       [--shared ../shared] [--folder build/bench-models] [--json OUT]
 
-PEER is the folder with llama-bench (build/bin of the peer).  Weights are read into memory by both.  Prints, for every
-file, the medians in tokens a second and the ratio; says so when the machine was not quiet.
+PEER is the folder with llama-bench, llama-batched-bench and llama-quantize (build/bin of ``build_peer.sh``).  Files
+are made in ``--folder`` with ``make_model.py`` of the shared data, and llama-quantize, unless they are there.  Every
+figure is of a fresh process with its weights in memory, not mapped; medians of all rounds are printed, with the ratio
+to the peer's, its target, and the share of the speed that the machine's limits allow; those are measured in every round
+as well.  Peers that GCC built may fail with repacked weights: ``both`` tries both in the first round and keeps the
+faster.  ``--openvino`` takes an interpreter that has openvino-genai, this one by default.
+
+Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours; a part, minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import platform
 import statistics
 import subprocess
 import sys
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from limits import Kind, Machine, other_load, warning_of_load
+from model_costs import Costs, Work
 
-def run(command: list[str]) -> object:
+HERE = Path(__file__).resolve().parent
+TYPES = ("Q4_K_M", "Q4_0", "Q8_0", "F16", "BF16")
+VOCABULARIES = {"qwen3-0.6b": "ggml-vocab-qwen2.gguf", "llama-3.2-1b": "ggml-vocab-llama-bpe.gguf"}
+WORK = {
+    "prefill-512": Work(512, 0),
+    "prefill-4096": Work(4096, 0),
+    "decode": Work(0, 32),
+    "decode-4k": Work(4096, 32),
+    "streams-8": Work(1024, 16, 8),
+    "shared-32": Work(1024, 16, 32, shared=True),
+    "package": Work(0, 512),
+}
+# Ratios to llama.cpp for TYPES, of every model or of one.
+TARGETS = {
+    "prefill-512": (5.0, 5.0, 5.0, 10.0, 10.0),
+    "prefill-4096": (8.0, 8.0, 8.0, 10.0, 10.0),
+    "decode": (1.6, 1.3, 1.05, 1.2, 1.2),
+    "decode-4k qwen3-0.6b": (3.5, 3.5, 3.0, 2.5, 2.5),
+    "decode-4k llama-3.2-1b": (4.0, 4.0, 3.5, 3.0, 3.0),
+    "streams-8": (4.0, 4.0, 4.0, 4.0, 4.0),
+    "shared-32": (6.0, 6.0, 6.0, 6.0, 6.0),
+}
+PACKAGE_TARGET = 2.0
+
+
+def output_of(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
-def peer_speeds(peer: Path, file: str, options: argparse.Namespace) -> dict[str, float]:
-    """Prompt and generation of llama-bench: tokens a second by test name."""
-    command = [
-        str(peer / "llama-bench"),
-        "-m",
-        file,
-        "-t",
-        str(options.threads),
-        "-r",
-        "1",
-        "-o",
-        "json",
-        "-lm",
-        "none",
-    ]
-    results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
-    assert isinstance(results, list)
-    speeds = {f"pp{r['n_prompt']}" if r["n_prompt"] else f"tg{r['n_gen']}": r["avg_ts"] for r in results}
-    if options.depth:
-        results = run([*command, "-p", "0", "-n", str(options.generate), "-d", str(options.depth)])
-        assert isinstance(results, list)
-        speeds |= {f"tg{r['n_gen']}@{options.depth}": r["avg_ts"] for r in results}
-    return speeds
+def peer_speed(folder: Path, file: Path, work: Work, threads: int, repack: bool) -> float:
+    """Tokens a second of llama.cpp, of all streams together."""
+    model = ["-m", str(file), "-t", str(threads), "-lm", "none"]
+    if work.n_streams == 1:
+        command = [str(folder / "llama-bench"), *model, "-r", "1", "-o", "json", "--repack", str(int(repack))]
+        if work.n_generate:
+            command += ["-p", "0", "-n", str(work.n_generate), "-d", str(work.n_context)]
+        else:
+            command += ["-p", str(work.n_context), "-n", "0"]
+        (result,) = json.loads(output_of(command))
+        return float(result["avg_ts"])
+    n_tokens = work.n_context * (1 if work.shared else work.n_streams) + work.n_generate * work.n_streams
+    command = [str(folder / "llama-batched-bench"), *model, "--output-format", "jsonl"]
+    command += ["-npp", str(work.n_context), "-ntg", str(work.n_generate), "-npl", str(work.n_streams)]
+    command += ["-c", str(n_tokens + 64 * work.n_streams), *(["-pps", "-kvu"] if work.shared else [])]
+    lines = output_of([*command, *([] if repack else ["--no-repack"])]).splitlines()
+    return float(next(json.loads(line) for line in lines if line.startswith("{"))["speed_tg"])
 
 
-def our_speeds(file: str, options: argparse.Namespace) -> dict[str, float]:
-    """The same of `quire bench`."""
-    command = [
-        sys.executable,
-        "-m",
-        "quire",
-        "bench",
-        "-m",
-        file,
-        "-t",
-        str(options.threads),
-        "-b",
-        "1",
-        "-r",
-        "1",
-        "--json",
-    ]
-    results = run([*command, "-p", str(options.prompt), "-n", str(options.generate)])
-    assert isinstance(results, dict)
-    speeds = {r["test"]: r["tokens_per_s"] for r in results["results"]}
-    if options.depth:
-        results = run([*command, "-p", "0", "-n", str(options.generate), "-d", str(options.depth)])
-        assert isinstance(results, dict)
-        speeds |= {r["test"]: r["tokens_per_s"] for r in results["results"]}
-    return speeds
+def child_speed(python: str, script: str, file: Path, work: Work, extra: list[str]) -> float:
+    command = [python, str(HERE / script), str(file), "--prompt", str(work.n_context)]
+    command += ["--generate", str(work.n_generate), "--streams", str(work.n_streams), *extra]
+    lines = output_of(command).splitlines()
+    return float(next(json.loads(line) for line in reversed(lines) if line.startswith("{"))["tokens_per_s"])
 
 
-def other_load() -> float:
-    """Share of one core that other processes use, over half a second."""
-    before, own_before = os.times(), Path("/proc/stat").read_text(encoding="ascii").split()[1:5]
-    subprocess.run(["sleep", "0.5"], check=True)
-    after = Path("/proc/stat").read_text(encoding="ascii").split()[1:5]
-    busy = sum(int(b) - int(a) for a, b in zip(own_before[:3], after[:3], strict=True)) / os.sysconf("SC_CLK_TCK")
-    own = sum(os.times()[:4]) - sum(before[:4])
-    return max(0.0, busy - own) / 0.5
+@dataclass
+class Case:
+    """One line of the table."""
+
+    row: str
+    model: str
+    dtype: str
+    file: Path
+    target: float
+    llama_cpp: list[float] = field(default_factory=list)
+    quire: list[float] = field(default_factory=list)
+    openvino: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)  # of what the limits allow
+    limit: str = ""
+    repack: bool = True
+    openvino_fails: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def ratio(self) -> float | None:
+        if not self.llama_cpp or not self.quire:
+            return None
+        return statistics.median(self.quire) / statistics.median(self.llama_cpp)
+
+    def line(self) -> str:
+        def median(values: list[float], form: str) -> str:
+            return format(statistics.median(values), form) if values else "-"
+
+        ratio = self.ratio()
+        verdict = "-" if ratio is None else f"{ratio:.2f}"
+        if ratio is not None and ratio >= self.target:
+            verdict += " *"
+        return (
+            f"| {self.row} | {self.model} {self.dtype} | {median(self.llama_cpp, '.1f')} | {median(self.quire, '.1f')} "
+            f"| {verdict} | {self.target:g} | {median(self.openvino, '.1f')} "
+            f"| {median(self.shares, '.0%') + f' of {self.limit}' if self.shares else '-'} |"
+        )
+
+
+HEADING = (
+    "| work | file | llama.cpp, tokens/s | Quire | ratio (*: target met) | target | OpenVINO GenAI | Quire's share |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+class Comparison:
+    """What is measured, by which programs, and what the machine was like meanwhile."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.machine = Machine(options.threads)
+        self.loads: list[float] = []
+        self.bandwidths: list[float] = []
+        self.peaks: dict[Kind, list[float]] = {"int8": [], "bf16": [], "f32": []}
+
+    def wait_until_quiet(self) -> None:
+        """Until others leave the machine alone, or as long as was asked for; the load is part of the report."""
+        deadline = time.monotonic() + self.options.wait
+        while (load := other_load()) > 0.2 and time.monotonic() < deadline:
+            pass
+        self.loads.append(load)
+
+    def peak(self, dtype: str) -> float:
+        """Operations a second of the best instructions for a file of this type."""
+        kind: Kind = "bf16" if dtype in ("F16", "BF16") else "int8"
+        if not self.machine.instruction(kind):
+            kind = "f32"
+        self.peaks[kind].append(self.machine.peak(kind))
+        return self.peaks[kind][-1]
+
+    def peer(self, case: Case, work: Work) -> float:
+        options = self.options
+        if case.llama_cpp or options.peer_repack != "both":
+            case.repack = case.repack if case.llama_cpp else options.peer_repack == "on"
+            return peer_speed(options.peer, case.file, work, options.threads, case.repack)
+        found = {}
+        for repack in (True, False):
+            try:
+                found[repack] = peer_speed(options.peer, case.file, work, options.threads, repack)
+            except RuntimeError as error:
+                case.notes.append(f"llama.cpp {'with' if repack else 'without'} repacked weights: {error}")
+        if not found:
+            raise RuntimeError("neither works")
+        case.repack = max(found, key=lambda repack: found[repack])
+        return found[case.repack]
+
+    def round_of(self, case: Case) -> None:
+        work, options = WORK[case.row], self.options
+        self.wait_until_quiet()
+        self.bandwidths.append(self.machine.read_bandwidth())
+        best, case.limit = Costs.of(case.file).best_speed(work, self.bandwidths[-1], self.peak(case.dtype))
+        try:
+            case.llama_cpp.append(self.peer(case, work))
+        except RuntimeError as error:
+            case.notes.append(f"llama.cpp: {error}")
+        extra = ["--threads", str(options.threads)]
+        ours = [*extra, *(["--shared"] if work.shared else []), *(["--isa", options.isa] if options.isa else [])]
+        case.quire.append(child_speed(sys.executable, "speed_of_quire.py", case.file, work, ours))
+        if best and case.row != "package":  # whose weights stay in the caches
+            case.shares.append(case.quire[-1] / best)
+        if options.openvino and not case.openvino_fails and not work.shared and case.row != "package":
+            try:
+                case.openvino.append(child_speed(options.openvino, "speed_of_openvino.py", case.file, work, extra))
+            except RuntimeError as error:
+                case.openvino_fails = True
+                case.notes.append(f"OpenVINO GenAI: {error}")
+
+    def report(self, cases: list[Case]) -> dict[str, object]:
+        return {
+            "machine": platform.processor() or platform.machine(),
+            "threads": self.options.threads,
+            "instructions": {kind: self.machine.instruction(kind) for kind in self.peaks},
+            "bytes_per_s": self.bandwidths,
+            "operations_per_s": self.peaks,
+            "load_of_others": self.loads,
+            "results": [asdict(case) | {"file": case.file.name, "ratio": case.ratio()} for case in cases],
+        }
+
+    def print_limits(self) -> None:
+        print(
+            f"\n{self.options.threads} threads; read bandwidth {statistics.median(self.bandwidths) / 1e9:.1f} GB/s",
+            end="",
+        )
+        for kind, speeds in self.peaks.items():
+            if speeds:
+                name = self.machine.instruction(kind)
+                print(f"; {name} peak {statistics.median(speeds) / 1e12:.2f} T operations/s ({kind})", end="")
+        print(f".\n{warning_of_load(self.loads)}")
+
+
+def make_file(options: argparse.Namespace, model: str, dtype: str) -> Path:
+    """The model's file of this type, made if it is not there."""
+    folder = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    file: Path = folder / f"{model}-{dtype}.gguf"
+    if file.exists():
+        return file
+    part = file.with_suffix(".part")
+    print(f"making {file}", file=sys.stderr, flush=True)
+    if dtype == "F16":
+        script, vocabulary = options.shared / "bench" / "make_model.py", options.shared / "vocab" / VOCABULARIES[model]
+        output_of([sys.executable, str(script), model, str(part), "--vocab", str(vocabulary)])
+    else:
+        source = make_file(options, model, "F16")
+        output_of([str(options.peer / "llama-quantize"), str(source), str(part), dtype, str(options.threads)])
+    return part.rename(file)
+
+
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    cases = []
+    for model in options.models:
+        for dtype in options.types:
+            for row in options.rows:
+                targets = TARGETS.get(row, TARGETS.get(f"{row} {model}"))
+                if targets is None:
+                    continue
+                target = targets[TYPES.index(dtype)]
+                cases.append(Case(row, model, dtype, make_file(options, model, dtype), target))
+    if "package" in options.rows:
+        from quire.engine.loader import packaged_model
+
+        cases.append(Case("package", "tiny-chat", "Q8_0", packaged_model(), PACKAGE_TARGET))
+    return cases
+
+
+def some_of(known: tuple[str, ...]) -> object:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [each for each in chosen if each not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} must be of {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+def options_of_command_line() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", type=Path)
+    for name, known in (("models", tuple(VOCABULARIES)), ("types", TYPES), ("rows", tuple(WORK))):
+        parser.add_argument(f"--{name}", type=some_of(known), default=list(known))  # type: ignore[arg-type]
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isa", help="for Quire, a lower one of `quire devices`")
+    parser.add_argument("--peer-repack", choices=["both", "on", "off"], default="both")
+    parser.add_argument("--openvino", nargs="?", const=sys.executable, metavar="PYTHON")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for a quiet machine, each time")
+    parser.add_argument("--shared", type=Path, default=HERE.parent.parent / "shared")
+    parser.add_argument("--folder", type=Path, default=HERE.parent / "build" / "bench-models")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.openvino and subprocess.run([options.openvino, "-c", "import openvino_genai"], check=False).returncode:
+        parser.error(f"openvino-genai must be installed for {options.openvino}")
+    return options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peer", type=Path)
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--generate", type=int, default=32)
-    parser.add_argument("--depth", type=int, default=0, help="also answers after so many tokens [0: none]")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    report: dict[str, object] = {}
-    for file in options.files:
-        theirs: dict[str, list[float]] = {}
-        ours: dict[str, list[float]] = {}
-        loads = []
-        for _ in range(options.rounds):
-            loads.append(other_load())
-            for speeds, into in ((peer_speeds(options.peer, file, options), theirs), (our_speeds(file, options), ours)):
-                for test, speed in speeds.items():
-                    into.setdefault(test, []).append(speed)
-        name = Path(file).name
-        for test, speeds in theirs.items():
-            peer, own = statistics.median(speeds), statistics.median(ours[test])
-            print(f"{name:32} {test:10} llama.cpp {peer:8.1f}  quire {own:8.1f}  ratio {own / peer:5.2f}", flush=True)
-            report[f"{name} {test}"] = {"llama.cpp": speeds, "quire": ours[test], "ratio": own / peer}
-        if max(loads) > 0.2:
-            print(
-                f"{name}: the machine was not quiet: other processes took up to {max(loads):.1f} cores before a round"
-            )
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    options = options_of_command_line()
+    cases = cases_of(options)
+    comparison = Comparison(options)
+    for i in range(options.rounds):
+        for case in cases:
+            comparison.round_of(case)
+            print(f"round {i + 1}: {case.line()}", file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(comparison.report(cases), indent=1) + "\n", encoding="utf-8")
+    print(HEADING)
+    for case in cases:
+        print(case.line())
+    comparison.print_limits()
+    for case in cases:
+        for note in case.notes:
+            print(f"{case.row}, {case.model} {case.dtype}: {note}")
 
 
 if __name__ == "__main__":

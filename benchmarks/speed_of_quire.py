@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""How fast Quire reads a prompt, and writes answers: one case in a process of its own, for compare_llama_cpp.py.
+
+    speed_of_quire.py FILE [--prompt N] [--generate N] [--streams N] [--shared] [--threads N] [--isa NAME]
+
+Prints a JSON object: ``tokens_per_s`` of reading a prompt of N tokens where nothing is generated, else of writing N
+tokens to each of so many streams after N tokens of context, all streams together.  ``--shared``: one context for all
+streams.  Weights are read into memory first.  Times are the decoder's own: a stream's from its first token to its last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+
+from quire import LLM, GenerationResult, SamplingParams
+from quire._native.kernels import isa
+
+BLOCK_TOKENS = 32
+
+
+def generate(llm: LLM, prompts: list[list[int]], n_tokens: int) -> list[GenerationResult]:
+    results = llm.generate(prompts, SamplingParams(max_tokens=n_tokens, temperature=0.0, ignore_eos=True))
+    assert all(len(result.token_ids) == n_tokens for result in results)
+    return results
+
+
+def contexts(llm: LLM, options: argparse.Namespace) -> list[list[int]]:
+    """Random tokens for each stream, other ones each time; one after whole blocks, so that only it is not cached."""
+
+    def draw(n_tokens: int) -> list[int]:
+        return [random.randrange(llm.n_vocab) for _ in range(n_tokens)]
+
+    shared = draw(options.prompt) if options.shared else []
+    return [[*(shared or draw(options.prompt)), *draw(1)] for _ in range(options.streams)]
+
+
+def reading_speed(llm: LLM, n_tokens: int) -> float:
+    prompt = [random.randrange(llm.n_vocab) for _ in range(n_tokens)]
+    (result,) = generate(llm, [prompt], 1)
+    assert result.n_cached_tokens == 0
+    return n_tokens / (result.timings.queue_s + result.timings.prefill_s)
+
+
+def writing_speed(llm: LLM, options: argparse.Namespace) -> float:
+    prompts = contexts(llm, options)
+    if options.prompt:
+        for prompt in prompts:
+            generate(llm, [prompt], 1)
+    results = generate(llm, prompts, options.generate + 1)
+    assert all(result.n_cached_tokens == options.prompt for result in results)
+    return float(sum(options.generate / result.timings.decode_s for result in results))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--prompt", type=int, default=0, help="a multiple of the block, 32")
+    parser.add_argument("--generate", type=int, default=0)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isa")
+    parser.add_argument("--repeat", type=int, default=1)
+    options = parser.parse_args()
+    if options.prompt % BLOCK_TOKENS:
+        parser.error(f"--prompt must be a multiple of {BLOCK_TOKENS}")
+    n_ctx = options.prompt + options.generate + 2 * BLOCK_TOKENS
+    contexts_at_once = 1 if options.shared else options.streams
+    own = options.streams * (-(-options.generate // BLOCK_TOKENS) + 3)
+    n_blocks = (contexts_at_once * (options.prompt // BLOCK_TOKENS) + own) * (options.repeat + 1) + 64
+    with LLM(
+        options.file,
+        threads=options.threads,
+        n_ctx=max(n_ctx, 256),
+        n_blocks=n_blocks,
+        max_sequences=max(options.streams, 4),
+        load="copy",
+        isa=options.isa,
+    ) as llm:
+        reading_speed(llm, min(options.prompt, 512) or 32)
+        generate(llm, [[1, 2, 3]], 4)
+        if options.generate:
+            speeds = [writing_speed(llm, options) for _ in range(options.repeat)]
+        else:
+            speeds = [reading_speed(llm, options.prompt) for _ in range(options.repeat)]
+    print(json.dumps({"tokens_per_s": statistics.median(speeds), "isa": isa()}))
+
+
+if __name__ == "__main__":
+    main()
