@@ -10,7 +10,19 @@ from starlette.routing import Router
 from .calls import Endpoint, Route
 from .failures import ApiError, Dialect
 from .gate import Gate
-from .routes import llama_cpp, llama_cpp_fields, llama_cpp_state, models, openai_chat, openai_completions, own, tokens
+from .routes import (
+    llama_cpp,
+    llama_cpp_fields,
+    llama_cpp_state,
+    models,
+    ollama,
+    ollama_fields,
+    ollama_models,
+    openai_chat,
+    openai_completions,
+    own,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +34,9 @@ __all__ = ["ROUTES", "build_app"]
 _CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+_OLLAMA = Dialect.OLLAMA
+_FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
+          ("DELETE", "/api/delete"))  # fmt: skip
 _EMBED = ("/embedding", "/embeddings", "/v1/embeddings")
 
 ROUTES = (
@@ -47,6 +62,15 @@ ROUTES = (
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
     *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
     *(Route("POST", path, llama_cpp_state.embedding, "Refused: not supported", dialect=_LLAMA) for path in _EMBED),
+    Route("POST", "/api/generate", ollama.generate, "Answer a prompt", ollama_fields.GenerateBody, _OLLAMA),
+    Route("POST", "/api/chat", ollama.chat, "Answer a conversation", ollama_fields.ChatBody, _OLLAMA),
+    Route("GET", "/api/tags", ollama_models.tags, "List the models", dialect=_OLLAMA),
+    Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
+    Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA),
+    Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
+    *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
+    Route("POST", "/api/embed", ollama_models.embed, "Refused: not supported", dialect=_OLLAMA),
+    Route("POST", "/api/embeddings", ollama_models.embed, "Refused: not supported", dialect=_OLLAMA),
 )
 
 

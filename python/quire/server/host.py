@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.chat import ChatCollector, ChatOptions
 from ..engine.engine import EngineRequest, Failure
 from ..engine.front_end import FrontEnd, collector_of
+from ..engine.loader import packaged_model
 from ..engine.prompts import RequestOptions
 from ..errors import InternalError, QuireError, RequestError
 from . import protocol as wire
@@ -43,6 +45,7 @@ class Host(FrontEnd):
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
         super().__init__(opened.path, **opened.config)
+        self._path = opened.path
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
@@ -55,6 +58,7 @@ class Host(FrontEnd):
             "render": self._render,
             "count": self._count,
             "infill": self._infill,
+            "describe": self._describe,
         }
 
     def info(self) -> wire.ModelInfo:
@@ -202,6 +206,12 @@ class Host(FrontEnd):
         from ..engine.infill import infill_tokens
 
         return {"tokens": infill_tokens(self.tokenizer, prefix, suffix, beginning, extra)}
+
+    def _describe(self) -> object:
+        from .model_file import abilities, describe
+
+        path = packaged_model() if self._path is None else Path(self._path)
+        return {"abilities": abilities(self.tokenizer), "file": describe(path)}
 
     def _shown_logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
         shown = self._shown

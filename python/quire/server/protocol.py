@@ -77,7 +77,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments."""
 
     id: int
-    verb: Literal["tokenize", "detokenize", "render", "count", "infill"]
+    verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe"]
     values: JsonObject
 
 

@@ -1,0 +1,301 @@
+"""Ollama's routes.
+
+Oracles: the package's model in this process, asked without the server; Ollama's documented fields, defaults and streams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from one_call import post
+from quire.engine import LLM
+from quire.gguf import GGUFReader
+from quire.sampling import SamplingParams
+from quire.server.engine import Stream
+from quire.server.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
+from served import served
+
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather for a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+GREEDY = {"temperature": 0, "num_predict": 12, "repeat_penalty": 1.0}
+TINY = "tiny-chat:latest"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The same model, here."""
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model
+
+
+def lines_of(response: httpx.Response) -> list[Any]:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert response.text.endswith("\n")
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def test_a_chat_is_the_engines_and_its_stream_adds_up(client: httpx.Client, llm: LLM) -> None:
+    expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=12))
+    body = {"model": TINY, "messages": ASKED, "options": GREEDY}
+    answer = client.post("/api/chat", json={**body, "stream": False}).json()
+    assert answer["message"] == {"role": "assistant", "content": expected.message.content}
+    assert (answer["model"], answer["done"], answer["done_reason"]) == (TINY, True, "length")
+    assert answer["prompt_eval_count"] == expected.n_prompt_tokens
+    assert answer["eval_count"] == 12
+    assert answer["total_duration"] >= answer["eval_duration"] > 0
+    assert datetime.fromisoformat(answer["created_at"].replace("Z", "+00:00")).tzinfo is not None
+    lines = lines_of(client.post("/api/chat", json=body))  # a stream is what there is without a word
+    assert "".join(line["message"]["content"] for line in lines) == expected.message.content
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert lines[-1]["eval_count"] == 12
+
+
+def test_prompts_raw_and_in_the_template(client: httpx.Client, llm: LLM) -> None:
+    (raw,) = llm.generate("Once upon a time", SamplingParams(temperature=0.0, max_tokens=12))
+    body = {"model": TINY, "prompt": "Once upon a time", "options": GREEDY, "raw": True}
+    assert client.post("/api/generate", json={**body, "stream": False}).json()["response"] == raw.text
+    assert "".join(line["response"] for line in lines_of(client.post("/api/generate", json=body))) == raw.text
+    system = "Answer briefly."
+    messages = [{"role": "system", "content": system}, *ASKED]
+    expected = llm.chat(messages, SamplingParams(temperature=0.0, max_tokens=12))
+    body = {"model": TINY, "system": system, "prompt": ASKED[0]["content"], "options": GREEDY, "stream": False}
+    assert client.post("/api/generate", json=body).json()["response"] == expected.message.content
+
+
+def test_a_tool_is_called_with_an_object(client: httpx.Client) -> None:
+    body = {"model": "tiny-chat", "messages": ASKED, "tools": [WEATHER], "options": {**GREEDY, "num_predict": 64}}
+    message = client.post("/api/chat", json={**body, "stream": False}).json()["message"]
+    (call,) = message["tool_calls"]
+    assert call["function"] == {"index": 0, "name": "get_weather", "arguments": {"city": "Paris"}}
+    lines = lines_of(client.post("/api/chat", json=body))
+    (streamed,) = [c for line in lines for c in line["message"].get("tool_calls", [])]
+    assert streamed["function"] == call["function"]
+    assert lines[-1]["done_reason"] == "stop"
+    # The call and its result go back to the model.
+    more = [*ASKED, message, {"role": "tool", "tool_name": "get_weather", "content": "Sunny"}]
+    answer = client.post("/api/chat", json={**body, "messages": more, "stream": False}).json()
+    assert answer["prompt_eval_count"] > 40
+    assert answer["message"]["content"]
+
+
+def test_forms(client: httpx.Client) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    body = {"model": TINY, "messages": ASKED, "stream": False, "options": {"num_predict": 60}}
+    answer = client.post("/api/chat", json={**body, "format": schema}).json()
+    assert json.loads(answer["message"]["content"]) == {"a": 1}
+    body = {"model": TINY, "prompt": "x", "format": "json", "stream": False, "options": {"num_predict": 4}}
+    assert client.post("/api/generate", json=body).json()["response"].lstrip().startswith("{")
+
+
+def test_logprobs_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+    expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=5, logprobs=2)).logprobs
+    assert expected is not None
+    body = {"model": TINY, "messages": ASKED, "options": {**GREEDY, "num_predict": 5}, "logprobs": True}
+    lines = lines_of(client.post("/api/chat", json={**body, "top_logprobs": 2}))
+    shown = [token for line in lines for token in line.get("logprobs", [])]
+    assert [token["logprob"] for token in shown] == pytest.approx([token.logprob for token in expected], abs=1e-4)
+    for token, reference in zip(shown, expected, strict=True):
+        assert bytes(token["bytes"]) == llm.tokenizer.token_bytes(reference.token_id)
+        assert [top["logprob"] for top in token["top_logprobs"]] == pytest.approx(
+            [p for _, p in reference.top], abs=1e-4
+        )
+
+
+def test_models_and_version(client: httpx.Client, llm: LLM) -> None:
+    import quire
+    from quire.engine.loader import packaged_model
+
+    reader = GGUFReader(packaged_model())
+    (row,) = client.get("/api/tags").json()["models"]
+    assert row["name"] == row["model"] == TINY
+    assert row["size"] == packaged_model().stat().st_size
+    assert len(row["digest"]) == 64
+    assert row["details"]["quantization_level"] == "Q8_0"
+    assert row["details"]["embedding_length"] == reader.metadata["qwen3.embedding_length"]
+    (running,) = client.get("/api/ps").json()["models"]
+    assert running["context_length"] == llm.n_ctx
+    assert running["digest"] == row["digest"]
+    shown = client.post("/api/show", json={"model": TINY}).json()
+    assert shown["capabilities"] == ["completion", "tools"]
+    assert shown["template"] == llm.tokenizer.chat_template
+    n_parameters = sum(int(t.shape[0]) * (int(t.shape[1]) if len(t.shape) > 1 else 1) for t in reader.tensors)
+    assert shown["model_info"]["general.parameter_count"] == n_parameters
+    assert shown["model_info"]["general.architecture"] == "qwen3"
+    assert not [key for key in shown["model_info"] if isinstance(shown["model_info"][key], list)]
+    assert client.post("/api/show", json={"model": "other"}).status_code == 404
+    assert client.get("/api/version").json() == {"version": quire.__version__}
+    assert client.request("HEAD", "/api/tags").status_code == 200
+
+
+def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
+    for body, name in (({"prompt": "a", "suffix": "b"}, "fim_prefix"), ({"prompt": "a", "think": True}, "think")):
+        response = client.post("/api/generate", json={"model": TINY, **body})
+        assert response.status_code == 400
+        assert name in response.json()["error"]
+    too_long = {"model": TINY, "prompt": "word " * 4000}
+    assert client.post("/api/generate", json=too_long).status_code == 400
+
+
+# Without a model.
+
+
+def sent(path: str = "/api/generate", **fields: Any) -> Work:
+    """What a body asks the engine."""
+    engine = FakeEngine()
+    own = {"prompt": "x"} if path == "/api/generate" else {"messages": ASKED}
+    response = post(path, {"model": "fake", **own, **fields}, engine=engine)
+    assert response.status_code == 200, response.text
+    (work,) = engine.asked
+    return work
+
+
+def params_of(**options: Any) -> dict[str, Any]:
+    work = sent(options=options)
+    assert isinstance(work, Chat)
+    return work.params
+
+
+def test_defaults_are_ollamas() -> None:
+    params = params_of()
+    named = [params[name] for name in ("temperature", "top_k", "top_p", "repetition_penalty", "penalty_last_n")]
+    assert named == [0.8, 40, 0.9, 1.1, 64]
+    assert not {"max_tokens", "seed", "min_p"} & set(params)
+    params = params_of(num_predict=5, seed=7, stop="x", num_ctx=128, repeat_last_n=-1, mirostat=2)
+    assert (params["max_tokens"], params["seed"], list(params["stop"])) == (5, 7, ["x"])
+    assert not {"top_k", "top_p", "penalty_last_n"} & set(params)
+    assert list(params["samplers"])[-1] == "mirostat"
+
+
+def test_messages_are_translated() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "assistant", "content": "", "thinking": "so", "tool_calls": [call], "images": []},
+        {"role": "tool", "tool_name": "f", "content": "1"},
+    ]
+    work = sent("/api/chat", messages=messages, think=False)
+    assert isinstance(work, Chat)
+    assert work.messages == [
+        {"role": "assistant", "content": "", "thinking": "so", "tool_calls": [call]},
+        {"role": "tool", "name": "f", "content": "1"},
+    ]
+    assert work.options["template_values"] == {"enable_thinking": False}
+
+
+def test_nothing_to_answer_is_answered_at_once() -> None:
+    engine = FakeEngine()
+    for path, empty in (("/api/generate", {"response": ""}), ("/api/chat", {"message": {}})):
+        answer = post(path, {"model": "fake", "keep_alive": "5m", "stream": False}, engine=engine).json()
+        assert (answer["done"], answer["done_reason"]) == (True, "load")
+        assert empty.keys() <= answer.keys()
+        assert len(lines_of(post(path, {"model": "fake"}, engine=engine))) == 1
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"options": {"num_thread": 4}}, "num_thread"), ({"options": {"num_gpu": 1}}, "num_gpu"),
+        ({"options": {"num_ctx": 129}}, "num_ctx"), ({"options": {"num_keep": 5}}, "num_keep"),
+        ({"options": {"temprature": 1}}, "temprature"), ({"options": {"top_p": 2}}, "top_p"),
+        ({"options": {"num_predict": 2**31}}, "num_predict"), ({"options": {"stop": ["x"] * 17}}, "stop"),
+        ({"options": {"presence_penalty": 3}}, "presence_penalty"), ({"options": 5}, "options"),
+        ({"keep_alive": 0}, "keep_alive"), ({"keep_alive": "0s"}, "keep_alive"), ({"keep_alive": "soon"}, "keep_alive"),
+        ({"keep_alive": "0"}, "keep_alive"), ({"format": "xml"}, "format"), ({"truncate": True}, "truncate"),
+        ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template"), ({"images": ["x"]}, "images"),
+        ({"raw": True, "system": "x"}, "system"), ({"raw": True, "think": True}, "think"),
+        ({"suffix": "x", "format": "json"}, "format"), ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"think": "extreme"}, "think"),
+        ({"shift": True}, "shift"), ({"temperature": 1}, "temperature"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+    engine = FakeEngine()
+    response = post("/api/generate", {"model": "fake", "prompt": "x", **fields}, engine=engine)
+    assert response.status_code == 400
+    assert list(response.json()) == ["error"]
+    assert name in response.json()["error"]
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    "message", [{"role": "user", "content": "x", "images": ["x"]}, {"role": "user", "contnt": "x"}]
+)
+def test_messages_that_cannot_be_read(message: dict[str, Any]) -> None:
+    response = post("/api/chat", {"model": "fake", "messages": [message]})
+    assert response.status_code == 400
+    assert "messages[0]" in response.json()["error"]
+
+
+@pytest.mark.parametrize("keep_alive", ["5m", "1h30m", -1, 300, "-1", "300"])
+def test_models_stay_as_long_as_anybody_asks(keep_alive: Any) -> None:
+    assert isinstance(sent(keep_alive=keep_alive), Chat)
+    assert isinstance(sent(keep_alive=keep_alive, raw=True), Generate)
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/embed", "/api/embeddings"]
+)
+def test_what_there_is_not_is_refused_by_name(path: str) -> None:
+    response = post(path, {"model": "x"})
+    assert response.status_code == 501
+    assert "must" in response.json()["error"]
+
+
+def test_a_failure_in_a_stream_is_its_last_line() -> None:
+    engine = FakeEngine([Failed(0, "InternalError", "[x] broke")])
+    lines = lines_of(post("/api/generate", {"model": "fake", "prompt": "x"}, engine=engine))
+    assert [line.get("response") for line in lines] == ["part", None]
+    assert lines[-1] == {"error": "[x] broke"}
+
+
+class ThinkingEngine(FakeEngine):
+    """Thinks, then calls a tool in two pieces."""
+
+    def submit(self, work: Work) -> Stream:
+        made, stream = self.open(work)
+        id_ = made.id
+        self.asked.append(made)
+        if isinstance(made, Ask):
+            self.dispatch([Answer(id_, {"abilities": ["thinking"], "file": {}})])
+            return stream
+        calls = [CallDelta(0, "c1", "f", '{"a":'), CallDelta(0, None, None, " [1]}")]
+        messages = [Delta(id_, 0, "", [1], "hm"), *(Delta(id_, 0, "", [2], "", [call]) for call in calls)]
+        end = Finished(id_, 0, "tool_calls", None, 3, 0, 3, 0.0, 0.001, 0.002)
+        self.dispatch([Started(id_, 3), *messages, end])
+        return stream
+
+
+def test_thoughts_and_calls_that_come_in_pieces() -> None:
+    engine = ThinkingEngine()
+    body = {"model": "fake", "messages": ASKED, "tools": [WEATHER], "think": "max"}
+    lines = lines_of(post("/api/chat", body, engine=engine))
+    assert [line["message"].get("thinking") for line in lines] == ["hm", None, None]
+    function = {"index": 0, "name": "f", "arguments": {"a": [1]}}
+    assert lines[1]["message"]["tool_calls"] == [{"id": "c1", "function": function}]
+    assert (lines[2]["done_reason"], lines[2]["eval_duration"]) == ("stop", 2_000_000)
+    work = engine.asked[-1]
+    assert isinstance(work, Chat)
+    assert work.options["template_values"] == {"enable_thinking": True, "reasoning_effort": "high"}
+    whole = post("/api/chat", {**body, "stream": False}, engine=ThinkingEngine()).json()["message"]
+    assert (whole["thinking"], whole["tool_calls"][0]["function"]) == ("hm", function)
