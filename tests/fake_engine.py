@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from quire.server.engine import EngineState, Stream, Streams
 from quire.server.protocol import Answer, Ask, Beat, Delta, Failed, Finished, FromEngine, ModelInfo, Started, Work
 
-INFO = ModelInfo("fake", "none", 128, 100, 8, 4, {}, None, "", "")
+INFO = ModelInfo("fake", "none", 128, 100, 8, 4, {}, None, "", "", "0.0")
 
 
 class FakeEngine(Streams):

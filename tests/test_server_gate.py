@@ -177,7 +177,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"structured_outputs": {"rgex": "a"}}, "structured_outputs"),
     (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1}, "repeat_penalty"),
-    (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
     (CHAT, {"store": True}, "store"),
     (CHAT, {"audio": {}}, "audio"),
     (CHAT, {"temprature": 1}, "temprature"),

@@ -11,6 +11,7 @@ from .calls import Endpoint, Route
 from .failures import ApiError, Dialect
 from .gate import Gate
 from .routes import (
+    anthropic,
     llama_cpp,
     llama_cpp_fields,
     llama_cpp_state,
@@ -20,7 +21,9 @@ from .routes import (
     ollama_models,
     openai_chat,
     openai_completions,
+    openapi,
     own,
+    responses,
     tokens,
 )
 
@@ -37,6 +40,7 @@ _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
           ("DELETE", "/api/delete"))  # fmt: skip
+_ANTHROPIC = Dialect.ANTHROPIC
 _EMBED = ("/embedding", "/embeddings", "/v1/embeddings")
 
 ROUTES = (
@@ -47,8 +51,15 @@ ROUTES = (
     Route("GET", "/health", own.health, "Whether requests would be answered"),
     Route("GET", "/v1/health", own.health, "Whether requests would be answered"),
     Route("GET", "/v1/status", own.status, "What the server does right now"),
+    Route("GET", "/openapi.json", openapi.openapi, "This document"),
+    Route("GET", "/docs", openapi.docs, "The routes for people"),
     Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
+    Route("POST", "/v1/responses", responses.create, "Answer an input", responses.ResponsesBody),
+    Route("GET", "/v1/responses/{id}", responses.show, "An answer that was kept"),
+    Route("DELETE", "/v1/responses/{id}", responses.delete, "Forget an answer"),
+    Route("POST", "/v1/messages", anthropic.create, "Answer a conversation", anthropic.MessagesBody, _ANTHROPIC),
+    Route("POST", "/v1/messages/count_tokens", anthropic.count, "Count tokens", anthropic.CountBody, _ANTHROPIC),
     Route("POST", "/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, Dialect.LLAMA_CPP),
     Route("POST", "/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, Dialect.LLAMA_CPP),
     Route("POST", "/completion", llama_cpp.complete, "Complete prompts", _LLAMA_COMPLETION, _LLAMA),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._native import __version__
 from ..engine.chat import ChatCollector, ChatOptions
 from ..engine.engine import EngineRequest, Failure
 from ..engine.front_end import FrontEnd, collector_of
@@ -76,6 +77,7 @@ class Host(FrontEnd):
             chat_template=tokenizer.chat_template,
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
+            version=__version__,
         )
 
     def beat(self) -> wire.Beat:

@@ -107,6 +107,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     chat_template: str | None
     bos: str
     eos: str
+    version: str
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .admission import Admission
 from .failures import ApiError
+from .kept import Kept
 from .metrics import Metrics
 from .recent import Recent
 
@@ -29,15 +30,14 @@ class Service:
         self.model = model
         self.recent = Recent()
         self.admission = Admission(settings)
+        self.kept = Kept()
         self.draining = False
         self._engine = engine
 
     @property
     def version(self) -> str:
-        """Quire's."""
-        import quire
-
-        return quire.__version__
+        """Quire's, as a worker tells it: this process does not load the native code that has it."""
+        return self._engine.info.version
 
     @property
     def names(self) -> list[str]:

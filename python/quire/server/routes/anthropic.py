@@ -70,6 +70,8 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
             options["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(self.tools)]
         if self.tool_choice is not None:
             options["tool_choice"] = _tool_choice(self.tool_choice)
+            if self.tool_choice.get("disable_parallel_tool_use") is True:
+                options["parallel_tool_calls"] = False
         if self.thinking is not None and self.thinking.type == "disabled":
             options["template_values"] = {"enable_thinking": False}
         elif self.thinking is not None and self.thinking.budget_tokens is not None:
@@ -172,10 +174,6 @@ def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
 
 def _tool_choice(choice: dict[str, Any]) -> Any:
     kind = choice.get("type")
-    if choice.get("disable_parallel_tool_use"):
-        raise ApiError(
-            400, "unsupported_parameter", "tool_choice.disable_parallel_tool_use must be false", "tool_choice"
-        )
     if kind == "tool":
         return {"type": "function", "function": {"name": _field(choice, "name", str, "tool_choice")}}
     if kind not in ("auto", "any", "none"):

@@ -35,6 +35,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
@@ -45,7 +46,6 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         **SharedFields.refused,
-        "parallel_tool_calls": (True,),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
@@ -75,6 +75,8 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         form = form_of(self.response_format, self.structured_outputs)
         params = self.params(engine.info, self.limit(), logprobs=n_logprobs, structured_outputs=form)
         options = options_of(self.tools, self.tool_choice, self.reasoning_effort, self.chat_template_kwargs)
+        if not self.parallel_tool_calls:
+            options["parallel_tool_calls"] = False
         if self.reasoning_budget is not None:
             options["reasoning_budget"] = self.reasoning_budget
         return Chat(0, known_roles(self.messages), options, set_fields(params), self.treatment(call.caller))

@@ -1,0 +1,61 @@
+"""Answers that later requests go on from, kept in memory within a limit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .failures import ApiError
+
+if TYPE_CHECKING:
+    from .calls import Caller
+
+__all__ = ["Kept", "KeptResponse"]
+
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class KeptResponse:
+    """An answer, and the conversation with it at the end."""
+
+    response: dict[str, Any]
+    messages: list[dict[str, Any]]
+    n_bytes: int
+
+
+class Kept:
+    """Answers by caller and id; those that were used least lately go when there are too many bytes."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._n_bytes = 0
+        self._kept: OrderedDict[tuple[str, str], KeptResponse] = OrderedDict()
+
+    def add(self, caller: Caller, id_: str, response: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+        """Keep an answer; one that is larger than the limit is not."""
+        n_bytes = len(msgspec.json.encode((response, messages)))
+        if n_bytes > self._most_bytes:
+            return
+        self._kept[caller.name, id_] = KeptResponse(response, messages, n_bytes)
+        self._n_bytes += n_bytes
+        while self._n_bytes > self._most_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._n_bytes -= dropped.n_bytes
+
+    def get(self, caller: Caller, id_: str) -> KeptResponse:
+        """The caller's own answer; ApiError 404 where there is none."""
+        found = self._kept.get((caller.name, id_))
+        if found is None:
+            text = "previous_response_id must be one that is kept but is not"
+            raise ApiError(404, "response_not_found", text, "previous_response_id")
+        self._kept.move_to_end((caller.name, id_))
+        return found
+
+    def remove(self, caller: Caller, id_: str) -> None:
+        """Forget an answer; ApiError 404 where there is none."""
+        self._n_bytes -= self.get(caller, id_).n_bytes
+        del self._kept[caller.name, id_]

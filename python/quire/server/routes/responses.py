@@ -1,0 +1,320 @@
+"""``/v1/responses``: OpenAI's interface that remembers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from ...sampling import SamplingParams
+from ...structured import StructuredOutputsParams
+from .. import sse
+from ..bodies import Body
+from ..calls import Call, Events, Reply
+from ..engine import Engine
+from ..failures import ApiError, Dialect, error_body
+from ..params import set_fields
+from ..protocol import Chat, Delta
+from .answers import Answering, Message, new_id
+from .fields import Name, Share, Text, treatment_of
+from .openai_chat import options_of
+from .response_items import messages_of, tool_of
+
+__all__ = ["ResponsesBody", "create", "delete", "show"]
+
+
+class Reasoning(Body, kw_only=True, forbid_unknown_fields=True):
+    """How much the model thinks."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {}
+
+
+class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
+    """The form of the answer: ``text``, ``json_object``, or ``json_schema`` with ``schema`` beside it."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+    def form(self) -> StructuredOutputsParams | None:
+        """As other routes have it, where the schema is one level deeper."""
+        given = dict(self.format or {"type": "text"})
+        if given.get("type") == "json_schema":
+            inner = {name: value for name, value in given.items() if name != "type"}
+            given = {"type": "json_schema", "json_schema": inner}
+        return StructuredOutputsParams.from_response_format(given)
+
+
+class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields."""
+
+    input: Text | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    model: Name | None = None
+    instructions: Text | None = None
+    previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning | None = None
+    text: TextFields | None = None
+    stream: bool = False
+    store: bool = True
+    metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "background": (False,),
+        "conversation": (),
+        "include": ([],),
+        "max_tool_calls": (),
+        "prompt": (),
+        "prompt_cache_key": (),
+        "service_tier": ("auto", "default"),
+        "stream_options": (),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
+
+    def work(self, engine: Engine, call: Call[ResponsesBody], messages: list[dict[str, Any]]) -> Chat:
+        """What the engine is asked."""
+        given = {"temperature": self.temperature, "top_p": self.top_p}
+        values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
+        form = None if self.text is None else self.text.form()
+        params = SamplingParams(**{**values, "max_tokens": self.max_output_tokens, "structured_outputs": form})
+        effort = None if self.reasoning is None else self.reasoning.effort
+        tools = [tool_of(tool, i) for i, tool in enumerate(self.tools)]
+        choice: Any = self.tool_choice
+        if isinstance(choice, dict):
+            if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+                raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
+            choice = {"type": "function", "function": {"name": choice["name"]}}
+        options = options_of(tools, choice, effort, {})
+        if not self.parallel_tool_calls:
+            options["parallel_tool_calls"] = False
+        own = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return Chat(0, own + messages, options, set_fields(params), treatment_of(call.caller))
+
+
+async def create(call: Call[ResponsesBody]) -> Reply | Events:
+    """Answer an input, which may go on from an earlier answer."""
+    body = call.body
+    engine = call.engine(body.model)
+    earlier: list[dict[str, Any]] = []
+    if body.previous_response_id is not None:
+        earlier = call.service.kept.get(call.caller, body.previous_response_id).messages
+    messages = earlier + messages_of(body.input)
+    answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
+    await answering.start()
+    shape = _Shape(body, answering, messages, body.model or call.service.model)
+    if body.stream:
+        return Events(shape.pieces(), shape.failed)
+    async for delta in answering.deltas():
+        shape.message.add(delta)
+    return Reply.json(shape.complete())
+
+
+async def show(call: Call[None]) -> Reply:
+    """An answer that was kept."""
+    return Reply.json(call.service.kept.get(call.caller, call.path("id")).response)
+
+
+async def delete(call: Call[None]) -> Reply:
+    """Forget an answer."""
+    id_ = call.path("id")
+    call.service.kept.remove(call.caller, id_)
+    return Reply.json({"id": id_, "object": "response", "deleted": True})
+
+
+class _Shape:
+    """OpenAI's shapes of one answer: items, and events that tell how they come about."""
+
+    def __init__(self, body: ResponsesBody, answering: Answering, messages: list[dict[str, Any]], model: str) -> None:
+        self._body = body
+        self._answering = answering
+        self._messages = messages
+        self._id = f"resp_{new_id()}"
+        self._model = model
+        self._created = int(time.time())
+        self._number = 0
+        self._items: list[dict[str, Any]] = []
+        self.message = Message()
+
+    def _response(self, status: str) -> dict[str, Any]:
+        body = self._body
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata,
+            "model": self._model,
+            "output": self._items,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+            "store": body.store,
+            "temperature": body.temperature,
+            "text": {"format": (body.text.format if body.text else None) or {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None if status == "in_progress" else self._usage(),
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self._answering.usage
+        return {
+            "input_tokens": usage.n_prompt,
+            "input_tokens_details": {"cached_tokens": usage.n_cached},
+            "output_tokens": usage.n_generated,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.n_prompt + usage.n_generated,
+        }
+
+    def complete(self) -> dict[str, Any]:
+        """The whole, which is kept unless the request says otherwise."""
+        if not self._items:
+            self._items = self._items_of()
+        response = self._response("incomplete" if self._answering.ends[0].reason == "length" else "completed")
+        if self._body.store:
+            call = self._answering.call
+            messages = [*self._messages, self._as_message()]
+            call.service.kept.add(call.caller, self._id, response, messages)
+        return response
+
+    def _as_message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.message.content)}
+        if self.message.calls:
+            message["tool_calls"] = list(self.message.calls.values())
+        return message
+
+    def _items_of(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
+        if thoughts := "".join(self.message.reasoning):
+            items.append(_reasoning_item(thoughts))
+        if (text := "".join(self.message.content)) or not self.message.calls:
+            items.append(_message_item(f"msg_{new_id()}", text))
+        return items + [_call_item(made) for made in self.message.calls.values()]
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return sse.named_event(kind, {"type": kind, "sequence_number": number, **fields})
+
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of an answer that breaks off."""
+        shown = error_body(error, Dialect.OPENAI)["error"]
+        return self._event("error", code=shown["code"], message=shown["message"], param=shown["param"])
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The answer as events."""
+        response = self._response("in_progress")
+        yield self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+        text = _TextItem(self)
+        async for batch in self._answering.batches():
+            pieces = []
+            for event in batch:
+                if isinstance(event, Delta):
+                    self.message.add(event)
+                    if event.content:
+                        pieces += text.more(event.content)
+            if pieces or not batch:
+                yield b"".join(pieces) or sse.PING
+        pieces = text.end()
+        if not text.began and not self.message.calls:
+            pieces = [*text.more(""), *text.end()]
+        for made in self.message.calls.values():
+            pieces += self._call_events(made)
+        yield b"".join(pieces)
+        response = self.complete()
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def _call_events(self, made: dict[str, Any]) -> list[bytes]:
+        item = _call_item(made)
+        at = {"item_id": item["id"], "output_index": len(self._items)}
+        self._items.append(item)
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        arguments = "response.function_call_arguments"
+        return [
+            self._event("response.output_item.added", output_index=at["output_index"], item=begun),
+            self._event(f"{arguments}.delta", **at, delta=item["arguments"]),
+            self._event(f"{arguments}.done", **at, name=item["name"], arguments=item["arguments"]),
+            self._event("response.output_item.done", output_index=at["output_index"], item=item),
+        ]
+
+
+class _TextItem:
+    """The events of the one item that is text."""
+
+    def __init__(self, shape: _Shape) -> None:
+        self._shape = shape
+        self._id = f"msg_{new_id()}"
+        self._text: list[str] = []
+        self._index = 0
+        self.began = False
+
+    def more(self, text: str) -> list[bytes]:
+        """More text; the first begins the item."""
+        shape, pieces = self._shape, []
+        if not self.began:
+            self.began = True
+            self._index = len(shape._items)
+            begun = {**_message_item(self._id, ""), "content": [], "status": "in_progress"}
+            pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
+            pieces.append(shape._event("response.content_part.added", **self._at(), part=_part("")))
+        self._text.append(text)
+        if text:
+            pieces.append(shape._event("response.output_text.delta", **self._at(), delta=text, logprobs=[]))
+        return pieces
+
+    def end(self) -> list[bytes]:
+        """The end of the item, if it began."""
+        if not self.began:
+            return []
+        shape, text = self._shape, "".join(self._text)
+        item = _message_item(self._id, text)
+        shape._items.append(item)
+        return [
+            shape._event("response.output_text.done", **self._at(), text=text, logprobs=[]),
+            shape._event("response.content_part.done", **self._at(), part=_part(text)),
+            shape._event("response.output_item.done", output_index=self._index, item=item),
+        ]
+
+    def _at(self) -> dict[str, Any]:
+        return {"item_id": self._id, "output_index": self._index, "content_index": 0}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _message_item(id_: str, text: str) -> dict[str, Any]:
+    return {"id": id_, "type": "message", "role": "assistant", "status": "completed", "content": [_part(text)]}
+
+
+def _reasoning_item(text: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"id": f"rs_{new_id()}", "type": "reasoning", "summary": [], "content": content}
+
+
+def _call_item(made: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"fc_{new_id()}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": made["id"],
+        "name": made["function"]["name"],
+        "arguments": made["function"]["arguments"],
+    }

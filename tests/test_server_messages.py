@@ -1,0 +1,178 @@
+"""Anthropic's interface and OpenAI's responses, with the package's model.
+
+Oracles: the same model in this process; the shapes that these interfaces' clients read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from quire.engine import LLM
+from quire.sampling import SamplingParams
+from served import Served, served
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
+CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ABOUT = {"name": "get_weather", "description": "Get the weather for a city."}
+FUNCTION = {"type": "function", "function": {**ABOUT, "parameters": PARAMETERS}}
+RESULT = '{"city": "Paris", "temp_c": 21, "sky": "sunny"}'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), ["--no-access-log"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[httpx.Client]:
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def capital(llm: LLM) -> str:
+    text = llm.chat(CAPITAL, GREEDY).message.content
+    assert text
+    return text
+
+
+def post(client: httpx.Client, path: str, **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def named_events(client: httpx.Client, path: str, **body: Any) -> list[Any]:
+    """The data of server-sent events, each of which has its type as its name."""
+    events = []
+    for block in client.post(path, json=body).text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def test_messages(client: httpx.Client, llm: LLM, capital: str) -> None:
+    body = {"model": "tiny-chat", "max_tokens": 48, "temperature": 0, "messages": CAPITAL}
+    answer = post(client, "/v1/messages", **body)
+    assert (answer["type"], answer["role"], answer["stop_reason"]) == ("message", "assistant", "end_turn")
+    assert answer["content"] == [{"type": "text", "text": capital}]
+    usage = answer["usage"]
+    n_prompt = llm.chat(CAPITAL, GREEDY).n_prompt_tokens
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == n_prompt
+    counted = post(client, "/v1/messages/count_tokens", model="tiny-chat", messages=CAPITAL)
+    assert counted == {"input_tokens": n_prompt}
+    events = named_events(client, "/v1/messages", **body, stream=True)
+    assert [e["type"] for e in events[:2]] == ["message_start", "content_block_start"]
+    assert [e["type"] for e in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+    assert "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta") == capital
+    assert events[-2]["usage"]["output_tokens"] == usage["output_tokens"]
+    cut = post(client, "/v1/messages", **{**body, "stop_sequences": [" of"]})
+    assert (cut["stop_reason"], cut["stop_sequence"]) == ("stop_sequence", " of")
+    assert post(client, "/v1/messages", **{**body, "max_tokens": 1})["stop_reason"] == "max_tokens"
+
+
+def test_messages_with_tools(client: httpx.Client) -> None:
+    tool = {**ABOUT, "input_schema": PARAMETERS}
+    body = {"model": "tiny-chat", "max_tokens": 64, "temperature": 0, "tools": [tool]}
+    answer = post(client, "/v1/messages", **body, messages=WEATHER)
+    (used,) = answer["content"]
+    assert (used["type"], used["name"], used["input"]) == ("tool_use", "get_weather", {"city": "Paris"})
+    assert answer["stop_reason"] == "tool_use"
+    events = named_events(client, "/v1/messages", **body, messages=WEATHER, stream=True)
+    written = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+    assert json.loads("".join(written)) == {"city": "Paris"}
+    result = {"type": "tool_result", "tool_use_id": used["id"], "content": [{"type": "text", "text": RESULT}]}
+    turns = [*WEATHER, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": [result]}]
+    text = post(client, "/v1/messages", **body, messages=turns)["content"][0]["text"]
+    assert "21" in text
+    forced = {**body, "tool_choice": {"type": "any"}, "messages": CAPITAL}
+    assert post(client, "/v1/messages", **forced)["stop_reason"] == "tool_use"
+
+
+def test_errors_of_messages_have_their_shape(client: httpx.Client) -> None:
+    refused = client.post("/v1/messages", json={"model": "tiny-chat", "messages": CAPITAL})
+    assert refused.status_code == 400
+    assert refused.json()["type"] == "error"
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
+        ({"messages": CAPITAL, "tool_choice": {"type": "some"}}, "tool_choice"),
+        ({"messages": CAPITAL, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "custom"),
+        ({"messages": CAPITAL, "thinking": {"type": "adaptive"}}, "thinking"),
+        ({"messages": CAPITAL, "mcp_servers": [{}]}, "mcp_servers"),
+    ],
+)
+def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], word: str) -> None:
+    response = client.post("/v1/messages", json={"model": "tiny-chat", "max_tokens": 5, **body})
+    assert response.status_code == 400
+    assert word in response.json()["error"]["message"]
+
+
+def test_responses(client: httpx.Client, capital: str) -> None:
+    body = {"input": CAPITAL[0]["content"], "temperature": 0, "max_output_tokens": 48}
+    answer = post(client, "/v1/responses", **body)
+    assert answer["status"] == "completed"
+    assert answer["output"][0]["content"][0]["text"] == capital
+    assert client.get(f"/v1/responses/{answer['id']}").json() == answer
+    events = named_events(client, "/v1/responses", **body, stream=True)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == capital
+    assert events[-1]["type"] == "response.completed"
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == capital
+    cut = post(client, "/v1/responses", **{**body, "max_output_tokens": 2})
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+def test_responses_go_on_from_earlier_ones(client: httpx.Client, llm: LLM) -> None:
+    tool = {"type": "function", **ABOUT, "parameters": PARAMETERS}
+    body = {"temperature": 0, "max_output_tokens": 64, "tools": [tool]}
+    first = post(client, "/v1/responses", **body, input=WEATHER)
+    (call,) = first["output"]
+    assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"city": "Paris"})
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": RESULT}
+    second = post(client, "/v1/responses", **body, input=[output], previous_response_id=first["id"])
+    asked = llm.chat(WEATHER, SamplingParams(temperature=0.0, max_tokens=64), tools=[FUNCTION])
+    turns = [*WEATHER, asked.message.as_dict(), {"role": "tool", "content": RESULT}]
+    expected = llm.chat(turns, SamplingParams(temperature=0.0, max_tokens=64), tools=[FUNCTION])
+    assert second["output"][0]["content"][0]["text"] == expected.message.content
+    events = named_events(client, "/v1/responses", **body, input=WEATHER, stream=True)
+    kinds = [event["type"] for event in events]
+    assert "response.function_call_arguments.done" in kinds
+    assert client.delete(f"/v1/responses/{first['id']}").json()["deleted"] is True
+    gone = client.post("/v1/responses", json={**body, "input": "x", "previous_response_id": first["id"]})
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "previous_response_id")
+    unkept = post(client, "/v1/responses", **body, input=WEATHER, store=False)
+    assert client.get(f"/v1/responses/{unkept['id']}").status_code == 404
+
+
+def test_the_document_has_every_route(client: httpx.Client) -> None:
+    from quire.server.app import ROUTES
+
+    document = client.get("/openapi.json").json()
+    assert {(m.upper(), path) for path, methods in document["paths"].items() for m in methods} == {
+        (row.method, row.path) for row in ROUTES
+    }
+    text = json.dumps(document)
+    names = {ref.split('"')[0] for ref in text.split("#/components/schemas/")[1:]}
+    assert names <= set(document["components"]["schemas"])
+    page = client.get("/docs").text
+    assert all(row.path in page for row in ROUTES)
