@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 from quire.tokenizer import Normalization, Tokenizer, TokenKind
-from quire.tokenizer.pretokenizers import EXPRESSIONS
 from token_texts import random_texts
 from tokenizers import models, pre_tokenizers
 
@@ -35,8 +34,7 @@ def rebuilt(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         models.BPE(words, merges, ignore_merges=vocabulary.pre_tokenizer.ignore_merges)  # type: ignore[arg-type]
     )
     splits = [
-        pre_tokenizers.Split(tokenizers.Regex(EXPRESSIONS[name]), "isolated")
-        for name in vocabulary.pre_tokenizer.passes
+        pre_tokenizers.Split(tokenizers.Regex(step.expression), "isolated") for step in vocabulary.pre_tokenizer.passes
     ]
     oracle.pre_tokenizer = pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

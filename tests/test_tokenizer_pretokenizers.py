@@ -1,62 +1,134 @@
-"""The scanners against the published expressions, as Hugging Face `tokenizers` (Oniguruma) splits by them."""
+"""The compiled expressions against Hugging Face `tokenizers` (Oniguruma), which splits by the same ones."""
 
 from __future__ import annotations
+
+import itertools
+import random
 
 import pytest
 import tokenizers
 from quire._tokenizer.pretokenize import split, unicode_version
 from quire.errors import UnsupportedError
-from quire.tokenizer.pretokenizers import BY_NAME, EXPRESSIONS, PreTokenizer, gguf_name, named, passes_of_expression
+from quire.tokenizer.pretokenizers import BY_NAME, EXPRESSIONS, Pass, PreTokenizer, gguf_name, named
 from token_texts import every_character, random_texts
 from tokenizers import pre_tokenizers
 
-PASSES = sorted({pre_tokenizer.passes for pre_tokenizer in BY_NAME.values()} | {(name,) for name in EXPRESSIONS})
+BEHAVIORS = ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]
+THREES = {"cuts": r"(?=(\d{3})+(?!\d))", "word_ends": r"\d{1,3}(?=(?:\d{3})*\b)"}
 # Unicode 16.0 names characters that an older Oniguruma has not heard of.
 same_unicode = tuple(map(int, tokenizers.__version__.split(".")[:2])) >= (0, 22)
 
 
-def published(passes: tuple[str, ...]) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(tokenizers.Regex(EXPRESSIONS[name]), "isolated") for name in passes]
-    )
+def published(passes: tuple[Pass, ...]) -> pre_tokenizers.PreTokenizer:
+    steps = []
+    for step in passes:
+        expression = step.expression if step.expression is not None else THREES[step.behavior]
+        behavior = step.behavior if step.expression is not None else "isolated"
+        steps.append(pre_tokenizers.Split(tokenizers.Regex(expression), behavior, step.inverted))
+    return pre_tokenizers.Sequence(steps)
 
 
 def pieces_of(oracle: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
     return [piece for piece, _ in oracle.pre_tokenize_str(text)]
 
 
-@pytest.mark.parametrize("passes", PASSES, ids="+".join)
-def test_scanners_equal_the_published_expressions(passes: tuple[str, ...]) -> None:
+def check(passes: tuple[Pass, ...], texts: object) -> None:
     oracle = published(passes)
-    for text in random_texts(4000, seed=1):
-        assert [piece.decode() for piece in split(text, passes)] == pieces_of(oracle, text)
+    for text in texts:  # type: ignore[attr-defined]
+        assert [piece.decode() for piece in split(text, passes)] == pieces_of(oracle, text), ascii(text)
+
+
+@pytest.mark.parametrize("name", sorted(EXPRESSIONS))
+def test_expressions_equal_oniguruma(name: str) -> None:
+    check((Pass(EXPRESSIONS[name]),), random_texts(250, seed=1))
+
+
+DIFFERENT = {pre_tokenizer.passes: name for name, pre_tokenizer in BY_NAME.items() if len(pre_tokenizer.passes) > 1}
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENT.values()))
+def test_sequences_equal_oniguruma(name: str) -> None:
+    rng = random.Random(11)
+    pictures = ["<sentinel:12>", "IMGIMGABZ", "IMGIMGABCDEZ", "12", "345", "6789012345", "x", " ", "\n", "²", "_"]
+    joined = ("".join(rng.choice(pictures) for _ in range(rng.randint(1, 8))) for _ in range(300))
+    check(named(name).passes, itertools.chain(random_texts(150, seed=12), joined))
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("behavior", BEHAVIORS)
+def test_behaviors_equal_hugging_face(behavior: str, inverted: bool) -> None:
+    for expression in (r"\p{N}", r"[a-c]+|-", EXPRESSIONS["gpt2"]):
+        check((Pass(expression, behavior, inverted),), random_texts(60, seed=13))
+        check((Pass(expression, behavior, inverted),), ["", "1", "a-1", "--", "1a1a", "-a--b-", "x1", "1x"])
 
 
 @pytest.mark.skipif(not same_unicode, reason="needs a tokenizers package with Unicode 16")
-@pytest.mark.parametrize("passes", [("gpt2",), ("llama3",), ("digits",), ("punctuation_runs",)], ids="+".join)
-def test_every_character_has_the_published_class(passes: tuple[str, ...]) -> None:
+# Together these tell every category that expressions name from every other.
+@pytest.mark.parametrize("expression", [
+    r"[\p{L}\s]+", r"[\p{Lu}\p{Lt}\p{M}\d\p{Han}]+", r"[\p{Ll}\p{M}\p{N}\p{S}\p{Lt}]+", r"[\p{Lm}\p{N}\p{P}\p{Lt}]+",
+])  # fmt: skip
+def test_every_character_has_the_published_class(expression: str) -> None:
     assert unicode_version == "16.0.0"
-    oracle = published(passes)
-    for text in every_character():
-        assert [piece.decode() for piece in split(text, passes)] == pieces_of(oracle, text)
+    check((Pass(expression),), every_character())
+
+
+ATOMS = ["a", "b", "[ab]", "[^a]", r"\s", r"\n", r"\p{L}", "(?:a|ab)", "(?:ab|a)", "(b|c)", "[a-c&&[^b]]", r"\S", "."]
+ENDINGS = ["", "", "", "*", "+", "?", "{2}", "{1,3}", "{2,}", "{1,2}+", "*"]
+TAILS = ["", "", r"(?!\S)", "(?=a)", "$", "(?!b)"]
+
+
+def test_random_expressions_equal_oniguruma() -> None:
+    """Choices are made in the order of a backtracking machine."""
+    rng = random.Random(7)
+    n_known = 0
+    for _ in range(600):
+        branches = []
+        for _ in range(rng.randint(1, 3)):
+            parts = [rng.choice(ATOMS) + rng.choice(ENDINGS) for _ in range(rng.randint(1, 4))]
+            branches.append("".join(parts) + rng.choice(TAILS))
+        expression = "|".join(branches)
+        texts = ["".join(rng.choice("aabbc \n") for _ in range(rng.randint(1, 12))) for _ in range(12)]
+        try:
+            split("", [Pass(expression)])
+        except ValueError as error:
+            assert "may match nothing" in str(error)  # noqa: PT017
+            continue
+        n_known += 1
+        check((Pass(expression),), texts)
+    assert n_known > 300
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (r"\bx", r"the escape \\b"), ("x*", "may match nothing"), ("(?<=a)b", "a kind that is not known"),
+        ("a*?b", "a lazy repeat"), ("(?=ab)c", "more than one character"), ("^a", r"a '\^'"), ("[a", "without end"),
+        ("(a", "without end"), ("a)", r"unmatched '\)'"), (r"\p{Greek}", "the property 'Greek'"), ("*", "of nothing"),
+        ("a{2000}", "above 1024"), ("a{3,2}", "malformed count"), ("[b-a]", "malformed range"), ("a++b?a", "forbids"),
+        ("(ab)++c", "of a group"), ("(?i:é)", "ignores the case"), ("(" * 100 + "a" + ")" * 100, "too deep"),
+        ("(?:a{1000}){1000}", "too many parts"), (r"[[:alpha:]]", "POSIX"), ("a\\", "at its end"), (r"(a)\1", "escape"),
+        ("(?:a|b)*a(?:a|b){12}", "too many states"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(expression: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        split("x", [Pass(expression)])
 
 
 def test_bytes_that_are_no_text_are_kept() -> None:
     data = b"ab\xff\xfe 12\xe4\xb8 \xf0\x9f\x98x\xc0\x80\n"
-    for passes in PASSES:
-        pieces = split(data, passes)
+    for pre_tokenizer in BY_NAME.values():
+        pieces = split(data, pre_tokenizer.passes)
         assert b"".join(pieces) == data
         assert all(pieces)
 
 
 def test_names() -> None:
+    assert len(BY_NAME) >= 45
     assert named("llama-bpe").ignore_merges
     assert gguf_name(named("starcoder")) == "starcoder"
-    assert gguf_name(PreTokenizer(("llama3",))) in ("smaug-bpe", "dbrx")
-    assert passes_of_expression(EXPRESSIONS["qwen2"]) == ("qwen2",)
+    assert gguf_name(PreTokenizer((Pass(EXPRESSIONS["llama3"]),))) in ("smaug-bpe", "dbrx")
     with pytest.raises(UnsupportedError, match=r"one of gpt-2, .*starcoder.* but is 'tekken-9'"):
         named("tekken-9")
-    with pytest.raises(UnsupportedError, match="expression must be"):
-        passes_of_expression(r"\w+")
-    with pytest.raises(ValueError, match="a pass must be"):
-        split("x", ["nothing"])
+    with pytest.raises(UnsupportedError, match="GGUF must have a name"):
+        gguf_name(PreTokenizer((Pass("x"),)))

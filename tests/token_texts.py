@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 
 # Only characters that Unicode 14 knew, so that every oracle has heard of them.
@@ -51,7 +50,7 @@ def random_texts(n: int, seed: int, longest: int = 12) -> Iterator[str]:
 
 
 def every_character() -> Iterator[str]:
-    """Texts that hold each character once, each between letters, digits and spaces."""
-    for first in range(0, sys.maxunicode + 1, 64):
+    """Texts that hold each assigned character once, each between letters, digits and spaces."""
+    for first in [*range(0, 0x32400, 64), *range(0xE0000, 0xE0200, 64), 0xF0000, 0x10FFC0]:
         codes = [code for code in range(first, first + 64) if not 0xD800 <= code < 0xE000]
-        yield "".join(f"a{chr(code)}b {chr(code)}1{chr(code)}." for code in codes)
+        yield "".join(f"a{chr(code)}1 {chr(code)}." for code in codes)

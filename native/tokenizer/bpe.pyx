@@ -7,18 +7,16 @@ from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+from passes cimport Pass, read_passes
 from texts cimport (
     AddedToken, Control, MatchRules, PyUnicode_DecodeUTF8, Range, added_token, check_length, is_long, join_segments,
     list_of, string_view, view_of,
 )
 
 from quire._tokenizer.packed import PackedStrings
-from quire.errors import LoadError, RequestError
+from quire.errors import LoadError, RequestError, UnsupportedError
 
 cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
-    cdef enum class Pass:
-        pass
-    Pass pass_named(string_view) except +ValueError
     cdef enum class TokenKind(int32_t):
         normal
         unknown
@@ -78,8 +76,10 @@ cdef class BytePairEncoder:
         self.model.ignore_merges = ignore_merges
         self.model.unknown_id = -1 if unknown_id is None else unknown_id
         try:
-            for name in passes:
-                self.model.passes.push_back(pass_named(view_of(name)))
+            read_passes(passes, self.model.passes)
+        except ValueError as error:
+            raise UnsupportedError(f"[tokenizer] the pre-tokenizer must be known but {error}") from None
+        try:
             self.model.reserve(n, 8 * n, len(merges))
             for text, kind in zip(tokens, kinds):
                 self.model.add_token(view_of(text), <TokenKind>(<int32_t>kind))

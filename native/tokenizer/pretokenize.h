@@ -1,182 +1,148 @@
-// Pre-tokenizers: each published regular expression as a scanner written by hand, linear in the text.
-// A pre-tokenizer is a list of passes; each pass splits the pieces of the pass before it.
+// Pre-tokenizers: a list of passes; each pass splits the pieces of the pass before it.
 #pragma once
 
 #include <cstddef>
-#include <iterator>
+#include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "automaton.h"
 #include "unicode.h"
 
 namespace quire::tokenizer {
 
-// One regular expression (matches and what lies between them are pieces).  python/quire/tokenizer/pretokenizers.py
-// has the expressions.
-enum class Pass { gpt2, llama3, qwen2, digits, number_runs, digit_triples, punctuation_runs };
+// What becomes of the matches of a pass and of the gaps between them (Hugging Face `SplitDelimiterBehavior`).
+enum class Behavior : int32_t {
+    isolated,             // each a piece
+    removed,              // gaps are pieces, matches go
+    merged_with_previous, // a match belongs to the gap before it
+    merged_with_next,     // a match belongs to the gap behind it
+    contiguous,           // neighbouring matches are one piece
+};
 
-inline Pass pass_named(std::string_view name) {
-    constexpr std::string_view names[] = {"gpt2",        "llama3",        "qwen2",           "digits",
-                                          "number_runs", "digit_triples", "punctuation_runs"};
-    for (size_t i = 0; i < std::size(names); ++i)
-        if (names[i] == name) return static_cast<Pass>(i);
-    throw std::invalid_argument("a pass must be one that the scanners know but is '" + std::string(name) + "'");
-}
+// Passes that are no expressions: digits in threes from the right, which one would look arbitrarily far ahead for.
+enum class DigitGroups : int32_t {
+    cuts,       // (?=(\d{3})+(?!\d))
+    word_ends,  // \d{1,3}(?=(?:\d{3})*\b)
+};
 
-// Scanners return the end of the piece that begins at `at`; a text ends at `end` for look-ahead too.
-class Scanner {
+class Pass {
   public:
-    Scanner(const char *text, size_t end) : text_(text), end_(end) {}
-
-    size_t next(Pass pass, size_t at) const {
-        switch (pass) {
-        case Pass::gpt2: return gpt2(at);
-        case Pass::llama3: return tiktoken(at, 3);
-        case Pass::qwen2: return tiktoken(at, 1);
-        case Pass::digits: return isolated(at, 1, [](const Character &c) { return (c.classes & number) != 0; });
-        case Pass::number_runs: return isolated(at, 0, [](const Character &c) { return (c.classes & number) != 0; });
-        case Pass::digit_triples: return digit_triples(at);
-        case Pass::punctuation_runs: return isolated(at, 0, is_default_punctuation);
+    // Throws std::invalid_argument, naming the expression, where it is not known.
+    Pass(std::string_view expression, Behavior behavior, bool inverted) : behavior_(behavior), inverted_(inverted) {
+        try {
+            automaton_.emplace(expression);
+        } catch (const std::invalid_argument &error) {
+            throw std::invalid_argument("the expression '" + std::string(expression) + "' " + error.what());
         }
-        return end_;
+    }
+    explicit Pass(DigitGroups groups) : groups_(groups) {}
+
+    // Give `sink(begin, end)` every piece of text[begin, end).
+    template <class Sink> void split(const char *text, size_t begin, size_t end, Sink &&sink) const {
+        if (!automaton_) return split_digits(text, begin, end, sink);
+        if (behavior_ != Behavior::isolated) return split_joining(text, begin, end, sink);
+        size_t at = begin, gap = begin;
+        while (at < end) {
+            const size_t stop = automaton_->match(text, at, end);
+            if (stop == at) {
+                at = automaton_->after_failure(text, at, end);
+                continue;
+            }
+            if (gap < at) sink(gap, at);
+            sink(at, stop);
+            at = gap = stop;
+        }
+        if (gap < end) sink(gap, end);
     }
 
   private:
-    Character get(size_t at) const { return character_at(text_, at, end_); }
-
-    static bool is_default_punctuation(const Character &c) {
-        return (c.classes & punctuation) != 0 ||
-               (c.code < 0x80 &&
-                std::string_view("$+<=>^~|").find(static_cast<char>(c.code)) != std::string_view::npos);
-    }
-
-    // The end of the run of characters with (or without) some of `classes`.
-    template <bool with> size_t run(size_t at, Classes classes) const {
-        while (at < end_) {
-            const Character c = get(at);
-            if (((c.classes & classes) != 0) != with) break;
-            at += c.n_bytes;
-        }
-        return at;
-    }
-
-    // 's 't 're 've 'm 'll 'd: the length of the one at `at`, or 0.  Ignoring case, the long s is an s too.
-    size_t contraction(size_t at, bool ignore_case) const {
-        if (text_[at] != '\'' || at + 1 >= end_) return 0;
-        auto lower = [&](size_t i) {
-            const char c = i < end_ ? text_[i] : '\0';
-            return ignore_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-        };
-        const char first = lower(at + 1), second = lower(at + 2);
-        if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
-        if ((first == 'r' || first == 'v') && second == 'e') return 3;
-        if (first == 'l' && second == 'l') return 3;
-        if (ignore_case && get(at + 1).code == 0x17f) return 3;
-        return 0;
-    }
-
-    // \s+(?!\S)|\s+ at white space: all of the run that ends at `end` if the text does, else all but its last
-    // character.
-    size_t spaces(size_t at, size_t end) const {
-        if (end == end_) return end;
-        const size_t last = end - character_before(text_, at, end).n_bytes;
-        return last > at ? last : end;
-    }
-
-    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-    size_t gpt2(size_t at) const {
-        if (const size_t n = contraction(at, false)) return at + n;
-        const size_t body = text_[at] == ' ' && at + 1 < end_ ? at + 1 : at;
-        const Character c = get(body);
-        if (c.classes & letter) return run<true>(body + c.n_bytes, letter);
-        if (c.classes & number) return run<true>(body + c.n_bytes, number);
-        if (!(c.classes & white_space)) return run<false>(body + c.n_bytes, letter | number | white_space);
-        return spaces(at, run<true>(at, white_space));
-    }
-
-    // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,max_digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
-    // \s+(?!\S)|\s+
-    size_t tiktoken(size_t at, int max_digits) const {
-        if (const size_t n = contraction(at, true)) return at + n;
-        const Character first = get(at);
-        if (first.classes & letter) return run<true>(at + first.n_bytes, letter);
-        if (first.classes & number) {
-            size_t end = at + first.n_bytes;
-            for (int i = 1; i < max_digits && end < end_; ++i) {
-                const Character c = get(end);
-                if (!(c.classes & number)) break;
-                end += c.n_bytes;
+    template <class Sink> void split_joining(const char *text, size_t begin, size_t end, Sink &&sink) const {
+        size_t from = begin; // of the piece that is not given yet, which ends at `at`
+        bool was_match = false;
+        auto part = [&](size_t at, size_t stop, bool matched) {
+            const bool is_match = matched != inverted_;
+            bool joins = false;
+            switch (behavior_) {
+            case Behavior::isolated: break;
+            case Behavior::removed: break;
+            case Behavior::merged_with_previous: joins = is_match && !was_match; break;
+            case Behavior::merged_with_next: joins = was_match && !is_match; break;
+            case Behavior::contiguous: joins = is_match == was_match; break;
             }
-            return end;
+            if (!joins) {
+                if (from < at && !(behavior_ == Behavior::removed && was_match)) sink(from, at);
+                from = at;
+            }
+            was_match = is_match;
+            if (stop == end && !(behavior_ == Behavior::removed && is_match)) sink(from, end);
+        };
+        size_t at = begin, gap = begin;
+        while (at < end) {
+            const size_t stop = automaton_->match(text, at, end);
+            if (stop == at) {
+                at = automaton_->after_failure(text, at, end);
+                continue;
+            }
+            if (gap < at) part(gap, at, false);
+            part(at, stop, true);
+            at = gap = stop;
         }
-        const size_t after = at + first.n_bytes;
-        const bool line_end = first.code == '\r' || first.code == '\n';
-        if (!line_end && after < end_) {
-            const Character second = get(after);
-            if (second.classes & letter) return run<true>(after + second.n_bytes, letter);
-        }
-        const size_t body = first.code == ' ' && after < end_ ? after : at;
-        if (!(get(body).classes & (letter | number | white_space))) {
-            size_t end = run<false>(body, letter | number | white_space);
-            while (end < end_ && (text_[end] == '\r' || text_[end] == '\n')) ++end;
-            return end;
-        }
-        const size_t end = run<true>(at, white_space);
-        for (size_t i = end; i > at; --i)
-            if (text_[i - 1] == '\r' || text_[i - 1] == '\n') return i;
-        return spaces(at, end);
+        if (gap < end) part(gap, end, false);
     }
 
-    // Runs of at most `max_run` (0: any number) characters that `is_match` takes, and what lies between such.
-    template <class IsMatch> size_t isolated(size_t at, int max_run, IsMatch is_match) const {
-        const Character first = get(at);
-        const bool match = is_match(first);
-        at += first.n_bytes;
-        for (int n = 1; at < end_ && !(match && max_run != 0 && n >= max_run); ++n) {
-            const Character c = get(at);
-            if (is_match(c) != match) break;
-            at += c.n_bytes;
+    // Oniguruma's \b after a digit: its \w has no joiners, but Latin-1's superscripts and fractions.
+    static bool goes_on(const Character &c) {
+        const bool joiner = c.code == 0x200c || c.code == 0x200d;
+        return (is_word(c) && !joiner) || (c.code < 0x100 && (c.classes & bit(Category::No)) != 0);
+    }
+
+    template <class Sink> void split_digits(const char *text, size_t begin, size_t end, Sink &&sink) const {
+        size_t from = begin;
+        auto cut = [&](size_t at) {
+            if (from < at) sink(from, at);
+            from = at;
+        };
+        std::vector<size_t> starts; // of the digits of a run
+        for (size_t at = begin; at < end;) {
+            starts.clear();
+            Character c{};
+            for (; at < end; at += c.n_bytes) {
+                c = character_at(text, at, end);
+                if (!(c.classes & bit(Category::Nd))) break;
+                starts.push_back(at);
+            }
+            const bool at_word_end = at == end || !goes_on(c);
+            const size_t stop = at;
+            if (at < end) at += c.n_bytes;
+            if (starts.empty() || (groups_ == DigitGroups::word_ends && !at_word_end)) continue;
+            if (groups_ == DigitGroups::word_ends) cut(starts[0]);
+            for (size_t i = 0; i < starts.size(); ++i)
+                if ((starts.size() - i) % 3 == 0) cut(starts[i]);
+            if (groups_ == DigitGroups::word_ends) cut(stop);
         }
-        return at;
+        cut(end);
     }
 
-    bool is_triple(size_t at) const {
-        if (end_ - at < 3) return false;
-        for (size_t i = at; i < at + 3; ++i)
-            if (text_[i] < '0' || text_[i] > '9') return false;
-        return true;
-    }
-
-    // [0-9][0-9][0-9]
-    size_t digit_triples(size_t at) const {
-        if (is_triple(at)) return at + 3;
-        while (at < end_ && !is_triple(at)) ++at;
-        return at;
-    }
-
-    const char *text_;
-    size_t end_;
+    std::optional<Automaton> automaton_;
+    Behavior behavior_ = Behavior::isolated;
+    bool inverted_ = false;
+    DigitGroups groups_ = DigitGroups::cuts;
 };
 
 // Give `sink(begin, end)` every piece of text[begin, end) after the passes from `pass` on.
 template <class Sink>
 void split(const std::vector<Pass> &passes, size_t pass, const char *text, size_t begin, size_t end, Sink &&sink) {
     if (pass == passes.size()) {
-        sink(begin, end);
-        return;
-    }
-    const Scanner scanner(text, end);
-    const bool last = pass + 1 == passes.size();
-    while (begin < end) {
-        const size_t stop = scanner.next(passes[pass], begin);
-        if (last) {
-            sink(begin, stop);
-        } else {
-            split(passes, pass + 1, text, begin, stop, sink);
-        }
-        begin = stop;
+        if (begin < end) sink(begin, end);
+    } else if (pass + 1 == passes.size()) {
+        passes[pass].split(text, begin, end, sink);
+    } else {
+        passes[pass].split(text, begin, end,
+                           [&](size_t from, size_t to) { split(passes, pass + 1, text, from, to, sink); });
     }
 }
 

@@ -88,42 +88,48 @@ class CategoryTable {
 
 inline const CategoryTable categories;
 
-// One character of a text: its classes and its bytes.  A byte that is no UTF-8 is a character of its own, of a class
-// that no pre-tokenizer names, so that any bytes can be tokenized.
-struct Character {
-    uint32_t code;
-    Classes classes;
-    uint32_t n_bytes;
-};
-
 inline constexpr uint32_t not_a_code = 0xffffffff;
 
-inline Character character_at(const char *text, size_t at, size_t end) {
+// A byte that is no UTF-8 is a character of its own, `not_a_code`, so that any bytes can be tokenized.
+struct Code {
+    uint32_t code, n_bytes;
+};
+
+inline Code code_at(const char *text, size_t at, size_t end) {
     auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     const uint8_t lead = byte(at);
-    if (lead < 0x80) return {lead, categories[lead], 1};
-    const Character invalid{not_a_code, bit(Category::Cn), 1};
+    if (lead < 0x80) return {lead, 1};
+    constexpr Code invalid{not_a_code, 1};
     auto continues = [&](size_t n) {
         if (end - at < n) return false;
         for (size_t i = 1; i < n; ++i)
             if ((byte(at + i) & 0xc0) != 0x80) return false;
         return true;
     };
-    uint32_t code = 0, n = 0;
-    if (lead >= 0xc2 && lead < 0xe0 && continues(2)) {
-        code = (lead & 0x1fu) << 6 | (byte(at + 1) & 0x3fu), n = 2;
-    } else if (lead >= 0xe0 && lead < 0xf0 && continues(3)) {
-        code = (lead & 0xfu) << 12 | (byte(at + 1) & 0x3fu) << 6 | (byte(at + 2) & 0x3fu), n = 3;
-        if (code < 0x800 || (code >= 0xd800 && code < 0xe000)) return invalid;
-    } else if (lead >= 0xf0 && lead < 0xf5 && continues(4)) {
-        code =
-            (lead & 0x7u) << 18 | (byte(at + 1) & 0x3fu) << 12 | (byte(at + 2) & 0x3fu) << 6 | (byte(at + 3) & 0x3fu);
-        n = 4;
-        if (code < 0x10000 || code > 0x10ffff) return invalid;
-    } else {
-        return invalid;
+    if (lead >= 0xc2 && lead < 0xe0 && continues(2)) return {(lead & 0x1fu) << 6 | (byte(at + 1) & 0x3fu), 2};
+    if (lead >= 0xe0 && lead < 0xf0 && continues(3)) {
+        const uint32_t code = (lead & 0xfu) << 12 | (byte(at + 1) & 0x3fu) << 6 | (byte(at + 2) & 0x3fu);
+        return code < 0x800 || (code >= 0xd800 && code < 0xe000) ? invalid : Code{code, 3};
     }
-    return {code, categories[code], n};
+    if (lead >= 0xf0 && lead < 0xf5 && continues(4)) {
+        const uint32_t code =
+            (lead & 0x7u) << 18 | (byte(at + 1) & 0x3fu) << 12 | (byte(at + 2) & 0x3fu) << 6 | (byte(at + 3) & 0x3fu);
+        return code < 0x10000 || code > 0x10ffff ? invalid : Code{code, 4};
+    }
+    return invalid;
+}
+
+// One character of a text: its classes and its bytes.  A byte that is no UTF-8 is of a class that no pre-tokenizer
+// names.
+struct Character {
+    uint32_t code;
+    Classes classes;
+    uint32_t n_bytes;
+};
+
+inline Character character_at(const char *text, size_t at, size_t end) {
+    const Code c = code_at(text, at, end);
+    return {c.code, c.code == not_a_code ? bit(Category::Cn) : categories[c.code], c.n_bytes};
 }
 
 // The character that ends just before `at`, for looking back; `at` is above `begin`.

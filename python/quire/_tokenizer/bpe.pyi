@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from .pretokenize import PassRule
+
 class AddedRule(Protocol):
     """How an added token is matched, where that is not plain."""
 
@@ -30,7 +32,7 @@ class BytePairEncoder:
         kinds: Sequence[int],
         merges: Sequence[str | tuple[str, str] | list[str]],
         *,
-        passes: Iterable[str],
+        passes: Iterable[PassRule],
         ignore_merges: bool = False,
         unknown_id: int | None = None,
         added: Iterable[AddedRule] = (),

@@ -1,12 +1,23 @@
 """Pre-tokenizers alone, without a vocabulary."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
 unicode_version: str
 """The version of Unicode whose categories the pre-tokenizers use."""
 
-def split(text: str | bytes, passes: Iterable[str]) -> list[bytes]:
-    """The words that a pre-tokenizer, given by the names of its passes, cuts a text into (UTF-8).
+class PassRule(Protocol):
+    """One step of a pre-tokenizer: see ``quire.tokenizer.pretokenizers.Pass``."""
 
-    Raises ValueError for an unknown pass.
+    @property
+    def expression(self) -> str | None: ...
+    @property
+    def behavior(self) -> str: ...
+    @property
+    def inverted(self) -> bool: ...
+
+def split(text: str | bytes, passes: Iterable[PassRule]) -> list[bytes]:
+    """The words that a pre-tokenizer, given by its passes, cuts a text into (UTF-8).
+
+    Raises ValueError for an expression that is not known.
     """

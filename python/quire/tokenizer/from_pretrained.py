@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
-from quire.tokenizer.pretokenizers import PreTokenizer, passes_of_expression
+from quire.tokenizer.pretokenizers import EXPRESSIONS, Pass, PreTokenizer
 from quire.tokenizer.vocabulary import AddedTokenRule, Normalization, TokenKind, Vocabulary
 
 __all__ = ["read_pretrained"]
@@ -138,7 +139,7 @@ def _merges(model: Json) -> list[str]:
         raise LoadError("[tokenizer] tokenizer.json: model.merges must hold pairs of strings") from None
 
 
-def _passes(pre_tokenizer: object) -> tuple[str, ...]:
+def _passes(pre_tokenizer: object) -> tuple[Pass, ...]:
     """The passes of a pre-tokenizer; it must end in the byte-level alphabet."""
     if not isinstance(pre_tokenizer, dict):
         raise UnsupportedError("[tokenizer] tokenizer.json: pre_tokenizer must be byte-level but is absent")
@@ -148,35 +149,62 @@ def _passes(pre_tokenizer: object) -> tuple[str, ...]:
             "[tokenizer] tokenizer.json: pre_tokenizer must end in ByteLevel but has "
             f"{[step.get('type') for step in steps]}"
         )
-    passes: list[str] = []
+    passes: list[Pass] = []
     for step in steps:
         passes += _passes_of_step(step)
     return tuple(passes)
 
 
-def _passes_of_step(step: Json) -> tuple[str, ...]:
+BEHAVIORS = {
+    "Isolated": "isolated",
+    "Removed": "removed",
+    "MergedWithPrevious": "merged_with_previous",
+    "MergedWithNext": "merged_with_next",
+    "Contiguous": "contiguous",
+}
+# Expressions whose matches leave nothing between them: removing the rest is keeping the matches.
+COMPLETE = frozenset(EXPRESSIONS[name] for name in ("gpt2", "llama3", "qwen2", "gpt4o", "tekken"))
+THREES = {r"(?=(\d{3})+(?!\d))": "cuts", r"\d{1,3}(?=(?:\d{3})*\b)": "word_ends"}
+
+
+def _passes_of_step(step: Json) -> tuple[Pass, ...]:
     kind = step.get("type")
     if kind == "ByteLevel":
         if step.get("add_prefix_space", True):
             raise UnsupportedError("[tokenizer] tokenizer.json: ByteLevel.add_prefix_space must be false but is true")
-        return ("gpt2",) if step.get("use_regex", True) else ()
+        return (Pass(EXPRESSIONS["gpt2"]),) if step.get("use_regex", True) else ()
     if kind == "Digits":
-        return ("digits",) if step.get("individual_digits", False) else ("number_runs",)
+        return (Pass(EXPRESSIONS["digits" if step.get("individual_digits", False) else "number_runs"]),)
+    if kind == "Punctuation":
+        return (Pass(EXPRESSIONS["chameleon_punctuation"], _behavior(step)),)
     if kind == "Split":
-        pattern = step.get("pattern")
-        expression = pattern.get("Regex") if isinstance(pattern, dict) else None
-        passes = passes_of_expression(str(expression))
-        # The words of these expressions leave nothing between them, so that removing the rest is the same.
-        isolated = step.get("behavior") == "Isolated" and not step.get("invert")
-        inverted = step.get("behavior") == "Removed" and step.get("invert")
-        matches_only = inverted and passes[0] in ("llama3", "qwen2", "gpt2")
-        if isolated or matches_only:
-            return passes
-        raise UnsupportedError(
-            "[tokenizer] tokenizer.json: Split must keep its matches (Isolated) but has behavior "
-            f"{step.get('behavior')!r} and invert {step.get('invert')!r}"
-        )
-    raise UnsupportedError(f"[tokenizer] tokenizer.json: the pre-tokenizer {kind!r} must be ByteLevel, Digits or Split")
+        return (_split(step),)
+    raise UnsupportedError(
+        f"[tokenizer] tokenizer.json: the pre-tokenizer {kind!r} must be ByteLevel, Digits, Punctuation or Split"
+    )
+
+
+def _behavior(step: Json) -> str:
+    name = step.get("behavior", "Isolated")
+    if not isinstance(name, str) or name not in BEHAVIORS:
+        raise UnsupportedError(f"[tokenizer] tokenizer.json: behavior must be one of {', '.join(BEHAVIORS)}")
+    return BEHAVIORS[name]
+
+
+def _split(step: Json) -> Pass:
+    pattern = step.get("pattern")
+    pattern = pattern if isinstance(pattern, dict) else {}
+    expression, text = pattern.get("Regex"), pattern.get("String")
+    if expression is None and isinstance(text, str) and text:
+        expression = re.sub(r"([^0-9A-Za-z\s_])", r"\\\1", text) if text.isascii() else text
+    if not isinstance(expression, str):
+        raise LoadError("[tokenizer] tokenizer.json: Split.pattern must be a Regex or a String")
+    behavior, inverted = _behavior(step), bool(step.get("invert"))
+    if behavior == "removed" and inverted and expression in COMPLETE:
+        behavior, inverted = "isolated", False
+    if expression in THREES and behavior == "isolated" and not inverted:
+        return Pass(None, THREES[expression])
+    return Pass(expression, behavior, inverted)
 
 
 def _normalization(normalizer: object) -> Normalization:
