@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -163,7 +164,7 @@ class _Parts:
             self.calls.setdefault(call.index, empty)["arguments"] += call.arguments
 
 
-class _Shape:
+class _Shape(ABC):
     """Ollama's shape of an answer or a part of it."""
 
     def __init__(self, model: str) -> None:
@@ -176,8 +177,9 @@ class _Shape:
             shown["logprobs"] = [_logprob(token) for token in parts.logprobs]
         return shown
 
+    @abstractmethod
     def _own(self, parts: _Parts) -> dict[str, Any]:
-        raise NotImplementedError
+        """What one of the routes has and the other has not."""
 
 
 class _GenerateShape(_Shape):
