@@ -1,100 +1,212 @@
-"""``/openapi.json`` and ``/docs``: the routes as a document that tools read."""
+"""A description of the routes, made of their table and of the wire types of bodies: as OpenAPI, and to be read."""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Iterable
+from functools import cache
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .. import sse
 from ..calls import Call, Reply
+from ..failures import Dialect
 
 if TYPE_CHECKING:
     from ..calls import Route
 
-__all__ = ["docs", "document", "openapi"]
+__all__ = ["docs", "document", "openapi", "page"]
 
-_ERRORS = {
-    "400": "A field or body that does not hold",
+_REFERENCE = "#/components/schemas/"
+_PLACE = __name__.rpartition(".")[0].encode() + b"."
+_STATUSES = {
+    "400": "A body or field that does not hold",
     "401": "No key that the server knows",
-    "403": "A host or origin that is not allowed",
+    "403": "A host or an origin that may not come in",
     "404": "No such model or answer",
+    "408": "A body that comes too slowly",
     "413": "A body that is too large",
     "415": "A body that is compressed or not JSON",
-    "429": "Too many requests: come again",
+    "429": "Too many requests: come again later",
     "500": "A bug",
-    "501": "What no model that loads does",
-    "503": "Not ready: come again",
+    "501": "What no model that loads can do",
+    "503": "Not ready: come again later",
     "504": "Not complete in time",
 }
+_ERRORS: dict[Dialect, dict[str, Any]] = {
+    Dialect.OPENAI: {"error": {"type": "object", "required": ["message", "type", "param", "code"]}},
+    Dialect.LLAMA_CPP: {"error": {"type": "object", "required": ["message", "type", "code"]}},
+    Dialect.ANTHROPIC: {
+        "type": {"const": "error"},
+        "error": {"type": "object", "required": ["type", "message"]},
+    },
+    Dialect.OLLAMA: {"error": {"type": "string"}},
+}
+# What is not JSON.
+_MEDIA = {"/metrics": "text/plain", "/docs": "text/html", "/": "text/html"}
+# None but what the page itself has: it needs no script, and nothing from elsewhere.
+_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222;
+       background: #fff; }
+h2 { font-size: 1rem; margin: 2rem 0 .3rem; } code { font-family: ui-monospace, monospace; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+td, th { text-align: left; vertical-align: top; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid #ddd; }
+p { margin: .3rem 0; } .refused { color: #666; font-size: 14px; }
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } td, th { border-color: #444; } }
+"""
 
 
-def document(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of some routes."""
-    rows = list(routes)
-    bodies = {row.body for row in rows if row.body is not None}
-    schemas, components = msgspec.json.schema_components(
-        sorted(bodies, key=lambda body: body.__qualname__ + body.__module__),
-        ref_template="#/components/schemas/{name}",
-    )
-    by_body = dict(zip(sorted(bodies, key=lambda body: body.__qualname__ + body.__module__), schemas, strict=True))
+async def openapi(call: Call[None]) -> Reply:
+    """The description as OpenAPI 3.1."""
+    return Reply(_encoded_document(call.service.version))
+
+
+async def docs(call: Call[None]) -> Reply:
+    """The description as a page."""
+    headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
+    return Reply(_encoded_page(call.service.version), media_type=b"text/html; charset=utf-8", headers=headers)
+
+
+@cache
+def _encoded_document(version: str) -> bytes:
+    return sse.encode(document(_routes(), version))
+
+
+@cache
+def _encoded_page(version: str) -> bytes:
+    return page(document(_routes(), version)).encode()
+
+
+def _routes() -> tuple[Route, ...]:
+    # The table has this module's functions in it, so it can be read only once it is there.
+    from ..app import ROUTES
+
+    return ROUTES
+
+
+def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
+    """OpenAPI 3.1 of a table of routes."""
+    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    made = msgspec.json.schema_components(bodies, ref_template=_REFERENCE + "{name}")
+    # Bodies of several dialects have one name: the file tells them apart, where it lies is nobody's business.
+    references, components = msgspec.json.decode(sse.encode(made).replace(_PLACE, b""))
+    schemas = dict(zip(bodies, references, strict=True))
+    for body, reference in schemas.items():
+        if refused := sorted(getattr(body, "refused", {})):
+            components[reference["$ref"].removeprefix(_REFERENCE)]["x-refused"] = refused
     paths: dict[str, Any] = {}
-    for row in rows:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, by_body)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Quire", "version": version},
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": {**components, **{_error_name(dialect): _error(dialect) for dialect in Dialect}},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
+        # Where the server has no keys, none is asked for.
+        "security": [{"key": []}, {}],
     }
 
 
-def _operation(row: Route, by_body: dict[Any, Any]) -> dict[str, Any]:
+def _operation(route: Route, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    name = re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_")
+    error = {"application/json": {"schema": {"$ref": _REFERENCE + _error_name(route.dialect)}}}
     operation: dict[str, Any] = {
-        "summary": row.summary,
-        "tags": [row.dialect.value],
-        "responses": {"200": {"description": "The answer"}}
-        | {status: {"description": text} for status, text in _ERRORS.items()},
-        "security": [{}] if row.path == "/health" else [{"key": []}, {}],
+        "operationId": name,
+        "summary": route.summary,
+        "tags": [route.dialect.value],
+        "responses": {
+            "200": {"description": "The answer", "content": {media: {} for media in _media_of(route)}},
+            **{status: {"description": text, "content": error} for status, text in _STATUSES.items()},
+        },
     }
-    names = re.findall(r"\{(\w+)(?::\w+)?\}", row.path)
-    if names:
+    if parameters := re.findall(r"\{(\w+)(?::\w+)?\}", route.path):
         operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
+            {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for parameter in parameters
         ]
-    if row.body is not None:
-        content = {"application/json": {"schema": by_body[row.body]}}
+    if route.path == "/health":
+        operation["security"] = [{}]
+    if route.body is not None:
+        content = {"application/json": {"schema": schemas[route.body]}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
-async def openapi(call: Call[None]) -> Reply:
-    """The document."""
-    from ..app import ROUTES
+def _media_of(route: Route) -> list[str]:
+    if route.path in _MEDIA:
+        return [_MEDIA[route.path]]
+    streams = route.body is not None and "stream" in route.body.__struct_fields__
+    stream = "application/x-ndjson" if route.dialect is Dialect.OLLAMA else "text/event-stream"
+    return ["application/json", stream] if streams else ["application/json"]
 
-    return Reply.json(document(ROUTES, call.service.version))
+
+def _error_name(dialect: Dialect) -> str:
+    return f"Error-{dialect.value}"
 
 
-async def docs(call: Call[None]) -> Reply:
-    """The routes for people, as a page without scripts."""
-    from ..app import ROUTES
+def _error(dialect: Dialect) -> dict[str, Any]:
+    properties = _ERRORS[dialect]
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
-    rows = "".join(
-        f"<tr><td>{row.method}</td><td><code>{html.escape(row.path)}</code></td>"
-        f"<td>{html.escape(row.summary)}</td><td>{row.dialect.value}</td></tr>"
-        for row in ROUTES
+
+def page(described: dict[str, Any]) -> str:
+    """A page that shows a document of ``document``: each route, the fields of its body and their limits."""
+    parts = []
+    schemas = described["components"]["schemas"]
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
+            parts.append(f"<p>{escape(operation['summary'])} ({escape(operation['tags'][0])})</p>")
+            if "requestBody" in operation:
+                parts.append(_table(operation["requestBody"]["content"]["application/json"]["schema"], schemas))
+    title = f"Quire {escape(described['info']['version'])}: routes"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f'</head><body><h1>{title}</h1><p>As OpenAPI: <a href="openapi.json">openapi.json</a></p>'
+        f"{''.join(parts)}</body></html>"
     )
-    page = (
-        "<!doctype html><meta charset=utf-8><title>Quire: routes</title>"
-        "<style>body{font:15px/1.5 system-ui;margin:2rem auto;max-width:60rem;padding:0 1rem}"
-        "td{padding:.2rem .8rem .2rem 0;vertical-align:top}</style>"
-        "<h1>Routes</h1><p>Fields and limits of every body: <a href=openapi.json>openapi.json</a>.</p>"
-        f"<table>{rows}</table>"
-    )
-    return Reply(page.encode(), media_type=b"text/html; charset=utf-8")
+
+
+def _table(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    body = schemas[schema["$ref"].removeprefix(_REFERENCE)]
+    required = body.get("required", [])
+    rows = []
+    for name, field in body["properties"].items():
+        default = "required" if name in required else escape(_short(field.get("default")))
+        rows.append(f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(field))}</td><td>{default}</td></tr>")
+    head = "<tr><th>field</th><th>what it is</th><th>where it is left out</th></tr>"
+    table = f"<p>{escape(body.get('description', ''))}</p><table>{head}{''.join(rows)}</table>"
+    if refused := body.get("x-refused"):
+        table += f'<p class="refused">Known and not honoured: {escape(", ".join(refused))}</p>'
+    return table
+
+
+def _short(value: Any) -> str:
+    return "" if value is None else sse.encode(value).decode()[:80]
+
+
+_WORDS = {
+    "minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "minLength": "{} characters or more",
+    "maxLength": "at most {} characters", "minItems": "{} entries or more", "maxItems": "at most {} entries",
+    "maxProperties": "at most {} entries", "pattern": "like {}",
+}  # fmt: skip
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema in words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).removeprefix(_REFERENCE)
+    if "anyOf" in schema:
+        return " or ".join(kind for kind in map(_kind, schema["anyOf"]) if kind != "null")
+    if "enum" in schema:
+        return "one of " + ", ".join(_short(value) for value in schema["enum"])
+    kind = str(schema.get("type", "any value"))
+    if isinstance(items := schema.get("items"), dict):
+        kind += f" of ({_kind(items)})"
+    limits = [words.format(schema[name]) for name, words in _WORDS.items() if name in schema]
+    return ", ".join([kind, *limits])
