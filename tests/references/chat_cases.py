@@ -46,6 +46,21 @@ CALLED = [
     {"role": "assistant", "content": "", "tool_calls": [CALL]},
     {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": '{"t": 20, "unit": "°C"}'},
 ]
+CLOCK = {"id": "call00002", "type": "function", "function": {"name": "clock", "arguments": {}}}
+# Reasoning before content and two calls at once, both results, and the answer's own reasoning.
+PARALLEL = [
+    USER,
+    {
+        "role": "assistant",
+        "content": "Let me look.",
+        "reasoning_content": "They ask for Paris.",
+        "tool_calls": [CALL, CLOCK],
+    },
+    CALLED[2],
+    {"role": "tool", "name": "clock", "tool_call_id": "call00002", "content": "12:05"},
+    {"role": "assistant", "content": "It is 20 °C.", "reasoning_content": "Both are there."},
+    {"role": "user", "content": "Thanks."},
+]
 REASONED = [
     USER,
     {"role": "assistant", "content": "It is 20 °C.", "reasoning_content": "They ask for Paris.\nLet me see."},
@@ -69,4 +84,9 @@ CASES: dict[str, dict[str, object]] = {
     "inline reasoning": {"messages": INLINE_REASONING},
     "no thinking": {"messages": TURNS, "enable_thinking": False},
     "thinking": {"messages": [SYSTEM, *TURNS], "enable_thinking": True},
+    "tools alone": {"messages": [USER], "tools": TOOLS},
+    "tools, no thinking": {"messages": [SYSTEM, *TURNS], "tools": TOOLS[:1], "enable_thinking": False},
+    "call": {"messages": CALLED[:2], "tools": TOOLS, "add_generation_prompt": False},
+    "parallel calls": {"messages": [SYSTEM, *PARALLEL[:4]], "tools": TOOLS, "enable_thinking": True},
+    "answered calls": {"messages": PARALLEL, "tools": TOOLS},
 }

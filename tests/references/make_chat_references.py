@@ -38,6 +38,20 @@ def rendered(source: str, case: dict[str, object]) -> str | None:
     return texts[0] if isinstance(texts, list) else texts
 
 
+def with_text_arguments(case: dict[str, object]) -> dict[str, object]:
+    """The case with the arguments of calls as JSON text, as OpenAI's interface has them."""
+
+    def text(call: dict[str, dict[str, object]]) -> dict[str, object]:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+    messages = [
+        {**message, "tool_calls": [text(call) for call in message["tool_calls"]]} if "tool_calls" in message else message
+        for message in case["messages"]
+    ]
+    return {**case, "messages": messages}
+
+
 def main(folder: Path) -> None:
     chat_template_utils.datetime = Frozen
     jinja2.filters.FILTERS["from_json"] = json.loads  # two published templates use it
@@ -47,6 +61,8 @@ def main(folder: Path) -> None:
         entry = found[path.name] = {}
         for name, case in CASES.items():
             text = rendered(source, case)
+            if text is None:  # some templates take the arguments of calls as text only
+                text = rendered(source, with_text_arguments(case))
             entry[name] = None if text is None else [len(text), hashlib.sha256(text.encode()).hexdigest()[:16]]
     target = Path(__file__).with_name("chat.json")
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(found.items())]
