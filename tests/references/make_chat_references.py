@@ -46,7 +46,9 @@ def with_text_arguments(case: dict[str, object]) -> dict[str, object]:
         return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
     messages = [
-        {**message, "tool_calls": [text(call) for call in message["tool_calls"]]} if "tool_calls" in message else message
+        {**message, "tool_calls": [text(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
         for message in case["messages"]
     ]
     return {**case, "messages": messages}

@@ -123,6 +123,10 @@ class JsonKeys:
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id", "tool_call_id")
 
+    def of_call(self, key: str) -> bool:
+        """Whether a member that is called so holds nothing that a call without arguments would lose."""
+        return key in (*self.name, *self.id, "id", "tool_call_id", "index", "type", "function")
+
 
 KEYS = JsonKeys()
 
@@ -160,13 +164,15 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def members(raw: str) -> dict[str, str]:
-    """The members of a valid JSON object, values as they are written."""
+    """The members of a valid JSON object, values as they are written.  Raises Malformed for one that is there twice."""
     found: dict[str, str] = {}
     at = _skip(raw, raw.index("{") + 1)
     while raw[at] != "}":
         key, at = _DECODER.raw_decode(raw, at)
         start = _skip(raw, _skip(raw, at) + 1)
         _, at = _DECODER.raw_decode(raw, start)
+        if key in found:
+            raise Malformed
         found[key] = raw[start:at]
         at = _skip(raw, at)
         if raw[at] == ",":
@@ -205,8 +211,8 @@ def call_of_json(raw: str, keys: JsonKeys = KEYS, bare: bool = False) -> Call:
         parts = {**parts, **members(inner)}
     name = next((parts[key] for key in keys.name if key in parts), "null")
     arguments = next((parts[key] for key in keys.arguments if key in parts), None)
-    if arguments is None and bare:
-        raise Malformed
+    if arguments is None and (bare or not all(map(keys.of_call, parts))):
+        raise Malformed  # arguments under another name would be lost
     id = next((strict_json(parts[key]) for key in keys.id if key in parts), None)
     return Call(
         checked_name(strict_json(name)),

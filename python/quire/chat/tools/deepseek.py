@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
-from quire.chat.tools.scanner import Scanner, Wait
+from quire.chat.tools.scanner import Malformed, Scanner, Wait
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -34,6 +34,8 @@ def _call(scan: Scanner) -> Wait[Call]:
     yield from scan.space()
     if (yield from scan.next_of("{")) is not None:
         arguments = yield from scan.json()
+    elif name != "function":  # the type of the call
+        raise Malformed
     else:
         name = checked_name((yield from scan.run(_LINE)).strip())
         yield from scan.space()

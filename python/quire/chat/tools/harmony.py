@@ -12,6 +12,7 @@ from quire.chat.tools.scanner import Malformed, Scanner
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", _START, _CHANNEL)
 _HEADER = re.compile(r"[^<\r\n]*")
+_ROLE = re.compile(r"\s*(assistant)?\s*(to=\S+)?\s*")
 _RECIPIENT = re.compile(r"(?:^|\s)to=(\S+)")
 _KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
 
@@ -30,6 +31,8 @@ def _messages(scan: Scanner, start: str) -> Steps:
     while True:
         if start != _CHANNEL:
             role = yield from scan.run(_HEADER)
+            if _ROLE.fullmatch(role) is None:
+                raise Malformed
             yield from scan.literal(_CHANNEL)
         else:
             role = ""
@@ -39,6 +42,8 @@ def _messages(scan: Scanner, start: str) -> Steps:
         yield from scan.literal(_MESSAGE)
         recipient = _RECIPIENT.search(channel) or _RECIPIENT.search(role)
         words = channel.split()
+        if any("=" in word and not word.startswith("to=") for word in words):
+            raise Malformed
         if recipient is not None:
             end = yield from _call(scan, recipient[1])
         elif words and words[0] in _KINDS:
