@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from fake_engine import FakeEngine
 from quire.server.app import build_app
+from quire.server.library import Library
 from quire.server.service import Service
 from quire.server.settings import Settings
 
@@ -17,7 +18,7 @@ def call(
 ) -> httpx.Response:
     """One request to an application of its own."""
     settings = Settings(**{"access_log": False, **(options or {})})
-    service = Service(settings, engine or FakeEngine(), "fake")
+    service = Service(settings, Library.of("fake", engine or FakeEngine()))
 
     async def run() -> httpx.Response:
         transport = httpx.ASGITransport(build_app(service))

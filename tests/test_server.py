@@ -222,6 +222,14 @@ def test_a_context_that_is_too_long_is_refused_before_the_stream(client: httpx.C
     assert answer["usage"]["completion_tokens"] == 1
 
 
+def test_whole_numbers_of_any_size_in_messages(client: httpx.Client) -> None:
+    for number in (2**64, -(2**63) - 1, 10**40):
+        body = {"messages": [{"role": "user", "content": "x", "more": number}]}
+        response = client.post("/v1/chat/completions", json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+    assert client.get("/v1/status").json()["models"][0]["requests"] == 0
+
+
 def test_models_health_status_and_figures(client: httpx.Client) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-chat", "gpt-x"]

@@ -12,6 +12,7 @@ from quire.server.admission import Admission, Ticket
 from quire.server.app import build_app
 from quire.server.calls import Caller
 from quire.server.failures import ApiError
+from quire.server.library import Library
 from quire.server.service import Service
 from quire.server.settings import Settings
 
@@ -98,7 +99,7 @@ def test_rates_of_requests_and_tokens() -> None:
 
 def test_refusals_over_http_and_their_header() -> None:
     engine = FakeEngine([None] * 8)
-    service = Service(Settings(access_log=False, max_queue=1, request_timeout_s=0.3), engine, "fake")
+    service = Service(Settings(access_log=False, max_queue=1, request_timeout_s=0.3), Library.of("fake", engine))
     service.admission.n_running = 2
 
     async def run() -> list[httpx.Response]:
@@ -114,7 +115,7 @@ def test_refusals_over_http_and_their_header() -> None:
 
 
 def test_a_stopping_server_takes_nothing_new() -> None:
-    service = Service(Settings(access_log=False), FakeEngine(), "fake")
+    service = Service(Settings(access_log=False), Library.of("fake", FakeEngine()))
     service.draining = True
 
     async def run() -> list[httpx.Response]:

@@ -34,6 +34,13 @@ __all__ = ["command"]
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="A further name of the model.")
+@click.option(
+    "--models-dir",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Models there are opened when they are asked for.",
+)
+@click.option("--memory-budget", "memory_budget_bytes", type=int, metavar="BYTES", help="Of open models [3/4 of all].")
 @click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
@@ -66,7 +73,7 @@ def command(**options: Any) -> None:
     if path is not None and model.path is not None:
         raise click.UsageError("MODEL is given twice: as an argument and by -m")
     path = path or model.path
-    if path is None:
+    if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
     engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks")}
     serve(open_service(_settings(options), path, _engine_config(model, engine)), note)

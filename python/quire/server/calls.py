@@ -98,7 +98,10 @@ Handler = Callable[[Call[Any]], Awaitable[Reply | Events]]
 
 @dataclass(frozen=True)
 class Route:
-    """A row of the table of routes.  ``body``: the wire type of the body, where there is one."""
+    """A row of the table of routes.
+
+    ``body``: the wire type of the body, where there is one.  ``opens``: its model is opened before the handler runs.
+    """
 
     method: str
     path: str
@@ -106,6 +109,7 @@ class Route:
     summary: str
     body: type[Any] | None = None
     dialect: Dialect = Dialect.OPENAI
+    opens: bool = True
 
 
 class Endpoint:
@@ -171,6 +175,10 @@ class Endpoint:
         call: Call[Any] = Call(
             service, body, scope, scope["quire.caller"], scope["quire.request_id"], closing, ignored=ignored
         )
+        if body is not None and route.opens:
+            # It stays open until the call ends, whatever else is asked for meanwhile.
+            model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
+            await closing.enter_async_context(service.pinned(model))
         return await route.handler(call)
 
 

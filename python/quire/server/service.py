@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from .admission import Admission
 from .failures import ApiError
 from .kept import Kept
+from .library import Library, find_models, memory_bytes, size_of
 from .metrics import Metrics
 from .recent import Recent
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from .engine import Engine
     from .settings import Settings
 
@@ -22,55 +25,92 @@ __all__ = ["Service", "model_name", "open_service"]
 class Service:
     """The server behind the routes."""
 
-    def __init__(self, settings: Settings, engine: Engine, model: str) -> None:
+    def __init__(self, settings: Settings, library: Library) -> None:
         self.settings = settings
+        self.library = library
         self.metrics = Metrics(self)
         self.started_s = time.monotonic()
         self.created = int(time.time())
-        self.model = model
         self.recent = Recent()
         self.admission = Admission(settings)
         self.kept = Kept()
         self.draining = False
-        self._engine = engine
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers where a request names none."""
+        return self.library.default
 
     @property
     def version(self) -> str:
         """Quire's, as a worker tells it: this process does not load the native code that has it."""
-        return self._engine.info.version
+        return next((engine.info.version for engine in self.engines().values()), "")
 
     @property
     def names(self) -> list[str]:
-        """Names that requests may call the model by."""
-        return [self.model, *self.settings.aliases]
+        """Names that requests may call models by."""
+        return [*self.library.known, *self.settings.aliases]
 
     def engines(self) -> dict[str, Engine]:
         """The open models, by name."""
-        return {self.model: self._engine}
+        return self.library.engines()
+
+    def name_of(self, model: str | None) -> str:
+        """The model that a request means."""
+        return self.model if model is None or model in self.settings.aliases else model
 
     def engine(self, model: str | None) -> Engine:
-        """The engine of a model (None: of the only one).  ApiError 404 for one that there is not."""
-        if model is not None and model not in self.names:
-            known = ", ".join(self.names)
-            raise ApiError(404, "model_not_found", f"model must be one of {known} but is {model!r:.80}", "model")
-        return self._engine
+        """The engine of an open model (None: the usual one).  ApiError 404 where there is none, 503 for a closed one."""
+        name = self.name_of(model)
+        engine = self.engines().get(name)
+        if engine is not None:
+            return engine
+        if name in self.library.known:
+            raise ApiError(503, "model_not_loaded", f"model must be open but {name} is not", "model", 1)
+        known = ", ".join(self.names[:20])
+        raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
+
+    def pinned(self, model: str | None) -> AbstractAsyncContextManager[Engine]:
+        """A model for as long as a block runs, opened if it is not."""
+        return self.library.pinned(self.name_of(model))
 
     async def start(self) -> None:
         """Open the models."""
-        await self._engine.start()
-        self.admission.n_running = self._engine.info.max_sequences
+        await self.library.start()
+        for engine in self.engines().values():
+            self.admission.n_running = engine.info.max_sequences
 
     async def stop(self) -> None:
         """Close the models."""
-        await self._engine.stop()
+        await self.library.stop()
 
 
 def open_service(settings: Settings, path: str | None, config: dict[str, Any]) -> Service:
-    """A service for one model (None: the package's), which is opened when the service starts."""
+    """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
+
+    Where there is a folder and no path, models are opened when they are asked for, the first of them by default.
+    """
     from .protocol import Open
     from .supervisor import WorkerEngine
 
-    return Service(settings, WorkerEngine(Open(path, config)), model_name(path))
+    if settings.models_dir is None:
+        name = model_name(path)
+        return Service(settings, Library.of(name, WorkerEngine(Open(path, config))))
+    folder = Path(settings.models_dir)
+    given = {} if path is None else {model_name(path): Path(path)}
+
+    def paths() -> dict[str, Path]:
+        return {**find_models(folder), **given}
+
+    def make(name: str) -> Engine:
+        return WorkerEngine(Open(str(paths()[name]), config))
+
+    budget = settings.memory_budget_bytes or memory_bytes()
+    default = next(iter([*given, *paths()]), "")
+    library = Library(default, lambda: {name: size_of(found) for name, found in paths().items()}, make, budget)
+    if given:
+        library.open_from_start(default)
+    return Service(settings, library)
 
 
 def model_name(path: str | None) -> str:

@@ -25,6 +25,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
     "max_connections": (1, 100_000),
+    "memory_budget_bytes": (1, 2**60),
 }
 
 
@@ -37,6 +38,8 @@ class Settings:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
     ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
     (the header ``x-quire-ignored`` names them).  ``aliases``: further names of the model.
+    ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
+    (None: three quarters of the machine's memory).
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  ``max_queue``, ``max_queue_tokens``: requests, and their
     tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from acceptance to the
@@ -53,6 +56,8 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     lenient: bool = False
     aliases: tuple[str, ...] = ()
+    models_dir: str | None = None
+    memory_budget_bytes: int | None = None
     max_body_bytes: int = 32 * MIB
     max_depth: int = 128
     max_queue: int = 256
@@ -75,6 +80,8 @@ class Settings:
                 low, high = _LIMITS[entry.name]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                     raise RequestError(f"[serve] {entry.name} must be from {low:g} to {high:g} but is {value!r:.40}")
+        if self.models_dir is not None and not Path(self.models_dir).is_dir():
+            raise RequestError(f"[serve] models_dir must be a folder but {self.models_dir} is not")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):
             raise RequestError(
                 f"[serve] an address beyond this machine must have an API key but {self.host} has none: "

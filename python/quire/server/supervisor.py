@@ -104,7 +104,11 @@ class WorkerEngine(Streams):
             text = "a request must not have ended the worker twice but this one was under way both times"
             raise ApiError(400, "poison_request", text)
         made, stream = self.open(work)
-        self._worker.channel.send([made])
+        try:
+            self._worker.channel.send([made])
+        except OverflowError:  # somewhere in what is free to have any shape, such as a message
+            self.close(made.id, cancel=False)
+            raise ApiError(400, "invalid_value", "whole numbers must fit into 64 bits but one does not") from None
         return stream
 
     def send_cancel(self, id_: int) -> None:

@@ -47,4 +47,5 @@ def _name(work: Work) -> bytes:
         plain: Work = msgspec.structs.replace(work, id=0)
     else:
         plain = msgspec.structs.replace(work, id=0, treatment=type(work.treatment)())
-    return hashlib.blake2b(msgspec.msgpack.encode(plain), digest_size=16).digest()
+    # As JSON, which has whole numbers of any size.
+    return hashlib.blake2b(msgspec.json.encode(plain), digest_size=16).digest()

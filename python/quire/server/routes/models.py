@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..bodies import Body
 from ..calls import Call, Reply
 from ..engine import Engine, EngineState
 from ..failures import ApiError
+from .fields import Name
 
-__all__ = ["list_models", "show_model"]
+__all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]
 
 
 def model_object(name: str, engine: Engine | None, created: int) -> dict[str, Any]:
@@ -28,16 +30,68 @@ def model_object(name: str, engine: Engine | None, created: int) -> dict[str, An
 async def list_models(call: Call[None]) -> Reply:
     """All models, by every name that they go by."""
     service = call.service
+    service.library.rescan()
     engines = service.engines()
-    data = [
-        model_object(name, engines.get(name, engines.get(service.model)), service.created) for name in service.names
-    ]
+    data = [model_object(name, engines.get(service.name_of(name)), service.created) for name in service.names]
     return Reply.json({"object": "list", "data": data})
 
 
 async def show_model(call: Call[None]) -> Reply:
     """One model."""
-    name = call.path("model")
-    if name not in call.service.names:
+    service, name = call.service, call.path("model")
+    if name not in service.names:
         raise ApiError(404, "model_not_found", f"the model must be one that there is but is {name!r:.80}", "model")
-    return Reply.json(model_object(name, call.engine(name), call.service.created))
+    return Reply.json(model_object(name, service.engines().get(service.name_of(name)), service.created))
+
+
+class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """Which model."""
+
+    model: Name
+
+
+async def list_files(call: Call[None]) -> Reply:
+    """The models that there are, with bytes of their files and whether they are open."""
+    engines = call.service.engines()
+    known = call.service.library.rescan()
+    return Reply.json({"models": [_row(name, size, engines.get(name)) for name, size in known.items()]})
+
+
+async def list_active(call: Call[None]) -> Reply:
+    """The models that are open."""
+    known = call.service.library.known
+    return Reply.json(
+        {"models": [_row(name, known.get(name, 0), engine) for name, engine in call.service.engines().items()]}
+    )
+
+
+def _row(name: str, size: int, engine: Engine | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": name,
+        "file_bytes": size,
+        "state": "closed" if engine is None else engine.state.value,
+    }
+    if engine is not None:
+        beat = engine.beat
+        row |= {"requests": engine.n_active, "resident_bytes": 0 if beat is None else beat.rss_bytes}
+    return row
+
+
+async def load(call: Call[ModelBody]) -> Reply:
+    """Open a model, and wait until it is."""
+    name = call.service.name_of(call.body.model)
+    async with call.service.pinned(name):
+        return Reply.json({"model": name, "state": EngineState.READY.value})
+
+
+async def unload(call: Call[ModelBody]) -> Reply:
+    """Close a model that is idle."""
+    name = call.service.name_of(call.body.model)
+    await call.service.library.close(name)
+    return Reply.json({"model": name, "state": "closed"})
+
+
+async def reload(call: Call[ModelBody]) -> Reply:
+    """Close a model that is idle, and open it as its file is now."""
+    await unload(call)
+    return await load(call)

@@ -15,6 +15,7 @@ from ..bodies import Body
 from ..calls import Call, Events, Reply
 from ..engine import EngineState
 from ..failures import Dialect, error_body
+from ..library import not_ready
 from ..params import set_fields
 from ..protocol import Finished, Generate
 from .answers import Answering
@@ -102,11 +103,9 @@ def _failed(error: Any) -> bytes:
 
 async def health(call: Call[None]) -> Reply:
     """Whether requests would be answered now: 200, or 503 and why not."""
-    states = {name: engine.state for name, engine in call.service.engines().items()}
     if call.service.draining:
         return Reply.json({"status": "stopping"}, 503)
-    bad = {name: state.value for name, state in states.items() if state is not EngineState.READY}
-    if bad:
+    if bad := not_ready(call.service.engines()):
         return Reply.json({"status": next(iter(bad.values())), "models": bad}, 503)
     return Reply.json({"status": "ok"})
 

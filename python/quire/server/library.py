@@ -1,0 +1,189 @@
+"""The models that a server has: which there are, which are open, and which go when memory is short."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import QuireError
+from .engine import Engine, EngineState
+from .failures import ApiError, of_quire
+
+__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
+
+_LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
+_SHARE_OF_MEMORY = 0.75
+
+
+def find_models(folder: Path) -> dict[str, Path]:
+    """Models in a folder by name: GGUF files (of a split one, the first part) and checkpoint folders.
+
+    What a link leads to beyond the folder is none of it.
+    """
+    found: dict[str, Path] = {}
+    inside = folder.resolve()
+    for path in sorted(folder.iterdir()):
+        if not path.resolve().is_relative_to(inside):
+            continue
+        part = _LATER_PART.search(path.stem)
+        if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
+            found[_LATER_PART.sub("", path.stem)] = path
+        elif path.is_dir() and (path / "config.json").is_file():
+            found[path.name] = path
+    return found
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a model's files."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    name = _LATER_PART.sub("", path.stem)
+    parts = [path] if name == path.stem else path.parent.glob(f"{name}-*-of-*.gguf")
+    return sum(part.stat().st_size for part in parts)
+
+
+def memory_bytes() -> int:
+    """Memory that models may take unless an option says otherwise: three quarters of the machine's."""
+    import os
+
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+
+
+@dataclass
+class _Shelf:
+    """An open model, or one that is being opened.  ``n_pins``: calls that use it now."""
+
+    engine: Engine
+    size_bytes: int
+    opening: asyncio.Task[None] | None = None
+    n_pins: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes_now(self) -> int:
+        """What it takes, or will take as far as its file tells."""
+        beat = self.engine.beat
+        return self.size_bytes if beat is None else max(self.size_bytes, beat.rss_bytes)
+
+    @property
+    def busy(self) -> bool:
+        return self.n_pins > 0 or self.engine.n_active > 0 or self.opening is not None
+
+
+class Library:
+    """Models by name.  Open ones together stay within ``budget_bytes``; the least recently used go first, and none goes
+    while something is under way in it."""
+
+    def __init__(
+        self, default: str, sizes: Callable[[], dict[str, int]], make: Callable[[str], Engine], budget_bytes: int
+    ) -> None:
+        """``sizes``: the models that there are now, with bytes of their files; ``make``: an engine for one."""
+        self.default = default
+        self._sizes = sizes
+        self._make = make
+        self._budget_bytes = budget_bytes
+        self._shelves: dict[str, _Shelf] = {}
+        self.known = sizes()
+
+    @classmethod
+    def of(cls, name: str, engine: Engine) -> Library:
+        """A library of one model, whose engine there is already."""
+        library = cls(name, lambda: {name: 0}, lambda _: engine, 0)
+        library._shelves[name] = _Shelf(engine, 0)
+        return library
+
+    def open_from_start(self, name: str) -> None:
+        """Have a model open as soon as the library starts."""
+        self._shelves[name] = _Shelf(self._make(name), self.known[name])
+
+    def engines(self) -> dict[str, Engine]:
+        """The models that are open or being opened."""
+        return {name: shelf.engine for name, shelf in self._shelves.items()}
+
+    def rescan(self) -> dict[str, int]:
+        """The models that there are now, with bytes of their files."""
+        self.known = self._sizes()
+        return self.known
+
+    async def start(self) -> None:
+        """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
+        for shelf in list(self._shelves.values()):
+            await shelf.engine.start()
+
+    async def stop(self) -> None:
+        """Close all."""
+        for shelf in list(self._shelves.values()):
+            if shelf.opening is not None:
+                shelf.opening.cancel()
+            await shelf.engine.stop()
+
+    @asynccontextmanager
+    async def pinned(self, name: str) -> AsyncIterator[Engine]:
+        """A model, opened if it is not, which stays while the block runs.
+
+        ApiError 404 for one that there is not, 503 where there is no room for it or it does not open.
+        """
+        shelf = self._shelves.get(name) or await self._begin(name)
+        shelf.n_pins += 1
+        try:
+            if shelf.opening is not None:
+                await asyncio.shield(shelf.opening)
+            shelf.used_s = time.monotonic()
+            yield shelf.engine
+        except QuireError as error:
+            raise of_quire(error) from error
+        finally:
+            shelf.n_pins -= 1
+
+    async def close(self, name: str) -> None:
+        """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""
+        shelf = self._shelves.get(name)
+        if shelf is None:
+            raise ApiError(404, "model_not_loaded", f"the model must be open but {name!r:.80} is not", "model")
+        if shelf.busy:
+            raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
+        del self._shelves[name]
+        await shelf.engine.stop()
+
+    async def _begin(self, name: str) -> _Shelf:
+        """Begin to open a model, once there is room."""
+        size = self.known.get(name)
+        size = self.rescan().get(name) if size is None else size
+        if size is None:
+            known = ", ".join(sorted(self.known)[:20])
+            raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
+        await self._make_room(size)
+        if (shelf := self._shelves.get(name)) is not None:  # another call was faster
+            return shelf
+        shelf = self._shelves[name] = _Shelf(self._make(name), size)
+        shelf.opening = asyncio.ensure_future(self._open(name, shelf))
+        return shelf
+
+    async def _open(self, name: str, shelf: _Shelf) -> None:
+        try:
+            await shelf.engine.start()
+        except BaseException:
+            self._shelves.pop(name, None)
+            raise
+        finally:
+            shelf.opening = None
+
+    async def _make_room(self, size: int) -> None:
+        """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
+        while sum(shelf.bytes_now for shelf in self._shelves.values()) + size > self._budget_bytes:
+            idle = [(shelf.used_s, name) for name, shelf in self._shelves.items() if not shelf.busy]
+            if not idle:
+                text = f"open models must fit into {self._budget_bytes} bytes but there is no room for {size} more"
+                raise ApiError(503, "no_room_for_model", text, retry_after_s=5)
+            await self.close(min(idle)[1])
+
+
+def not_ready(engines: dict[str, Engine]) -> dict[str, str]:
+    """Models that should answer and do not, with why."""
+    fine = (EngineState.READY, EngineState.LOADING)
+    return {name: engine.state.value for name, engine in engines.items() if engine.state not in fine}
