@@ -60,7 +60,7 @@ class Service:
         return self.model if model is None or model in self.settings.aliases else model
 
     def engine(self, model: str | None) -> Engine:
-        """The engine of an open model (None: the usual one).  ApiError 404 where there is none, 503 for a closed one."""
+        """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
         name = self.name_of(model)
         engine = self.engines().get(name)
         if engine is not None:
