@@ -55,6 +55,7 @@ class Layers:
         shared, own = -(-case.n_shared // BLOCK), -(-(case.n_kv - case.n_shared) // BLOCK)
         n_blocks = 1 + shared + own * case.n_sequences
         rng = np.random.default_rng(0)
+        self.v_head_dim = case.head_dim
         ids = [int(i) for i in rng.permutation(np.arange(1, n_blocks))]
         self.tables = [ids[:shared] + ids[shared + i * own :][:own] for i in range(case.n_sequences)]
         self.n_blocks = n_blocks
@@ -72,6 +73,17 @@ class Layers:
         dim = self.case.head_dim
         k = rng.normal(size=(*head_blocks, dim, BLOCK)).astype(np.float32)
         v = rng.normal(size=(*head_blocks, BLOCK, dim)).astype(np.float32)
+        if kv_type == "q8_0":
+            size = BLOCK * (dim + 4)
+            pools = [np.zeros((*head_blocks, size), np.int8) for _ in range(2)]
+            rows = rng.normal(size=(head_blocks[0] * BLOCK, head_blocks[1], dim)).astype(np.float32)
+            n = len(rows)
+            slots = list(range(n))
+            whole = kernels.AttentionBatch(
+                row_begin=[0, n], n_kv=[n], tables=[list(range(head_blocks[0]))], slots=slots
+            )
+            kernels.kv_write(rows, rows, pools[0], pools[1], whole)
+            return pools[0], pools[1]
         if kv_type == "bf16":
             return (k.view(np.uint32) >> 16).astype(np.uint16), (v.view(np.uint32) >> 16).astype(np.uint16)
         kind = np.float16 if kv_type == "f16" else np.float32
@@ -93,13 +105,13 @@ class Layers:
         times = []
         for _ in range(100):
             begin = time.perf_counter()
-            kernels.paged_attention(self.q, k, v, nothing, scale=1.0, n_workers=n_workers)
+            kernels.paged_attention(self.q, k, v, nothing, scale=1.0, v_head_dim=self.v_head_dim, n_workers=n_workers)
             times.append(time.perf_counter() - begin)
         return statistics.median(times)
 
     def pass_over(self, n_workers: int) -> Callable[[], float]:
         """A function that attends once with every layer, and gives the multiplications and additions of a layer."""
-        case = self.case
+        case, dim = self.case, self.v_head_dim
         steps = range(case.n_rows, case.n_kv + 1, case.n_rows) if case.n_rows > 1 else [case.n_kv]
         batches = [self.batch(n_kv) for n_kv in steps]
         seen = sum(n_kv - case.n_rows + (case.n_rows + 1) / 2 for n_kv in steps) * case.n_rows * case.n_sequences
@@ -107,7 +119,9 @@ class Layers:
         def run() -> float:
             for k, v in self.layers:
                 for batch in batches:
-                    kernels.paged_attention(self.q, k, v, batch, scale=case.head_dim**-0.5, n_workers=n_workers)
+                    kernels.paged_attention(
+                        self.q, k, v, batch, scale=case.head_dim**-0.5, v_head_dim=dim, n_workers=n_workers
+                    )
             return 4.0 * seen * case.n_head * case.head_dim
 
         return run
@@ -128,7 +142,7 @@ def main() -> None:
     """Print a line for every case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("--kv-dtype", choices=["f32", "f16", "bf16"], default="f16")
+    parser.add_argument("--kv-dtype", choices=["f32", "f16", "bf16", "q8_0"], default="f16")
     parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
     parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
     options = parser.parse_args()

@@ -176,6 +176,8 @@ def test_info_says_how_much_memory_a_context_takes() -> None:
     memory = json.loads(output("info", str(PACKAGED), "-c", "1000", "--kv-dtype", "f32", "--json"))["memory"]
     # 1000 tokens are 32 blocks, and there is the null block; 8 layers, K and V, 2 heads of 64 floats.
     assert memory["cache_bytes"] == 33 * 32 * (8 * 2 * 2 * 64 * 4)
+    codes = json.loads(output("info", str(PACKAGED), "-c", "1000", "--kv-dtype", "q8_0", "--json"))["memory"]
+    assert codes["cache_bytes"] == 33 * 32 * (8 * 2 * 2 * (64 + 4))  # a byte each, and a float of scale
     assert 0 < memory["compute_bytes"] < 64 << 20
     assert memory["total_bytes"] == memory["weights_bytes"] + memory["cache_bytes"] + memory["compute_bytes"]
 

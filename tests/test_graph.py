@@ -209,6 +209,16 @@ def test_half_precision_cache(kv_dtype: str, kernels: str) -> None:
     np.testing.assert_allclose(found, expected, atol=bound * np.abs(expected).max())
 
 
+def test_8_bit_cache() -> None:
+    weights, tokens = random_weights(0), tokens_of(50)
+    expected = numpy_forward(weights, Variant(), tokens)
+    ex = executor(trace(weights, Variant()), kernels="cpu", kv_dtype="q8_0")
+    found = np.concatenate([run_one(ex, tokens[:end], start) for start, end in ((0, 33), (33, 34), (34, 50))])
+    np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
+    with pytest.raises(UnsupportedError, match="kv_dtype q8_0 must be used with Quire's own kernels"):
+        executor(trace(weights, Variant()), kernels="stock", kv_dtype="q8_0")
+
+
 @pytest.mark.parametrize("kernels", ["stock", "cpu"])
 def test_chunks_equal_whole(kernels: str) -> None:
     weights, tokens = random_weights(2), tokens_of(40)
@@ -424,5 +434,5 @@ def test_bad_shapes_are_refused(name: str) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="layout must be one of half, interleaved"):
         graph.RopeSpec(n_dims=4, layout="spiral", freq_base=1e4)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="kv_dtype must be one of f32, f16, bf16"):
+    with pytest.raises(UnsupportedError, match="kv_dtype must be one of f32, f16, bf16, q8_0"):
         executor(trace(random_weights(0), Variant()), kv_dtype="q4_0")

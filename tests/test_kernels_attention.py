@@ -13,7 +13,7 @@ from quire._native import kernels
 from quire.errors import ShapeError, UnsupportedError
 
 BLOCK = 32
-TYPES = ["f32", "f16", "bf16"]
+TYPES = ["f32", "f16", "bf16", "q8"]
 Array = npt.NDArray[np.float32]
 
 
@@ -55,15 +55,33 @@ def stored(x: Array, kv_type: str) -> npt.NDArray[np.float64]:
         return x.astype(np.float16).astype(np.float64)
     if kv_type == "bf16":
         return (bf16_bits(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if kv_type == "q8":
+        codes, scales = q8_codes(x)
+        return codes.astype(np.float64) * scales
     return x.astype(np.float64)
+
+
+def q8_codes(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
+    """Codes of -127 to 127 with one scale for the last axis: the largest magnitude becomes 127."""
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 1e-30)
+    scales = np.where(largest > 1e-30, largest / np.float32(127), np.float32(0))
+    return np.rint(x * inverse).astype(np.int8), scales
 
 
 def empty_pool(shape: tuple[int, ...], kv_type: str, rng: np.random.Generator) -> npt.NDArray[np.generic]:
     """Memory as it may be found: infinities and not-a-numbers where nothing was written."""
+    if kv_type == "q8":
+        return rng.choice(np.array([np.nan, np.inf, 3e4], np.float32).view(np.int8), shape)
     trash = rng.choice(np.array([np.nan, np.inf, -np.inf, 3e4], np.float32), shape)
     if kv_type == "bf16":
         return bf16_bits(trash)
     return trash.astype(np.float16 if kv_type == "f16" else np.float32)
+
+
+def q8_bytes(dim: int) -> int:
+    """Codes and a float for each token of a block."""
+    return BLOCK * (-(-dim // 4) * 4 + 4)
 
 
 @dataclass
@@ -89,8 +107,13 @@ class Cache:
     def __post_init__(self) -> None:
         s, self.rng = self.shape, np.random.default_rng(self.seed)
         sizes = (self.n_blocks, s.n_kv_head)
-        self.k_pool = empty_pool((*sizes, s.head_dim, BLOCK), s.kv_type, self.rng)
-        self.v_pool = empty_pool((*sizes, BLOCK, s.v_head_dim), s.kv_type, self.rng)
+        k_shape, v_shape = (s.head_dim, BLOCK), (BLOCK, s.v_head_dim)
+        if s.kv_type == "q8":
+            self.k_pool = empty_pool((*sizes, q8_bytes(s.head_dim)), s.kv_type, self.rng)
+            self.v_pool = empty_pool((*sizes, q8_bytes(s.v_head_dim)), s.kv_type, self.rng)
+        else:
+            self.k_pool = empty_pool((*sizes, *k_shape), s.kv_type, self.rng)
+            self.v_pool = empty_pool((*sizes, *v_shape), s.kv_type, self.rng)
         self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
         self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
 
@@ -140,7 +163,8 @@ class Cache:
         s = self.shape
         out = kernels.paged_attention(
             q, self.k_pool, self.v_pool, batch,
-            scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, n_workers=n_workers,
+            scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, v_head_dim=s.v_head_dim,
+            n_workers=n_workers,
         )  # fmt: skip
         assert not out[row_begin[-1] :].any()
         for sequence, n in work:
@@ -151,6 +175,7 @@ class Cache:
         """Every row of the sequence in float64."""
         s, n = self.shape, len(sequence.q)
         k, v = stored(sequence.k, s.kv_type), stored(sequence.v, s.kv_type)
+        q = stored(sequence.q, "q8" if s.kv_type == "q8" else "f32")
         positions = np.arange(n)
         hidden = positions[None, :] > positions[:, None]
         if s.window is not None:
@@ -158,7 +183,7 @@ class Cache:
         out = np.zeros((n, s.n_head, s.v_head_dim))
         for head in range(s.n_head):
             kv_head = head // (s.n_head // s.n_kv_head)
-            scores = sequence.q[:, head].astype(np.float64) @ k[:, kv_head].T * s.scale
+            scores = q[:, head] @ k[:, kv_head].T * s.scale
             if s.soft_cap is not None:
                 scores = s.soft_cap * np.tanh(scores / s.soft_cap)
             scores[hidden] = -np.inf
@@ -235,6 +260,33 @@ def test_magnitudes(isa: str, kv_type: str, magnitude: float) -> None:
     check(Shape(magnitude=magnitude, kv_type=kv_type))
 
 
+TINY_AND_HUGE = {"f32": (1e-38, 1e36), "f16": (1e-6, 1e4), "bf16": (1e-38, 1e36), "q8": (1e-28, 1e36)}
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_subnormal_keys_and_huge_values(isa: str, kv_type: str) -> None:
+    """Scores are ordinary, as queries are as large as keys are small; most keys are subnormal numbers of 16 bits."""
+    tiny, huge = TINY_AND_HUGE[kv_type]
+    cache = Cache(Shape(head_dim=24, v_head_dim=40, kv_type=kv_type))
+    sequence = cache.add(70, seed=1)
+    sequence.k *= np.float32(tiny)
+    sequence.q *= np.float32(min(1 / tiny, 3e37))
+    sequence.v *= np.float32(huge)
+    (out,) = cache.step([(sequence, 70)])
+    assert_close(out, cache.oracle(sequence))
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_values_that_begin_the_keys(isa: str, kv_type: str) -> None:
+    """Latent attention (MLA): one kv head, keys of 576 of which the first 512 are the values."""
+    shape = Shape(n_head=16, n_kv_head=1, head_dim=576, v_head_dim=512, kv_type=kv_type, window=50)
+    cache = Cache(shape)
+    sequence = cache.add(75, seed=1)
+    sequence.v = sequence.k[:, :, :512].copy()
+    outs = [cache.step([(sequence, n)])[0] for n in (40, 1, 34)]
+    assert_close(np.concatenate(outs), cache.oracle(sequence))
+
+
 def test_long_context(isa: str) -> None:
     shape = Shape(n_head=2, n_kv_head=1, head_dim=32, v_head_dim=32, kv_type="bf16")
     cache = Cache(shape, n_blocks=130)
@@ -255,8 +307,9 @@ def test_large_scores_leave_one_token(isa: str) -> None:
     assert np.isfinite(out).all()
 
 
-def test_a_nan_stays_with_those_who_see_it(isa: str) -> None:
-    cache = Cache(Shape(kv_type="f32", head_dim=12, v_head_dim=12))
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_a_nan_stays_with_those_who_see_it(isa: str, kv_type: str) -> None:
+    cache = Cache(Shape(kv_type=kv_type, head_dim=12, v_head_dim=12))
     sequence = cache.add(80, seed=5)
     sequence.k[40, 0] = np.nan
     sequence.v[50, 1] = np.inf
@@ -371,6 +424,33 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
                     assert np.isnan(stored_values(rows, kv_type)[nan]).all()
 
 
+@pytest.mark.parametrize("n", [1, 7, 16, 100])
+def test_kv_write_of_codes(isa: str, n: int) -> None:
+    """Oracle: codes and scales as q8_codes() has them; zeros, numbers too small for a scale, and such as are not finite."""
+    rng = np.random.default_rng(6)
+    k = (rng.normal(size=(64, 2, n)) * np.geomspace(1e-25, 1e30, 64)[:, None, None]).astype(np.float32)
+    k[3], k[4] = 0, 1e-35
+    k[5, 0, n // 2], k[6, 1, 0] = np.nan, -np.inf
+    pools = [np.full((3, 2, q8_bytes(n)), 85, np.int8) for _ in range(2)]
+    slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
+    batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
+    kernels.kv_write(k, -k, pools[0], pools[1], batch, 2)
+    padded = -(-n // 4) * 4
+    codes = [pool[:, :, : BLOCK * padded] for pool in pools]
+    by_token = [
+        codes[0].reshape(3, 2, padded // 4, BLOCK, 4).transpose(0, 3, 1, 2, 4).reshape(96, 2, padded),
+        codes[1][:, :, : BLOCK * n].reshape(3, 2, BLOCK, n).transpose(0, 2, 1, 3).reshape(96, 2, n),
+    ]
+    assert not by_token[0][slots][:, :, n:].any()
+    for pool, found, wanted in zip(pools, by_token, (k, -k), strict=True):
+        scales = pool[:, :, BLOCK * padded :].copy().view(np.float32).transpose(0, 2, 1).reshape(96, 2)[slots]
+        finite = np.isfinite(wanted).all(axis=-1)
+        assert np.isnan(scales[~finite]).all()
+        want_codes, want_scales = q8_codes(wanted[finite])
+        np.testing.assert_array_equal(found[slots][:, :, :n][finite], want_codes)
+        np.testing.assert_array_equal(scales[finite], want_scales[:, 0])
+
+
 def wanted_negated(k: Array, kv_type: str) -> npt.NDArray[np.generic]:
     return bf16_bits(-k) if kv_type == "bf16" else (-k).astype(np.float16 if kv_type == "f16" else np.float32)
 
@@ -435,3 +515,13 @@ def test_wrong_arguments_are_refused() -> None:
         kernels.kv_write(k, k, read_only, pool, batch())
     with pytest.raises(ShapeError):
         kernels.kv_write(k, k[:1], k_pool, pool, batch())
+    codes = np.zeros((2, 2, q8_bytes(8)), np.int8)
+    kernels.kv_write(k, k, codes, codes.copy(), batch())
+    kernels.paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=8)
+    with pytest.raises(ShapeError, match="v_head_dim must be given for an 8-bit cache"):
+        kernels.paged_attention(q, codes, codes, batch(), scale=1.0)
+    with pytest.raises(ShapeError, match="the bytes of a block and head of v_pool must be 512 but is 384"):
+        kernels.paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=12)
+    for bad_pool in (codes[:, :, :-4], codes[:1], codes.reshape(2, 2, 32, 12)):
+        with pytest.raises(ShapeError):
+            kernels.kv_write(k, k, codes, np.ascontiguousarray(bad_pool), batch())

@@ -91,7 +91,7 @@ def test_kv_spec_refuses_sizes_that_are_none() -> None:
     with pytest.raises(ShapeError, match="window 0"):
         KvSpec("f32", [KvLayer(1, 8, window=0)])
     with pytest.raises(ShapeError):
-        KvSpec("q8_0", [KvLayer(1, 33)])
+        KvSpec("q4_0", [KvLayer(1, 33)])
     with pytest.raises(ShapeError, match="layer must be below 1 but is 1"):
         KvSpec("f32", [KvLayer(1, 8)]).k_block_bytes(1)
     with pytest.raises(CapacityError):

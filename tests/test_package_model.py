@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import quire.convert
+from quire._native.core import find_device
+from quire._native.graph import Executor
 from quire.convert import convert
 from quire.gguf import GGUFReader
+from quire.models import load_model
+from quire.tokenizer import Tokenizer
 
 PACKAGED = Path(quire.convert.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
 
@@ -15,6 +21,36 @@ PACKAGED = Path(quire.convert.__file__).parent.parent / "data" / "tiny-chat-q8_0
 def test_it_can_be_made_again(shared: Path, tmp_path: Path) -> None:
     convert(shared / "models" / "tiny-chat", tmp_path / "x.gguf", "q8_0")
     assert (tmp_path / "x.gguf").read_bytes() == PACKAGED.read_bytes()
+
+
+def test_8_bit_cache_keeps_perplexity(shared: Path) -> None:
+    """Oracle: the same model with a float32 cache, on chats that it answers as it was trained to."""
+    text = (shared / "models" / "samples.txt").read_text(encoding="utf-8")
+    chats = [chat.replace("\n--- greedy:\n", "") for chat in text.split("=== [chat]\n")[1:]]
+    tokenizer, model = Tokenizer.from_gguf(PACKAGED), load_model(GGUFReader(PACKAGED))
+
+    def losses(executor: Executor, tokens: list[int]) -> list[float]:
+        found: list[float] = []
+        for begin in range(0, len(tokens), 50):
+            rows = list(range(begin, min(begin + 50, len(tokens))))
+            logits = executor.run(
+                [tokens[i] for i in rows], positions=rows, slots=[i + 32 for i in rows],
+                logit_rows=list(range(len(rows))), row_begin=[0, len(rows)], n_kv=[rows[-1] + 1],
+                tables=[list(range(1, 17))],
+            ).astype(np.float64)  # fmt: skip
+            top = logits.max(axis=1)
+            totals = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+            found += [totals[i] - logits[i, tokens[row + 1]] for i, row in enumerate(rows) if row + 1 < len(tokens)]
+        return found
+
+    def perplexity(kv_dtype: Literal["f32", "q8_0"]) -> float:
+        executor = Executor(model.trace, find_device("cpu"), n_blocks=17, threads=2, kv_dtype=kv_dtype, repack="no")
+        encoded = [tokenizer.encode(chat, parse_special=True)[:500] for chat in chats if "===" not in chat]
+        return float(np.exp(np.mean([loss for tokens in encoded for loss in losses(executor, tokens)])))
+
+    exact = perplexity("f32")
+    assert 1 < exact < 4
+    assert abs(perplexity("q8_0") / exact - 1) < 0.005
 
 
 def test_its_shape() -> None:

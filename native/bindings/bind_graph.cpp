@@ -36,7 +36,8 @@ Activation activation(const std::string &text) {
 }
 
 DType kv_dtype(const std::string &text) {
-    static constexpr Named<DType> names[] = {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+    static constexpr Named<DType> names[] = {
+        {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"q8_0", DType::q8_0}};
     return parse("executor", "kv_dtype", text, names);
 }
 

@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "core/q8_layout.h"
 #include "kernels/attention_plan.h"
 #include "kernels/isa.h"
 #include "kernels/paged_attention.h"
@@ -91,7 +92,8 @@ KvType pool_type(const py::array &pool) {
     if (py::isinstance<py::array_t<float>>(pool)) return KvType::f32;
     if (pool.dtype().kind() == 'f' && pool.itemsize() == 2) return KvType::f16;
     if (py::isinstance<py::array_t<uint16_t>>(pool)) return KvType::bf16;
-    throw ShapeError("kernels", cat("a pool must be float32, float16 or uint16 (bf16 bits) but is ",
+    if (py::isinstance<py::array_t<int8_t>>(pool)) return KvType::q8;
+    throw ShapeError("kernels", cat("a pool must be float32, float16, uint16 (bf16 bits) or int8 but is ",
                                     py::str(pool.dtype()).cast<std::string>()));
 }
 
@@ -111,17 +113,30 @@ void check_same(const char *what, int64_t wanted, int64_t found) {
     if (wanted != found) throw ShapeError("kernels", cat(what, " must be ", wanted, " but is ", found));
 }
 
+struct HeadDims {
+    int k, v;
+};
+
 // The shape that the two pools have; n_head is theirs too.
-AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool) {
-    check_array("k_pool", k_pool, 4);
-    check_array("v_pool", v_pool, 4);
+AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool, HeadDims dims) {
     const KvType type = pool_type(k_pool);
     if (pool_type(v_pool) != type) throw ShapeError("kernels", "k_pool and v_pool must have one dtype but have two");
+    const int n_dims = type == KvType::q8 ? 3 : 4;
+    check_array("k_pool", k_pool, n_dims);
+    check_array("v_pool", v_pool, n_dims);
     check_same("the number of blocks of v_pool", dim(k_pool, 0), dim(v_pool, 0));
     check_same("the number of heads of v_pool", dim(k_pool, 1), dim(v_pool, 1));
-    check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
-    check_same("the tokens of a block of v_pool", kv_block_tokens, dim(v_pool, 2));
-    return {dim(k_pool, 1), dim(k_pool, 1), dim(k_pool, 2), dim(v_pool, 3), type, 1.0F};
+    if (type == KvType::q8) {
+        auto bytes = [](int head_dim) { return static_cast<int64_t>(q8_head_bytes(head_dim, kv_block_tokens)); };
+        check_same("the bytes of a block and head of k_pool", bytes(dims.k), dim(k_pool, 2));
+        check_same("the bytes of a block and head of v_pool", bytes(dims.v), dim(v_pool, 2));
+    } else {
+        check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
+        check_same("the tokens of a block of v_pool", kv_block_tokens, dim(v_pool, 2));
+        check_same("the head_dim of k_pool", dims.k, dim(k_pool, 2));
+        check_same("the head_dim of v_pool", dims.v, dim(v_pool, 3));
+    }
+    return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, type, 1.0F};
 }
 
 // work(worker) on n threads, this one included; the GIL must not be held.
@@ -138,16 +153,15 @@ void check_workers(int n_workers) {
 }
 
 void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers) {
-    const AttentionShape shape = shape_of_pools(k_pool, v_pool);
+    check_array("k", k, 3);
+    check_array("v", v, 3);
+    const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), dim(v, 2)});
     check_workers(n_workers);
     const Floats *rows[] = {&k, &v};
     for (const Floats *each : rows) {
-        check_array("k and v", *each, 3);
         check_same("the rows of k and v", batch.n_rows(), each->shape(0));
         check_same("the heads of k and v", shape.n_kv_head, each->shape(1));
     }
-    check_same("the head_dim of k", shape.head_dim, k.shape(2));
-    check_same("the head_dim of v", shape.v_head_dim, v.shape(2));
     batch.check_pool(k_pool.shape(0));
     const AttentionBatch view = batch.view();
     void *k_data = k_pool.mutable_data(), *v_data = v_pool.mutable_data();
@@ -162,14 +176,18 @@ struct Options {
     std::optional<float> soft_cap;
     std::optional<int> window;
     std::optional<Floats> sinks;
+    std::optional<int> v_head_dim;
     int n_workers;
 };
 
 AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py::array &v_pool,
                              const Options &options) {
-    AttentionShape shape = shape_of_pools(k_pool, v_pool);
     check_array("q", q, 3);
-    check_same("the head_dim of q", shape.head_dim, q.shape(2));
+    if (v_pool.ndim() != 4 && !options.v_head_dim)
+        throw ShapeError("kernels", "v_head_dim must be given for an 8-bit cache but is not");
+    const int v_head_dim = options.v_head_dim ? *options.v_head_dim : dim(v_pool, 3);
+    if (v_head_dim < 1) throw ShapeError("kernels", cat("v_head_dim must be at least 1 but is ", v_head_dim));
+    AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(q, 2), v_head_dim});
     shape.n_head = dim(q, 1);
     if (shape.n_head % shape.n_kv_head != 0) {
         throw ShapeError("kernels",
@@ -230,12 +248,13 @@ void bind_kernels(py::module_ &m) {
     m.def(
         "paged_attention",
         [](const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch, float scale,
-           std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks, int n_workers) {
-            return attend(q, k_pool, v_pool, batch, {scale, soft_cap, window, std::move(sinks), n_workers});
+           std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks,
+           std::optional<int> v_head_dim, int n_workers) {
+            return attend(q, k_pool, v_pool, batch, {scale, soft_cap, window, std::move(sinks), v_head_dim, n_workers});
         },
         py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
         py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
-        py::arg("n_workers") = 1);
+        py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

@@ -92,6 +92,10 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
         own_ = std::make_unique<OwnProgram>(trace_, store_, counted, CpuProgramLimits{max_rows(), max_logit_rows()});
         return;
     }
+    if (options.kv_dtype == DType::q8_0) {
+        throw UnsupportedError("executor",
+                               "kv_dtype q8_0 must be used with Quire's own kernels but they are not in use here");
+    }
     if (!options.cpus.empty()) {
         throw UnsupportedError("executor",
                                "a processor mask must go with Quire's own kernels but they are not in use here");

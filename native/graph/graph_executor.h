@@ -15,7 +15,7 @@ enum class Kernels { automatic, stock, cpu };
 struct ExecutorOptions {
     int n_blocks;      // of the store, the null block included
     int n_threads;     // 0: one per core
-    DType kv_dtype;    // f32, f16 or bf16
+    DType kv_dtype;    // f32, f16, bf16, or q8_0 with our own kernels
     Kernels kernels;
     int max_rows;      // tokens of a step
     int max_sequences; // of a step

@@ -19,7 +19,8 @@ KvType kv_type(DType dtype) {
     case DType::f32: return KvType::f32;
     case DType::f16: return KvType::f16;
     case DType::bf16: return KvType::bf16;
-    default: throw UnsupportedError("attend", cat("the cache must be f32, f16 or bf16 but is ", name(dtype)));
+    case DType::q8_0: return KvType::q8;
+    default: throw UnsupportedError("attend", cat("the cache must be f32, f16, bf16 or q8_0 but is ", name(dtype)));
     }
 }
 

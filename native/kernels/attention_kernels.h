@@ -43,9 +43,10 @@ struct AttentionTile {
 
 inline constexpr int max_tile_queries = 64;
 
-constexpr int padded_floats(int n) { return (n + 15) / 16 * 16; }
+// Internal linkage, as files of several instruction sets include this.
+static constexpr int padded_floats(int n) { return (n + 15) / 16 * 16; }
 // Weighted sum of values, then largest score and sum of weights.
-constexpr int partial_floats(const AttentionShape &shape) { return padded_floats(shape.v_head_dim) + 16; }
+static constexpr int partial_floats(const AttentionShape &shape) { return padded_floats(shape.v_head_dim) + 16; }
 
 struct AttentionKernels {
     void (*attend)(const AttentionTile &tile);
@@ -53,9 +54,12 @@ struct AttentionKernels {
     void (*merge)(const AttentionTile &tile);
     void (*to_f16)(const float *from, uint16_t *to, int n); // both: to nearest even
     void (*to_bf16)(const float *from, uint16_t *to, int n);
+    // Codes and their scale, largest magnitude / 127; what is not finite makes the scale not a number.
+    float (*to_q8)(const float *from, int8_t *to, int n);
 };
 
-const AttentionKernels &attention_kernels(Isa isa);
+// Of the instruction set in use.
+const AttentionKernels &attention_kernels(KvType type);
 
 namespace portable {
 extern const AttentionKernels attention_kernels;
@@ -67,6 +71,13 @@ namespace avx2 {
 extern const AttentionKernels attention_kernels;
 }
 namespace avx512 {
+extern const AttentionKernels attention_kernels;
+}
+// For the 8-bit cache only; the conversions to 16 bits are null.
+namespace avx2vnni {
+extern const AttentionKernels attention_kernels;
+}
+namespace avx512vnni {
 extern const AttentionKernels attention_kernels;
 }
 

@@ -7,6 +7,7 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
+#include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
 
 namespace quire {
@@ -14,6 +15,42 @@ namespace {
 
 constexpr int block_tokens = kv_block_tokens;
 constexpr int step_tokens = kv_step_tokens;
+
+// Queries of a tile as scores want them: times the factor, in floats; or, for an 8-bit cache, as codes and scales.
+struct Queries {
+    float *rows; // [n, stride]
+    int stride, dim;
+    float *scales;
+    int32_t *sums; // of codes
+};
+
+// K of a block and head, and the memory to ask for meanwhile: blocks lie anywhere, so the hardware does not foresee it.
+template <class T> struct KeyBlock {
+    const T *keys;
+    const char *next;
+    bool ahead;
+};
+
+// Codes of x, x = code * scale, and the scale.  Where that is too small to divide by, x counts as zero.
+template <class L> float to_codes(const float *x, int8_t *codes, int n) {
+    constexpr int width = L::width;
+    constexpr float smallest = 1e-30F;
+    auto load = [&](int i) { return i + width <= n ? L::load(x + i) : L::load_part(x + i, n - i); };
+    auto largest = L::set(0.0F), strange = L::set(0.0F);
+    for (int i = 0; i < n; i += width) {
+        const auto v = load(i);
+        largest = L::max(largest, L::max(v, L::sub(L::set(0.0F), v)));
+        strange = L::fma(v, L::set(0.0F), strange); // not a number where v is not finite
+    }
+    const float found = L::largest(largest), inverse = found > smallest ? 127.0F / found : 0.0F;
+    for (int i = 0; i < n; i += width) {
+        const auto limited = L::min(L::max(L::mul(load(i), L::set(inverse)), L::set(-127.0F)), L::set(127.0F));
+        float rounded[width];
+        L::store(rounded, L::round(limited));
+        for (int j = 0; j < width && i + j < n; ++j) codes[i + j] = static_cast<int8_t>(rounded[j]);
+    }
+    return (found > smallest ? found / 127.0F : 0.0F) + L::total(strange);
+}
 
 // K of a block and kv head: [head_dim][32 tokens] of T.
 template <class L, class T> class Keys {
@@ -23,13 +60,18 @@ template <class L, class T> class Keys {
   public:
     static constexpr int most_queries = L::registers / 4; // of one call to score
 
-    // Scores of n queries [n, q_stride] with all tokens of a block, to out [n, step_tokens].  Where `ahead`, asks for
-    // the block at `next` meanwhile: blocks lie anywhere, so the hardware does not foresee it.
-    template <int n>
-    static void score(const float *q, int q_stride, int head_dim, const T *keys, float *out, const char *next,
-                      bool ahead) {
+    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
+
+    static void prepare(const Queries &queries, int i, const float *q, float factor) {
+        for (int d = 0; d < queries.dim; ++d) queries.rows[i * queries.stride + d] = q[d] * factor;
+    }
+
+    // Scores of n queries from `first` on with all tokens of a block, to out [n, step_tokens].
+    template <int n> static void score(const Queries &queries, int first, const KeyBlock<T> &block, float *out) {
         constexpr int half = L::registers / 2 / n;
         constexpr int m = half * width < block_tokens ? half : block_tokens / width;
+        const float *q = queries.rows + first * queries.stride;
+        const int q_stride = queries.stride, head_dim = queries.dim;
         for (int t = 0; t < block_tokens; t += m * width) {
             Vec sum[n][m];
 #pragma GCC unroll 8
@@ -37,9 +79,10 @@ template <class L, class T> class Keys {
 #pragma GCC unroll 8
                 for (int j = 0; j < m; ++j) sum[i][j] = L::set(0.0F);
             }
-            const T *at = keys + t;
+            const T *at = block.keys + t;
             for (int d = 0; d < head_dim; ++d, at += block_tokens) {
-                if (ahead && t == 0) __builtin_prefetch(next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
+                if (block.ahead && t == 0)
+                    __builtin_prefetch(block.next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
                 Vec key[m];
 #pragma GCC unroll 8
                 for (int j = 0; j < m; ++j) key[j] = L::load(at + j * width);
@@ -59,13 +102,83 @@ template <class L, class T> class Keys {
     }
 };
 
+// K of an 8-bit cache: [head_dim / 4][32 tokens][4] codes, then scales.  Dot products are sums of integers, exact, so their
+// order is nobody's concern.
+template <class L> class Keys<L, int8_t> {
+    static constexpr int width = L::width;
+
+  public:
+    static constexpr int most_queries = L::registers / 4;
+
+    static int64_t block_elements(int dim) { return static_cast<int64_t>(q8_head_bytes(dim, block_tokens)); }
+
+    static void prepare(const Queries &queries, int i, const float *q, float factor) {
+        auto *codes = reinterpret_cast<int8_t *>(queries.rows + i * queries.stride);
+        for (int d = queries.dim / q8_group * q8_group; d < queries.stride; ++d) codes[d] = 0;
+        queries.scales[i] = to_codes<L>(q, codes, queries.dim) * factor;
+        queries.sums[i] = 0;
+        for (int d = 0; d < queries.dim; ++d) queries.sums[i] += codes[d];
+    }
+
+    template <int n> static void score(const Queries &queries, int first, const KeyBlock<int8_t> &block, float *out) {
+        constexpr int half = L::registers / 2 / n;
+        constexpr int m = half * width < block_tokens ? half : block_tokens / width;
+        const auto *scales = reinterpret_cast<const float *>(block.keys + q8_codes_bytes(queries.dim, block_tokens));
+        const float *q = queries.rows + first * queries.stride;
+        const int n_groups = (queries.dim + q8_group - 1) / q8_group;
+        for (int t = 0; t < block_tokens; t += m * width) {
+            typename L::Ints sum[n][m];
+#pragma GCC unroll 8
+            for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+                for (int j = 0; j < m; ++j) sum[i][j] = L::begin_dot(queries.sums[first + i]);
+            }
+            const int8_t *at = block.keys + t * q8_group;
+            for (int group = 0; group < n_groups; ++group, at += block_tokens * q8_group) {
+                if (block.ahead && t == 0) {
+                    for (int line = 0; line < block_tokens * q8_group; line += 64)
+                        __builtin_prefetch(block.next + group * block_tokens * q8_group + line);
+                }
+                typename L::Codes key[m];
+#pragma GCC unroll 8
+                for (int j = 0; j < m; ++j) key[j] = L::load_keys(at + j * width * q8_group);
+#pragma GCC unroll 8
+                for (int i = 0; i < n; ++i) {
+                    const typename L::Codes x = L::set_query(q + i * queries.stride + group);
+#pragma GCC unroll 8
+                    for (int j = 0; j < m; ++j) sum[i][j] = L::add_dot(sum[i][j], key[j], x);
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; ++i) {
+                const auto scale = L::set(queries.scales[first + i]);
+#pragma GCC unroll 8
+                for (int j = 0; j < m; ++j) {
+                    const auto both = L::mul(scale, L::load(scales + t + j * width));
+                    L::store(out + i * step_tokens + t + j * width, L::mul(L::to_floats(sum[i][j]), both));
+                }
+            }
+        }
+    }
+};
+
 // V of a block and kv head: [32 tokens][v_head_dim] of T.
 template <class L, class T> class Values {
     using Vec = typename L::Vec;
     static constexpr int width = L::width;
 
   public:
+    static constexpr bool has_scales = sizeof(T) == 1; // of an 8-bit cache, after its codes
     static constexpr int most_queries = L::registers / 4;
+
+    static int64_t block_elements(int dim) {
+        if constexpr (has_scales) return static_cast<int64_t>(q8_head_bytes(dim, block_tokens));
+        return static_cast<int64_t>(dim) * block_tokens;
+    }
+    static const float *scales(const T *values, int dim) {
+        return reinterpret_cast<const float *>(values + q8_codes_bytes(dim, block_tokens));
+    }
+
     template <int n> static constexpr int n_vectors = L::registers / 2 / n < 8 ? L::registers / 2 / n : 8;
 
     struct Piece {

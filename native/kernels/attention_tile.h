@@ -75,16 +75,20 @@ template <class L, class T> class TileAttention {
 
   public:
     explicit TileAttention(const AttentionTile &tile)
-        : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), q_stride_(padded_floats(shape_.head_dim)),
-          sum_stride_(padded_floats(shape_.v_head_dim)), queries_(tile.scratch), sums_(queries_ + n_ * q_stride_),
-          merged_(sums_ + n_ * sum_stride_), scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
+        : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), sum_stride_(padded_floats(shape_.v_head_dim)),
+          queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
+          sums_(tile.scratch + n_ * queries_.stride), merged_(sums_ + n_ * sum_stride_),
+          scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
           total_(largest_ + max_tile_queries), rescale_(total_ + max_tile_queries),
-          merged_largest_(rescale_ + max_tile_queries), merged_total_(merged_largest_ + max_tile_queries) {}
+          merged_largest_(rescale_ + max_tile_queries), merged_total_(merged_largest_ + max_tile_queries) {
+        queries_.scales = merged_total_ + max_tile_queries;
+        queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
+    }
 
     void run() {
         const float factor = shape_.soft_cap == 0.0F ? shape_.scale * log2_e : shape_.scale;
         for (int i = 0; i < n_; ++i) {
-            for (int d = 0; d < shape_.head_dim; ++d) queries_[i * q_stride_ + d] = tile_.queries[i].q[d] * factor;
+            K::prepare(queries_, i, tile_.queries[i].q, factor);
             is_started_[i] = false;
         }
         for (int chunk = tile_.first_chunk; chunk < tile_.last_chunk; ++chunk) visit_chunk(chunk);
@@ -164,12 +168,12 @@ template <class L, class T> class TileAttention {
     }
 
     const T *keys_of(int32_t block) const {
-        const int64_t at = (static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head) * block_tokens;
-        return static_cast<const T *>(tile_.k_pool) + at * shape_.head_dim;
+        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head;
+        return static_cast<const T *>(tile_.k_pool) + at * K::block_elements(shape_.head_dim);
     }
     const T *values_of(int32_t block) const {
-        const int64_t at = (static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head) * block_tokens;
-        return static_cast<const T *>(tile_.v_pool) + at * shape_.v_head_dim;
+        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head;
+        return static_cast<const T *>(tile_.v_pool) + at * V::block_elements(shape_.v_head_dim);
     }
 
     // What is read after the step of queries [.., end): the next ones' keys, or the first ones' of the next step.
@@ -207,8 +211,7 @@ template <class L, class T> class TileAttention {
         while (!queries.is_empty() && !touches(queries.end - 1)) --queries.end;
         int i = queries.begin;
         auto group = [&]<int n>() {
-            K::template score<n>(queries_ + i * q_stride_, q_stride_, shape_.head_dim, keys,
-                                 scores_ + i * step_tokens + t, next, i == queries.begin);
+            K::template score<n>(queries_, i, {keys, next, i == queries.begin}, scores_ + i * step_tokens + t);
             i += n;
         };
         while (i + K::most_queries <= queries.end) group.template operator()<K::most_queries>();
@@ -238,12 +241,19 @@ template <class L, class T> class TileAttention {
         Vec sum = L::set(0.0F);
         for (int t = from; t < to; t += width) {
             const Vec weight = exponential2<L>(L::sub(L::load(scores + t), L::set(largest)));
-            L::store(scores + t, weight);
             sum = L::add(sum, weight);
+            L::store(scores + t, scaled(weight, t));
         }
         rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
         largest_[i] = largest;
         total_[i] = total_[i] * rescale_[i] + L::total(sum);
+    }
+
+    // Weights of values of an 8-bit cache take in the scales of their tokens.
+    Vec scaled(Vec weight, int t) const {
+        if constexpr (!V::has_scales) return weight;
+        const float *scales = V::scales(values_[t / block_tokens], shape_.v_head_dim);
+        return L::mul(weight, L::load(scales + t % block_tokens));
     }
 
     void add_values(int first, int end, const char *next) {
@@ -306,10 +316,11 @@ template <class L, class T> class TileAttention {
 
     const AttentionTile &tile_;
     const AttentionShape &shape_;
-    int n_, q_stride_, sum_stride_;
-    // Per query: itself times scale, its weighted sum of values in this chunk and in those before, its scores in the
+    int n_, sum_stride_;
+    Queries queries_;
+    // Per query: its weighted sum of values in this chunk and in those before, its scores in the
     // step at hand, and the numbers of the softmax.
-    float *queries_, *sums_, *merged_, *scores_, *largest_, *total_, *rescale_, *merged_largest_, *merged_total_;
+    float *sums_, *merged_, *scores_, *largest_, *total_, *rescale_, *merged_largest_, *merged_total_;
     Range seen_[max_tile_queries];
     bool is_started_[max_tile_queries];
     const T *values_[kv_step_blocks];
@@ -320,6 +331,7 @@ template <class L> void attend_tile(const AttentionTile &tile) {
     case KvType::f32: TileAttention<L, float>(tile).run(); break;
     case KvType::f16: TileAttention<L, typename L::F16>(tile).run(); break;
     case KvType::bf16: TileAttention<L, typename L::Bf16>(tile).run(); break;
+    case KvType::q8: TileAttention<L, int8_t>(tile).run();
     }
 }
 

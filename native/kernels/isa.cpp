@@ -116,14 +116,17 @@ void set_instruction_set(InstructionSet set) {
     current().store(set, std::memory_order_relaxed);
 }
 
-const AttentionKernels &attention_kernels(Isa isa) {
+const AttentionKernels &attention_kernels(KvType type) {
+    const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
-    if (isa == Isa::avx512) return avx512::attention_kernels;
-    if (isa == Isa::avx2) return avx2::attention_kernels;
+    const bool bytes = type == KvType::q8 && set.dot_products == DotProducts::bytes;
+    if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
+    if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
 #elif defined(__aarch64__)
-    if (isa == Isa::neon) return neon::attention_kernels;
+    if (set.isa == Isa::neon) return neon::attention_kernels;
 #endif
-    (void)isa;
+    (void)set;
+    (void)type;
     return portable::attention_kernels;
 }
 

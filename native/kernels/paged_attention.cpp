@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_plan.h"
 
@@ -21,9 +22,9 @@ float *thread_scratch(size_t n_floats) {
     return memory.data() + ((64 - address % 64) % 64) / sizeof(float);
 }
 
-// Queries and sums, then scores and five numbers for each query: see attention_tile.h.
+// Queries and sums, then scores and seven numbers for each query: see attention_tile.h.
 size_t tile_scratch_floats(const AttentionShape &shape) {
-    const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 5;
+    const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 7;
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats);
 }
 
@@ -32,7 +33,7 @@ class Worker {
   public:
     Worker(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
            const AttentionPlan &plan)
-        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(isa())),
+        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(shape.type)),
           scratch_(thread_scratch(tile_scratch_floats(shape))) {}
 
     void attend(const AttentionPlan::Item &item) {
@@ -82,11 +83,11 @@ class Worker {
 };
 
 void write_values(KvType type, const float *from, void *pool, int64_t at, int n) {
-    const AttentionKernels &kernels = attention_kernels(isa());
+    const AttentionKernels &kernels = attention_kernels(type);
     switch (type) {
     case KvType::f32: std::memcpy(static_cast<float *>(pool) + at, from, static_cast<size_t>(n) * sizeof(float)); break;
-    case KvType::f16: kernels.to_f16(from, static_cast<uint16_t *>(pool) + at, n); break;
     case KvType::bf16: kernels.to_bf16(from, static_cast<uint16_t *>(pool) + at, n); break;
+    default: kernels.to_f16(from, static_cast<uint16_t *>(pool) + at, n);
     }
 }
 
@@ -96,9 +97,10 @@ template <class T> void scatter(const T *from, void *pool, int64_t at, int n) {
     for (int64_t d = 0; d < n; ++d) to[d * kv_block_tokens] = from[d];
 }
 
+constexpr int piece = 128; // dimensions converted at a time
+
 void write_keys(KvType type, const float *from, void *pool, int64_t at, int n) {
     if (type == KvType::f32) return scatter(from, pool, at, n);
-    constexpr int piece = 128;
     uint16_t rounded[piece];
     for (int d = 0; d < n; d += piece) {
         const int some = std::min(piece, n - d);
@@ -107,10 +109,45 @@ void write_keys(KvType type, const float *from, void *pool, int64_t at, int n) {
     }
 }
 
+// One token of one head in an 8-bit cache; `rows` is where the head's K or V of the block begin.
+struct Q8Token {
+    uint8_t *rows;
+    int64_t offset; // of the token in its block
+    int dim;
+
+    void write(const float *from, bool by_dimension) const {
+        static thread_local std::vector<int8_t> codes;
+        codes.assign(q8_codes_bytes(dim, 1), 0);
+        const float scale = attention_kernels(KvType::q8).to_q8(from, codes.data(), dim);
+        std::memcpy(rows + q8_codes_bytes(dim, kv_block_tokens) + static_cast<size_t>(offset) * sizeof scale, &scale,
+                    sizeof scale);
+        if (!by_dimension) {
+            std::memcpy(rows + offset * dim, codes.data(), static_cast<size_t>(dim));
+            return;
+        }
+        for (size_t d = 0; d < codes.size(); d += q8_group)
+            std::memcpy(rows + d * kv_block_tokens + offset * q8_group, codes.data() + d, q8_group);
+    }
+};
+
+void write_q8(const AttentionShape &shape, int64_t slot, const float *k, const float *v, uint8_t *k_pool,
+              uint8_t *v_pool) {
+    const int64_t block = slot / kv_block_tokens, offset = slot % kv_block_tokens;
+    const auto k_bytes = static_cast<int64_t>(q8_head_bytes(shape.head_dim, kv_block_tokens));
+    const auto v_bytes = static_cast<int64_t>(q8_head_bytes(shape.v_head_dim, kv_block_tokens));
+    for (int64_t head = 0; head < shape.n_kv_head; ++head) {
+        const int64_t at = block * shape.n_kv_head + head;
+        Q8Token{k_pool + at * k_bytes, offset, shape.head_dim}.write(k + head * shape.head_dim, true);
+        Q8Token{v_pool + at * v_bytes, offset, shape.v_head_dim}.write(v + head * shape.v_head_dim, false);
+    }
+}
+
 } // namespace
 
 void kv_write_row(const AttentionShape &shape, int64_t slot, const float *k, const float *v, void *k_pool,
                   void *v_pool) {
+    if (shape.type == KvType::q8)
+        return write_q8(shape, slot, k, v, static_cast<uint8_t *>(k_pool), static_cast<uint8_t *>(v_pool));
     const int64_t block = slot / kv_block_tokens;
     const int64_t offset = slot % kv_block_tokens;
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {

@@ -3,7 +3,8 @@
 //
 // A block holds 32 tokens.  Per layer K is [n_blocks, n_kv_head, head_dim, 32], so that one load takes a dimension of all
 // tokens and scores need no sum over lanes; V is [n_blocks, n_kv_head, 32, v_head_dim].  A slot is block * 32 + offset in
-// the block.
+// the block.  In the 8-bit cache K of a block and head is [head_dim / 4, 32, 4] codes, the last dimensions filled up with
+// zeros, and V [32, v_head_dim], each followed by scales (core/q8_layout.h); queries are rounded to 8 bits for scores.
 //
 // The bits of a row's result depend on its own query, position and keys alone: not on the other rows and sequences, on
 // how a prompt is cut into steps, nor on the number of workers.  (They do depend on the instruction set.)
@@ -16,7 +17,7 @@ namespace quire {
 
 inline constexpr int kv_block_tokens = 32;
 
-enum class KvType { f32, f16, bf16 };
+enum class KvType { f32, f16, bf16, q8 };
 
 class AttentionPlan;
 

@@ -6,12 +6,13 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "kv/kv_spec.h"
 
 namespace quire {
 namespace {
 
 size_t block_bytes_of(DType dtype, int n_kv_head, int head_dim) {
-    return row_bytes(dtype, head_dim) * static_cast<size_t>(n_kv_head) * kv_store_block_tokens;
+    return kv_head_bytes(dtype, head_dim, kv_store_block_tokens) * static_cast<size_t>(n_kv_head);
 }
 
 size_t aligned(size_t bytes) {
@@ -59,8 +60,12 @@ KvStore::KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_bloc
     buffer_ = zeroed(total, device);
     size_t offset = 0;
     auto array = [&](int n_kv_head, int head_dim) {
-        Shape shape{int64_t{n_blocks} * n_kv_head * kv_store_block_tokens, head_dim};
-        Tensor tensor = Tensor::in_buffer(dtype, shape, buffer_, offset);
+        const int64_t rows = int64_t{n_blocks} * n_kv_head * kv_store_block_tokens;
+        // Codes and scales in one: a row is as many bytes as a token takes.
+        const bool is_q8 = dtype == DType::q8_0;
+        const int64_t bytes = static_cast<int64_t>(kv_head_bytes(dtype, head_dim, 1));
+        Tensor tensor =
+            Tensor::in_buffer(is_q8 ? DType::i8 : dtype, Shape{rows, is_q8 ? bytes : head_dim}, buffer_, offset);
         offset += aligned(tensor.size_bytes());
         return tensor;
     };

@@ -31,6 +31,6 @@ template <__m128i (*convert)(__m256)> void convert_row(const float *from, uint16
 } // namespace
 
 const AttentionKernels avx2::attention_kernels = {attend_tile<Lanes>, merge_tile<Lanes>, convert_row<to_f16_lanes>,
-                                                  convert_row<to_bf16_lanes>};
+                                                  convert_row<to_bf16_lanes>, to_codes<Lanes>};
 
 } // namespace quire

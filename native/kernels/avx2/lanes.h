@@ -37,6 +37,33 @@ struct Lanes {
         for (int i = 0; i < n; ++i) values[i] = p[i].bits;
         return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(values)), T{});
     }
+    static Vec load(const int8_t *p) {
+        return to_floats(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+    }
+    static Vec load_part(const int8_t *p, int n) {
+        int8_t values[width] = {};
+        for (int i = 0; i < n; ++i) values[i] = p[i];
+        return load(values);
+    }
+
+    // Dot products of four codes a lane with four codes of a query, by pairs of 16 bits.
+    using Ints = __m256i;
+    struct Codes {
+        __m256i even, odd;
+    };
+    static Ints begin_dot(int) { return _mm256_setzero_si256(); }
+    static Codes load_keys(const int8_t *p) { return split(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+    static Codes set_query(const void *four) {
+        int bits;
+        __builtin_memcpy(&bits, four, sizeof bits);
+        return split(_mm256_set1_epi32(bits));
+    }
+    static Ints add_dot(Ints sum, const Codes &key, const Codes &query) {
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(key.even, query.even));
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(key.odd, query.odd));
+    }
+    static Vec to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
+
     static void store(float *p, Vec x) { _mm256_storeu_ps(p, x); }
     static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
@@ -64,6 +91,9 @@ struct Lanes {
         found = _mm_max_ps(found, _mm_movehl_ps(found, found));
         return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
     }
+
+  private:
+    static Codes split(__m256i x) { return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)}; }
 };
 
 } // namespace

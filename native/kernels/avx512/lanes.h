@@ -32,6 +32,31 @@ struct Lanes {
     template <class T> static Vec load_part(const T *p, int n) {
         return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p), T{});
     }
+    static Vec load(const int8_t *p) {
+        return to_floats(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+    }
+    static Vec load_part(const int8_t *p, int n) {
+        return to_floats(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p)));
+    }
+
+    // Dot products of four codes a lane with four codes of a query, by pairs of 16 bits.
+    using Ints = __m512i;
+    struct Codes {
+        __m512i even, odd;
+    };
+    static Ints begin_dot(int) { return _mm512_setzero_si512(); }
+    static Codes load_keys(const int8_t *p) { return split(_mm512_loadu_si512(p)); }
+    static Codes set_query(const void *four) {
+        int bits;
+        __builtin_memcpy(&bits, four, sizeof bits);
+        return split(_mm512_set1_epi32(bits));
+    }
+    static Ints add_dot(Ints sum, const Codes &key, const Codes &query) {
+        sum = _mm512_add_epi32(sum, _mm512_madd_epi16(key.even, query.even));
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(key.odd, query.odd));
+    }
+    static Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+
     static void store(float *p, Vec x) { _mm512_storeu_ps(p, x); }
     static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -61,6 +86,9 @@ struct Lanes {
         found = _mm_max_ps(found, _mm_movehl_ps(found, found));
         return _mm_cvtss_f32(_mm_max_ss(found, _mm_movehdup_ps(found)));
     }
+
+  private:
+    static Codes split(__m512i x) { return {_mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), _mm512_srai_epi16(x, 8)}; }
 };
 
 } // namespace

@@ -27,6 +27,6 @@ template <uint16x4_t (*convert)(float32x4_t)> void convert_row(const float *from
 } // namespace
 
 const AttentionKernels neon::attention_kernels = {attend_tile<Lanes>, merge_tile<Lanes>, convert_row<to_f16_lanes>,
-                                                  convert_row<to_bf16_lanes>};
+                                                  convert_row<to_bf16_lanes>, to_codes<Lanes>};
 
 } // namespace quire

@@ -36,6 +36,25 @@ struct Lanes {
         for (int i = 0; i < n && i < width; ++i) values[i] = p[i].bits;
         return widen(vld1_u16(values), T{});
     }
+    static Vec load(const int8_t *p) {
+        const uint32_t bits = four_bytes(p);
+        return to_floats(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bits)))));
+    }
+    static Vec load_part(const int8_t *p, int n) {
+        int8_t values[width] = {};
+        for (int i = 0; i < n && i < width; ++i) values[i] = p[i];
+        return load(values);
+    }
+
+    // Dot products of four codes a lane with four codes of a query.
+    using Ints = int32x4_t;
+    using Codes = int8x16_t;
+    static Ints begin_dot(int) { return vdupq_n_s32(0); }
+    static Codes load_keys(const int8_t *p) { return vld1q_s8(p); }
+    static Codes set_query(const void *four) { return vreinterpretq_s8_u32(vdupq_n_u32(four_bytes(four))); }
+    static Ints add_dot(Ints sum, Codes key, Codes query) { return vdotq_s32(sum, key, query); }
+    static Vec to_floats(Ints x) { return vcvtq_f32_s32(x); }
+
     static void store(float *p, Vec x) { vst1q_f32(p, x); }
     static Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
     static Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
@@ -63,6 +82,13 @@ struct Lanes {
         float found = lanes[0];
         for (int i = 1; i < width; ++i) found = found > lanes[i] ? found : lanes[i];
         return found;
+    }
+
+  private:
+    static uint32_t four_bytes(const void *p) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, p, sizeof bits);
+        return bits;
     }
 };
 

@@ -37,6 +37,7 @@ void to_bf16(const float *from, uint16_t *to, int n) {
 
 } // namespace
 
-const AttentionKernels portable::attention_kernels = {attend_tile<Lanes>, merge_tile<Lanes>, to_f16, to_bf16};
+const AttentionKernels portable::attention_kernels = {attend_tile<Lanes>, merge_tile<Lanes>, to_f16, to_bf16,
+                                                      to_codes<Lanes>};
 
 } // namespace quire

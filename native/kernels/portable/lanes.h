@@ -31,6 +31,7 @@ struct Lanes {
     }
 
     static float to_f32(float x) { return x; }
+    static float to_f32(int8_t x) { return x; }
     static float to_f32(Bf16 x) { return from_bits(static_cast<uint32_t>(x.bits) << 16); }
     static float to_f32(F16 x) {
         const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000U) << 16;
@@ -53,6 +54,35 @@ struct Lanes {
     template <class T> static Vec load_part(const T *p, int n) {
         return make([p, n](int i) { return i < n ? to_f32(p[i]) : 0.0F; });
     }
+
+    // Dot products of four codes a lane with four codes of a query.
+    struct Ints {
+        int32_t lane[width];
+    };
+    struct Codes {
+        int8_t lane[width][4];
+    };
+    static Ints begin_dot(int) { return {}; }
+    static Codes load_keys(const int8_t *p) {
+        Codes keys;
+        __builtin_memcpy(&keys, p, sizeof keys);
+        return keys;
+    }
+    static Codes set_query(const void *four) {
+        Codes query;
+        for (auto &lane : query.lane) __builtin_memcpy(lane, four, sizeof lane);
+        return query;
+    }
+    static Ints add_dot(Ints sum, const Codes &key, const Codes &query) {
+        for (int i = 0; i < width; ++i) {
+            for (int j = 0; j < 4; ++j) sum.lane[i] += key.lane[i][j] * query.lane[i][j];
+        }
+        return sum;
+    }
+    static Vec to_floats(const Ints &x) {
+        return make([&](int i) { return static_cast<float>(x.lane[i]); });
+    }
+
     static void store(float *p, const Vec &x) {
         for (int i = 0; i < width; ++i) p[i] = x.lane[i];
     }

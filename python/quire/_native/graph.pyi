@@ -206,7 +206,7 @@ class Executor(ExecutorBase):
         *,
         n_blocks: int,
         threads: int = 0,
-        kv_dtype: Literal["f32", "f16", "bf16"] = "f16",
+        kv_dtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16",
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
@@ -265,5 +265,5 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
     Values whose lifetimes, ``last`` included, meet do not overlap.
     """
 
-def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16"]) -> int:
+def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16", "q8_0"]) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""

@@ -67,7 +67,9 @@ def kv_write(
     """Write ``k`` [n_rows, n_kv_head, head_dim] and ``v`` [n_rows, n_kv_head, v_head_dim] to their slots.
 
     Pools are C-contiguous, K [n_blocks, n_kv_head, head_dim, 32] and V [n_blocks, n_kv_head, 32, v_head_dim], of
-    float32, float16, or uint16 with the bits of bf16.
+    float32, float16, or uint16 with the bits of bf16.  Pools of an 8-bit cache are int8, [n_blocks, n_kv_head,
+    32 * (n + 4)] with n the head's dimensions, rounded up to a multiple of 4: K's codes [n / 4, 32, 4] or V's
+    [32, v_head_dim], then at 32 * n the float32 scales of the 32 tokens, largest magnitude / 127.
     Values are rounded to nearest, ties to even.  Raises ShapeError, and ValueError for a read-only pool.
     """
 
@@ -81,14 +83,16 @@ def paged_attention(
     soft_cap: float | None = None,
     window: int | None = None,
     sinks: npt.NDArray[np.float32] | None = None,
+    v_head_dim: int | None = None,
     n_workers: int = 1,
 ) -> npt.NDArray[np.float32]:
     """Causal attention of ``q`` [rows, n_head, head_dim] to the pools: [rows, n_head, v_head_dim].
 
     Rows after ``batch.n_rows`` are padding, and zero in the result.  ``window`` w: a row sees the last w positions, its
     own included.  ``soft_cap`` c: scores become ``c * tanh(score / c)``.  ``sinks`` [n_head]: one more score per head
-    in the softmax, with no value (as in gpt-oss).  A row's bits do not depend on the other rows, on how a prompt is cut
-    into steps, nor on ``n_workers``.  Raises ShapeError.
+    in the softmax, with no value (as in gpt-oss).  ``v_head_dim`` must be given for an 8-bit cache; there queries are
+    rounded to 8 bits too, with a scale per head, for their scores.  A row's bits do not depend on the other rows, on
+    how a prompt is cut into steps, on shared blocks, nor on ``n_workers``.  Raises ShapeError.
     """
 
 class PackedMatrix:

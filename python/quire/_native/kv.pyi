@@ -40,8 +40,9 @@ class KvLayer:
 class KvSpec:
     """Sizes of a model's cache.
 
-    Per layer the pool has one K array ``[n_blocks, n_kv_head, block_tokens, head_dim]`` and one V array
-    ``[n_blocks, n_kv_head, block_tokens, v_head_dim]``.  Raises ShapeError for sizes that are not positive.
+    Per layer the pool has one array of K and one of V, ``[n_blocks, n_kv_head]`` of the tokens of a block, and of
+    scales for ``q8_0``, which is 8 bits with a scale per token and head here.  Raises ShapeError for sizes that are
+    not positive.
     """
 
     def __init__(self, dtype: DType | str, layers: Sequence[KvLayer], block_tokens: int = 32) -> None: ...

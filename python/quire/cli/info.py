@@ -54,7 +54,7 @@ class Memory:
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(["f32", "f16", "bf16"]),
+    type=click.Choice(["f32", "f16", "bf16", "q8_0"]),
     default="f16",
     show_default=True,
     help="Type of the KV cache.",

@@ -118,8 +118,8 @@ _OPTIONS = (
         help="Keep the weights there as the kernels read them; the next start maps them [no].",
     ),
     click.option(
-        "--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True,
-        help="Type of the KV cache.",
+        "--kv-dtype", type=click.Choice(["f32", "f16", "bf16", "q8_0"]), default="f16", show_default=True,
+        help="Type of the KV cache; q8_0 is half the size of f16, for Quire's own kernels.",
     ),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from ..errors import RequestError
 
 __all__ = ["EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy"]
 
-KvDType = Literal["f32", "f16", "bf16"]
+KvDType = Literal["f32", "f16", "bf16", "q8_0"]
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
@@ -37,13 +37,14 @@ class EngineConfig:
     ``device``: a name of ``quire.devices()``, or ``"gpu"`` for the first.  ``n_ctx``: tokens of prompt and answer of
     one sequence; ``None`` is what the model was trained on, but at most 4096.  ``threads``: 0 is one per
     core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i; ``None``: any.
-    ``kv_dtype``: of the cache.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences;
-    ``None`` is enough for two full contexts, as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"``
-    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's
-    kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
-    ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.
-    ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start; ``None``:
-    nowhere.  ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step.
+    ``kv_dtype``: of the cache; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own kernels.
+    ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences; ``None`` is enough for two full contexts,
+    as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"`` (Quire's own where there are some),
+    ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels in the whole process, from
+    this model on; ``None`` leaves it, at first the best of this machine.  ``load``: ``"mmap"`` maps the file,
+    ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the weights are
+    kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs first.
+    ``max_step_tokens`` and ``max_sequences``: budgets of one step.
     """
 
     device: str = "cpu"

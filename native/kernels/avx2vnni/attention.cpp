@@ -1,0 +1,31 @@
+// Attention to an 8-bit cache with dot products of bytes.
+#include "kernels/attention_tile.h"
+#include "kernels/avx2/lanes.h"
+
+namespace quire {
+namespace {
+
+// The instruction multiplies bytes without a sign by such with one: keys are taken plus 128, and sums begin with what that
+// adds too much.
+struct ByteLanes : Lanes {
+    using Codes = __m256i;
+    static Ints begin_dot(int query_sum) { return _mm256_set1_epi32(-128 * query_sum); }
+    static Codes load_keys(const int8_t *p) {
+        const __m256i keys = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+        return _mm256_xor_si256(keys, _mm256_set1_epi8(static_cast<char>(-128)));
+    }
+    static Codes set_query(const void *four) {
+        int bits;
+        __builtin_memcpy(&bits, four, sizeof bits);
+        return _mm256_set1_epi32(bits);
+    }
+    static Ints add_dot(Ints sum, Codes key, Codes query) { return _mm256_dpbusd_avx_epi32(sum, key, query); }
+};
+
+void attend_q8(const AttentionTile &tile) { TileAttention<ByteLanes, int8_t>(tile).run(); }
+
+} // namespace
+
+const AttentionKernels avx2vnni::attention_kernels = {attend_q8, merge_tile<Lanes>, nullptr, nullptr, to_codes<Lanes>};
+
+} // namespace quire
