@@ -5,6 +5,8 @@ Oracles: the status and the field at fault, written down for each request; the t
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from typing import Any
@@ -258,3 +260,18 @@ def test_settings_that_do_not_hold() -> None:
             Settings(**values)  # type: ignore[arg-type]
     assert Settings(host="0.0.0.0", insecure=True).host == "0.0.0.0"
     assert KEY not in repr(Settings(api_keys=(KEY,)))
+
+
+def test_the_page_runs_its_own_script_and_nothing_else() -> None:
+    response = call("GET", "/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    for tag in ("script", "style"):
+        (source,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.findall(r"(?:src|href)\s*=|https?://|innerHTML", response.text)
+    closed = call("GET", "/", options={"api_keys": (KEY,)})
+    assert (closed.status_code, closed.headers["www-authenticate"]) == (401, 'Basic realm="quire"')
+    assert call("GET", "/", options={"api_keys": (KEY,)}, auth=("any", KEY)).status_code == 200

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .model_options import ModelOptions, model_options
+from .serve_config import config_option
 from .text import note
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ __all__ = ["command"]
 
 @click.command("serve", short_help="Serve a model over HTTP.")
 @click.argument("model_path", metavar="[MODEL]", required=False)
+@config_option
 @model_options()
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
@@ -59,23 +62,34 @@ __all__ = ["command"]
 )
 @click.option("--max-sequences", type=click.IntRange(1, 4096), default=32, show_default=True, help="In a batch.")
 @click.option("--cache-blocks", type=click.IntRange(2), metavar="N", help="Of 32 tokens [two contexts' worth].")
+@click.option(
+    "--batch-size",
+    "max_step_tokens",
+    type=click.IntRange(1, 65536),
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="Tokens in one step of the model.",
+)
 def command(**options: Any) -> None:
     """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.
 
     Without MODEL it is the small one in the package.  The address is this machine's own; a public one needs API keys.
-    SIGTERM lets answers end, then exits.
+    SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
+    (docs/server.md); the command line wins, then the environment.
     """
     from ..server.listener import serve
     from ..server.service import open_service
 
     model: ModelOptions = options.pop("model")
     path = options.pop("model_path")
-    if path is not None and model.path is not None:
+    source = click.get_current_context().get_parameter_source("path")
+    if path is not None and source is ParameterSource.COMMANDLINE:
         raise click.UsageError("MODEL is given twice: as an argument and by -m")
     path = path or model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
-    engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks")}
+    engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks", "max_step_tokens")}
     serve(open_service(_settings(options), path, _engine_config(model, engine)), note)
 
 
@@ -105,5 +119,6 @@ def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any
         "policy": engine["policy"],
         "max_sequences": engine["max_sequences"],
         "n_blocks": engine["cache_blocks"],
+        "max_step_tokens": engine["max_step_tokens"],
     }
     return {name: value for name, value in config.items() if value is not None}

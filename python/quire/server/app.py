@@ -23,6 +23,7 @@ from .routes import (
     openai_completions,
     openapi,
     own,
+    page,
     responses,
     tokens,
 )
@@ -58,6 +59,7 @@ ROUTES = (
     Route("GET", "/v1/status", own.status, "What the server does right now"),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes for people"),
+    Route("GET", "/", page.page, "A chat in the browser"),
     Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", responses.ResponsesBody),

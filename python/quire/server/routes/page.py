@@ -1,0 +1,42 @@
+"""The page at ``/``: a chat without a build step or anything from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from importlib.resources import files
+
+from ..calls import Call, Reply
+
+__all__ = ["page"]
+
+
+@functools.cache
+def _reply() -> Reply:
+    """The page, and a policy that lets its own script and style run and nothing else."""
+    content = files("quire.server").joinpath("page").joinpath("index.html").read_bytes()
+    policy = [
+        "default-src 'none'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    ]
+    for name, tag in (("script", b"script"), ("style", b"style")):
+        found = re.search(b"<%s>(.*?)</%s>" % (tag, tag), content, re.DOTALL)
+        assert found is not None
+        digest = base64.b64encode(hashlib.sha256(found[1]).digest()).decode()
+        policy.append(f"{name}-src 'sha256-{digest}'")
+    headers = (
+        (b"content-security-policy", "; ".join(policy).encode()),
+        (b"referrer-policy", b"no-referrer"),
+        (b"x-content-type-options", b"nosniff"),
+    )
+    return Reply(content, media_type=b"text/html; charset=utf-8", headers=headers)
+
+
+async def page(_: Call[None]) -> Reply:
+    """The page."""
+    return _reply()

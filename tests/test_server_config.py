@@ -1,0 +1,100 @@
+"""Options of the server from the environment and from a file.
+
+Oracle: the settings that the same options on the command line give.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from quire.cli import serve
+from quire.cli.serve_config import from_environment, from_file
+from quire.server.service import Service
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's own environment."""
+    for name in ("HOST", "PORT", "MODEL_PATH", "BATCH_SIZE", "QUIRE_HOST", "QUIRE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str | None, dict[str, Any]]:
+    """What the command would open: settings, path and the engine's configuration."""
+    seen: list[Any] = []
+
+    def open_service(*given: Any) -> Service:
+        seen.append(given)
+        raise click.Abort
+
+    monkeypatch.setattr("quire.server.service.open_service", open_service)
+    with pytest.raises(click.Abort):
+        serve.command.main(list(arguments), standalone_mode=False)
+    return seen[0]  # type: ignore[no-any-return]
+
+
+def test_the_command_line_wins_then_the_environment_then_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "quire.toml"
+    config.write_text(
+        'port = 1001\nctx-size = 512\nmodel = "m.gguf"\nalias = ["x", "y"]\nmax_queue = 7\nlenient = true\n'
+    )
+    monkeypatch.setenv("PORT", "1002")
+    monkeypatch.setenv("CPU_THREADS", "3")
+    monkeypatch.setenv("BATCH_SIZE", "64")
+    settings, path, engine = opened(monkeypatch, "--config", str(config), "--threads", "1")
+    assert (settings.port, settings.max_queue, settings.aliases, settings.lenient) == (1002, 7, ("x", "y"), True)
+    assert path == "m.gguf"
+    assert (engine["n_ctx"], engine["threads"], engine["max_step_tokens"]) == (512, 1, 64)
+    monkeypatch.setenv("QUIRE_PORT", "1003")
+    monkeypatch.setenv("MODEL_PATH", "other.gguf")
+    settings, path, _ = opened(monkeypatch, "--config", str(config), "given.gguf")
+    assert (settings.port, path) == (1003, "given.gguf")
+    assert opened(monkeypatch)[1] == "other.gguf"
+
+
+def test_variables_of_what_there_is_not_are_refused_by_name() -> None:
+    for name, value in (
+        ("ENABLE_SPECULATIVE", "true"),
+        ("QUIRE_DRAFT_MODEL_PATH", "draft.gguf"),
+        ("SPECULATION_DEPTH", "4"),
+        ("ENABLE_CONTINUOUS_BATCHING", "false"),
+        ("BATCH_TIMEOUT_MS", "5"),
+    ):
+        with pytest.raises(click.UsageError, match=name):
+            from_environment({name: value})
+    off = {"ENABLE_SPECULATIVE": "False", "ENABLE_CONTINUOUS_BATCHING": "1", "BATCH_TIMEOUT_MS": "0", "HOST": ""}
+    assert from_environment(off) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("prot = 1", "prot"),
+        ("port = [1]", "one value"),
+        ("alias = 'x'", "a list"),
+        ("port =", "TOML"),
+        ("config = 'x'", "config"),
+    ],
+)
+def test_files_that_do_not_hold(tmp_path: Path, text: str, word: str) -> None:
+    config = tmp_path / "quire.toml"
+    config.write_text(text)
+    with pytest.raises(click.UsageError, match=word):
+        from_file(config, serve.command)
+
+
+def test_values_of_a_file_are_checked_like_options(tmp_path: Path) -> None:
+    config = tmp_path / "quire.toml"
+    config.write_text("port = 99999")
+    with pytest.raises(click.BadParameter, match="99999"):
+        serve.command.main(["--config", str(config)], standalone_mode=False)
+
+
+def test_a_model_is_given_once() -> None:
+    with pytest.raises(click.UsageError, match="twice"):
+        serve.command.main(["a.gguf", "-m", "b.gguf"], standalone_mode=False)
