@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Matrix products by themselves: every weight type, one row to many, as shares of what this machine can do.
 
-    products.py [--types q4_k,bf16] [--rows 1,4,8,32,512] [--shape 4096x4096] [--threads 2] [--rounds 5] [--torch]
+    products.py [--types q4_k,bf16] [--rows 1,4,8,32,512] [--shape 4096x4096] [--threads 2] [--rounds 5] [--isa NAME]
+        [--torch]
 
 Few rows (up to 16) are multiplied with a matrix of as many output rows as no cache holds; their share is of the read
 bandwidth, and is what reading the file's own bytes at that bandwidth would take.  More rows are multiplied with
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from limits import Kind, Machine, other_load, warning_of_load
 from quire import DType, Tensor, quantize
-from quire._native.kernels import PackedMatrix, isa
+from quire._native.kernels import PackedMatrix, isa, set_isa
 
 TYPES = [
     "f32",
@@ -158,10 +159,13 @@ def main() -> None:
     parser.add_argument("--shape", default="4096x4096", help="output rows x columns")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--isa", help="the instruction set to use [the best]")
     parser.add_argument("--torch", action="store_true")
     options = parser.parse_args()
     rows = [int(n) for n in options.rows.split(",")]
     n_out, n_in = (int(n) for n in options.shape.split("x"))
+    if options.isa:
+        set_isa(options.isa)
     machine = Machine(options.threads)
     loads = [other_load()]
     print(f"{isa()}, {options.threads} threads, medians of {options.rounds}")

@@ -8,6 +8,9 @@
 #include <sys/auxv.h>
 #endif
 
+#if defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -27,6 +30,7 @@ constexpr struct {
 } names[] = {
     {"portable", {Isa::portable}},
     {"neon", {Isa::neon}},
+    {"neoni8mm", {Isa::neon, DotProducts::matrices}},
     {"avx2", {Isa::avx2}},
     {"avx2vnni", {Isa::avx2, DotProducts::bytes}},
     {"avx512", {Isa::avx512}},
@@ -65,9 +69,16 @@ std::vector<InstructionSet> find_supported() {
     found.push_back({Isa::avx512, DotProducts::bf16});
     if (may_use_tiles()) found.push_back({Isa::avx512, DotProducts::tiles});
 #elif defined(__aarch64__) && defined(__linux__)
-    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back({Isa::neon});
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return found;
+    found.push_back({Isa::neon});
+    constexpr unsigned long i8mm = 1UL << 13; // HWCAP2_I8MM, which older headers lack
+    if ((getauxval(AT_HWCAP2) & i8mm) != 0) found.push_back({Isa::neon, DotProducts::matrices});
 #elif defined(__aarch64__) && defined(__APPLE__)
     found.push_back({Isa::neon}); // every such processor has the dot product
+    int i8mm = 0;
+    size_t size = sizeof i8mm;
+    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, nullptr, 0) == 0 && i8mm != 0)
+        found.push_back({Isa::neon, DotProducts::matrices});
 #endif
     return found;
 }
@@ -149,6 +160,7 @@ const MatmulKernels &matmul_kernels() {
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;
 #elif defined(__aarch64__)
+    if (set.dot_products == DotProducts::matrices) return neoni8mm::matmul_kernels;
     if (set.isa == Isa::neon) return neon::matmul_kernels;
 #endif
     (void)set;

@@ -11,8 +11,9 @@ namespace quire {
 enum class Isa { portable, neon, avx2, avx512 };
 
 // What some machines of a family have beyond its least, each with all before it: dot products of bytes (AVX-VNNI, AVX-512
-// VNNI), of BF16 (AVX512_BF16), tiles of bytes (AMX).  Software can stand in for tiles where a machine has none.
-enum class DotProducts { none, bytes, bf16, tiles, emulated_tiles };
+// VNNI), of BF16 (AVX512_BF16), tiles of bytes (AMX); small matrices of bytes (NEON's i8mm).  Software can stand in for
+// tiles where a machine has none.
+enum class DotProducts { none, bytes, bf16, tiles, emulated_tiles, matrices };
 
 struct InstructionSet {
     Isa isa;
@@ -20,7 +21,8 @@ struct InstructionSet {
     bool operator==(const InstructionSet &) const = default;
 };
 
-// "portable", "neon", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512amx", "avx512amx-emulated".
+// "portable", "neon", "neoni8mm", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512amx",
+// "avx512amx-emulated".
 std::string name(InstructionSet set);
 std::optional<InstructionSet> instruction_set_from_name(const std::string &name);
 // Those that this machine runs and this build contains; the best one last.

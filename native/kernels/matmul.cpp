@@ -16,7 +16,7 @@ static_assert(unit_columns == strip_tiles * tile_rows);
 // Rows of one item, so that they stay in the second-level cache beside a strip of weights; half as many floats.
 constexpr int part_rows = 192;
 // Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
-constexpr int max_few_rows = 8;
+constexpr int max_few_rows = 24;
 // Yet a late worker should not delay the others for long.
 constexpr int64_t longest_run = 16;
 
@@ -37,9 +37,11 @@ struct Scratch {
     }
 };
 
-// Codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns, of a strip of tiles.
-size_t scratch_bytes(int64_t n_in) {
-    const int64_t columns = (n_in + 255) / 256 * 256;
+// Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of floats:
+// sums.
+size_t scratch_bytes(const PackedWeights &weights) {
+    if (weights.is_float()) return part_rows * float_tile_rows * sizeof(float);
+    const int64_t columns = (weights.n_in + 255) / 256 * 256;
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
 }
 
@@ -101,7 +103,7 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     } else {
         part.x = &x;
     }
-    part.scratch = scratch.get(scratch_bytes(weights.n_in));
+    part.scratch = scratch.get(scratch_bytes(weights));
     for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
          part.first_tile += strip) {
         part.n_tiles = std::min(strip, end - part.first_tile);

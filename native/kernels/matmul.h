@@ -26,8 +26,8 @@ struct QuantizedRows {
 
     static int64_t padded(int64_t n_in) { return (n_in + 63) / 64 * 64; }
     static int64_t n_groups(int64_t n_in) { return padded(n_in) / group_columns; }
-    // Codes; per group: scale, sum times scale (floats), negated sum, and of both halves of 16 (int32).
-    static int64_t row_bytes(int64_t n_in) { return padded(n_in) + (n_groups(n_in) * 20 + 63) / 64 * 64; }
+    // Codes; per group: scale, sum times scale (floats), negated sum, and of both halves of 16 (int32), these times scale.
+    static int64_t row_bytes(int64_t n_in) { return padded(n_in) + (n_groups(n_in) * 28 + 63) / 64 * 64; }
     static int64_t size_bytes(int64_t n_rows, int64_t n_in) { return n_rows * row_bytes(n_in); }
 
     int8_t *codes(int64_t row) const { return reinterpret_cast<int8_t *>(data + row * row_bytes(n_in)); }
@@ -35,6 +35,7 @@ struct QuantizedRows {
     float *scaled_sums(int64_t row) const { return scales(row) + n_groups(n_in); }
     int32_t *negated_sums(int64_t row) const { return reinterpret_cast<int32_t *>(scales(row) + 2 * n_groups(n_in)); }
     int32_t *negated_half_sums(int64_t row) const { return negated_sums(row) + n_groups(n_in); }
+    float *scaled_half_sums(int64_t row) const { return scales(row) + 5 * n_groups(n_in); }
 };
 
 // One row [n_in] to the bytes of one of QuantizedRows.

@@ -16,7 +16,7 @@ struct MatmulPart {
     int first_row, n_rows;
     float *out;         // [rows, out_stride] of row 0, column 0
     int64_t out_stride; // in floats
-    uint8_t *scratch;   // scratch_bytes(n_in) of matmul.cpp, 64-byte aligned
+    uint8_t *scratch;   // scratch_bytes of matmul.cpp, 64-byte aligned
 };
 
 inline constexpr int strip_tiles = 4;
@@ -43,6 +43,9 @@ namespace neon {
 extern const MatmulKernels matmul_kernels;
 extern const FloatMatmulKernels float_matmul_kernels;
 } // namespace neon
+namespace neoni8mm {
+extern const MatmulKernels matmul_kernels;
+}
 namespace avx2 {
 extern const MatmulKernels matmul_kernels;
 extern const FloatMatmulKernels float_matmul_kernels;

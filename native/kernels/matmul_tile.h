@@ -4,7 +4,8 @@
 // What L, an instruction set's CodeLanes, has beside its Lanes: Bytes and Ints (a register of them), the operations
 // below, and Products, a sum of products of codes that is exact.  direct_rows: so many rows at once with tiles as they
 // lie in memory (0: always unpack); unpacked_rows and unpacked_tiles: with unpacked ones.  Where L::signed_codes, codes of 8 bits are multiplied
-// as signed numbers, with 128 taken off; all others are unsigned.
+// as signed numbers, with 128 taken off; all others are unsigned.  Where there are L::MatrixProducts, even numbers of rows
+// are multiplied by them.
 //
 // Included once by each instruction set's file, after its CodeLanes; nothing here has external linkage.  The order of
 // all floating-point operations is the same everywhere, and so are the bits of the result.
@@ -24,8 +25,25 @@ constexpr int ahead_bytes = 4096;
 constexpr int max_direct_rows = 24;
 
 [[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
-    for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + ahead_bytes + i);
+    for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + i);
 }
+
+// Weights that later work reads, asked for evenly while this work goes on: `step` bytes with every chunk.
+struct Ahead {
+    const uint8_t *at, *end;
+    int64_t step;
+
+    // All of [at, at + size_bytes) in n_chunks.
+    static Ahead in_chunks(const uint8_t *at, int64_t size_bytes, int64_t n_chunks) {
+        const int64_t lines = (size_bytes + register_bytes - 1) / register_bytes;
+        return {at, at + size_bytes, (lines + n_chunks - 1) / n_chunks * register_bytes};
+    }
+    [[gnu::always_inline]] inline void next() {
+        if (at >= end) return;
+        prefetch(at, step);
+        at += step;
+    }
+};
 
 constexpr bool is_signed_code(bool signed_codes, int max_code) { return signed_codes && max_code == 255; }
 
@@ -136,7 +154,7 @@ template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format
     using To = UnpackedOf<L, format>;
     constexpr int parts = tile_rows / L::width;
     constexpr int offset = To::zero_point - Packed<L, format>::zero_point;
-    prefetch(from.chunk, from.chunk_bytes);
+    prefetch(from.chunk + ahead_bytes, from.chunk_bytes);
     for (int g = 0; g < from.chunk_groups; ++g) {
         uint8_t *chunk = to + g / To::chunk_groups * To::chunk_bytes;
         uint8_t *codes = chunk + g % To::chunk_groups * group_steps * register_bytes;
@@ -165,18 +183,23 @@ template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format
 template <int n_rows> struct RowBlock {
     const int8_t *codes[n_rows];
     const float *scales[n_rows];
-    const float *scaled_sums[n_rows]; // of 32 columns
-    const int32_t *negated_sums[n_rows]; // of 16 columns each where scales are, else of 32
+    // Of 16 columns each where scales are, else of 32.
+    const float *scaled_sums[n_rows];
+    const int32_t *negated_sums[n_rows];
 
     RowBlock(const QuantizedRows &x, int64_t first, bool halves) {
         for (int r = 0; r < n_rows; ++r) {
             codes[r] = x.codes(first + r);
             scales[r] = x.scales(first + r);
-            scaled_sums[r] = x.scaled_sums(first + r);
+            scaled_sums[r] = halves ? x.scaled_half_sums(first + r) : x.scaled_sums(first + r);
             negated_sums[r] = halves ? x.negated_half_sums(first + r) : x.negated_sums(first + r);
         }
     }
 };
+
+// Whether the instruction set multiplies matrices of codes.
+template <class L>
+concept multiplies_matrices = requires { typename L::MatrixProducts; };
 
 // Some tiles times some rows.  Registers of a row of the result: tile by tile, part by part.
 template <class L, class Weights, int n_rows, int n_tiles> struct Block {
@@ -190,16 +213,14 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
     RowBlock<n_rows> x;
     using Sums = Vec[n_rows][n_registers];
 
-    // The columns of one scale: `sum` += scale * x scale * (codes . x codes).
-    [[gnu::always_inline]] inline void add(int64_t group, int g, int half, Sums &sums) const {
+    // The columns of one scale: codes . x codes, exactly.
+    [[gnu::always_inline]] inline void multiply_codes(int64_t group, int g, int half,
+                                                      typename L::Ints (&totals)[n_rows][n_registers]) const {
         constexpr int n_steps = Weights::scale_columns / step_columns;
         typename L::template Products<Weights::max_code> products[n_rows][n_registers];
 #pragma GCC unroll 16
         for (int r = 0; r < n_rows; ++r) {
-            typename L::Ints begin = L::set_ints(0);
-            if constexpr (Weights::zero_point != 0)
-                begin = L::shifted_left(L::set_ints(x.negated_sums[r][group * scale_parts + half]),
-                                        __builtin_ctz(Weights::zero_point));
+            const typename L::Ints begin = first_total(group, half, r);
 #pragma GCC unroll 16
             for (int u = 0; u < n_registers; ++u) products[r][u].start(begin);
         }
@@ -216,15 +237,66 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
                 for (int u = 0; u < n_registers; ++u) products[r][u].add(codes[u], four, s);
             }
         }
+#pragma GCC unroll 16
+        for (int r = 0; r < n_rows; ++r) {
+#pragma GCC unroll 16
+            for (int u = 0; u < n_registers; ++u) totals[r][u] = products[r][u].total(n_steps);
+        }
+    }
+
+    // The same by products of matrices: two steps of output rows with those of two rows of activations.
+    [[gnu::always_inline]] inline void multiply_matrices(int64_t group, int g, int half,
+                                                         typename L::Ints (&totals)[n_rows][n_registers]) const {
+        constexpr int n_steps = Weights::scale_columns / step_columns;
+        typename L::MatrixProducts products[n_rows / 2][n_registers];
+#pragma GCC unroll 16
+        for (int s = 0; s < n_steps; s += 2) {
+            const int step = half * n_steps + s;
+            Bytes codes[n_registers][2];
+#pragma GCC unroll 16
+            for (int u = 0; u < n_registers; ++u) {
+                codes[u][0] = weights[u / parts].codes(g, step, u % parts);
+                codes[u][1] = weights[u / parts].codes(g, step + 1, u % parts);
+            }
+#pragma GCC unroll 16
+            for (int r = 0; r < n_rows; r += 2) {
+                const int64_t at = group * group_columns + step * step_columns;
+                const Bytes two_rows = L::two_rows(x.codes[r] + at, x.codes[r + 1] + at);
+#pragma GCC unroll 16
+                for (int u = 0; u < n_registers; ++u) products[r / 2][u].add(codes[u], two_rows);
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < n_rows; ++r) {
+            const typename L::Ints begin = first_total(group, half, r);
+#pragma GCC unroll 16
+            for (int u = 0; u < n_registers; ++u) totals[r][u] = L::add_ints(products[r / 2][u].total(r % 2), begin);
+        }
+    }
+
+    // What the weights' zero point adds to the products with a row.
+    [[gnu::always_inline]] inline typename L::Ints first_total(int64_t group, int half, int r) const {
+        if constexpr (Weights::zero_point == 0) {
+            return L::set_ints(0);
+        } else {
+            return L::shifted_left(L::set_ints(x.negated_sums[r][group * scale_parts + half]),
+                                   __builtin_ctz(Weights::zero_point));
+        }
+    }
+
+    // The columns of one scale: `sum` += scale * x scale * (codes . x codes).
+    [[gnu::always_inline]] inline void add(int64_t group, int g, int half, Sums &sums) const {
+        typename L::Ints totals[n_rows][n_registers];
+        if constexpr (multiplies_matrices<L> && n_rows % 2 == 0) {
+            multiply_matrices(group, g, half, totals);
+        } else {
+            multiply_codes(group, g, half, totals);
+        }
         float factors[n_rows], sums_of_x[n_rows];
 #pragma GCC unroll 16
         for (int r = 0; r < n_rows; ++r) {
             factors[r] = x.scales[r][group];
-            if constexpr (Weights::has_minima) {
-                // A sum times its scale, as in scaled_sums.
-                sums_of_x[r] = scale_parts == 1 ? x.scaled_sums[r][group]
-                                                : factors[r] * static_cast<float>(-x.negated_sums[r][group * 2 + half]);
-            }
+            if constexpr (Weights::has_minima) sums_of_x[r] = x.scaled_sums[r][group * scale_parts + half];
         }
 #pragma GCC unroll 16
         for (int u = 0; u < n_registers; ++u) {
@@ -233,7 +305,7 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
 #pragma GCC unroll 16
             for (int r = 0; r < n_rows; ++r) {
                 const Vec factor = L::mul(scale, L::set(factors[r]));
-                sums[r][u] = L::fused(L::to_floats(products[r][u].total(n_steps)), factor, sums[r][u]);
+                sums[r][u] = L::fused(L::to_floats(totals[r][u]), factor, sums[r][u]);
             }
             if constexpr (Weights::has_minima) {
                 const Vec minimum = weights[u / parts].minimum(i, u % parts);
@@ -243,16 +315,14 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
         }
     }
 
-    [[gnu::always_inline]] inline void run(int64_t n_chunks, bool from_memory, Sums &sums) {
+    [[gnu::always_inline]] inline void run(int64_t n_chunks, Ahead &ahead, Sums &sums) {
 #pragma GCC unroll 16
         for (int r = 0; r < n_rows; ++r) {
 #pragma GCC unroll 16
             for (int u = 0; u < n_registers; ++u) sums[r][u] = L::set(0.0F);
         }
         for (int64_t c = 0; c < n_chunks; ++c) {
-            if (from_memory) {
-                for (int t = 0; t < n_tiles; ++t) prefetch(weights[t].chunk, Weights::chunk_bytes);
-            }
+            ahead.next();
 #pragma GCC unroll 2
             for (int g = 0; g < Weights::chunk_groups; ++g) {
                 const int64_t group = c * Weights::chunk_groups + g;
@@ -278,41 +348,49 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
     }
 };
 
+// Some tiles, one after the other, for some rows.
+struct TileRun {
+    const uint8_t *first;
+    int64_t n_tiles, n_chunks, first_tile;
+};
+
 template <class L, class Weights, int n_rows, int n_tiles>
-void multiply_block(const MatmulPart &part, const uint8_t *first, int64_t n_chunks, int64_t tile, int64_t row) {
+void multiply_block(const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
     Block<L, Weights, n_rows, n_tiles> block{{}, {*part.x, row, Weights::scale_columns == 16}};
     typename Block<L, Weights, n_rows, n_tiles>::Sums sums; // not a member: it shall live in registers
-    for (int t = 0; t < n_tiles; ++t) block.weights[t].chunk = first + t * n_chunks * Weights::chunk_bytes;
-    // Later blocks of rows find the tile in a cache.
-    block.run(n_chunks, Weights::in_memory && row == part.first_row, sums);
-    block.store(part, tile, row, sums);
+    for (int i = 0; i < n_tiles; ++i)
+        block.weights[i].chunk = tiles.first + (t + i) * tiles.n_chunks * Weights::chunk_bytes;
+    Ahead own = ahead; // in registers, too
+    block.run(tiles.n_chunks, own, sums);
+    ahead = own;
+    block.store(part, tiles.first_tile + t, row, sums);
 }
 
-// Rows [row, end) in blocks of up to max_rows.
 template <class L, class Weights, int max_rows, int n_tiles>
-void multiply_rows(const MatmulPart &part, const uint8_t *first, int64_t n_chunks, int64_t tile) {
-    int64_t row = part.first_row;
-    const int64_t end = row + part.n_rows;
-    for (; row + max_rows <= end; row += max_rows)
-        multiply_block<L, Weights, max_rows, n_tiles>(part, first, n_chunks, tile, row);
-    const auto rest = [&]<int n>(auto &self) {
-        if constexpr (n > 0) {
-            if (end - row == n) return multiply_block<L, Weights, n, n_tiles>(part, first, n_chunks, tile, row);
-            self.template operator()<n - 1>(self);
-        }
-    };
-    rest.template operator()<max_rows - 1>(rest);
+void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
+    if (n_rows == max_rows) return multiply_block<L, Weights, max_rows, n_tiles>(part, tiles, t, row, ahead);
+    if constexpr (max_rows > 1) multiply_rows<L, Weights, max_rows - 1, n_tiles>(n_rows, part, tiles, t, row, ahead);
+}
+
+// All rows in blocks of up to max_rows, about equally large.
+template <class L, class Weights, int max_rows, int n_tiles>
+void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, Ahead &ahead) {
+    int row = part.first_row;
+    const int end = row + part.n_rows;
+    for (int left = (part.n_rows + max_rows - 1) / max_rows; left > 0; --left) {
+        const int n = (end - row + left - 1) / left;
+        multiply_rows<L, Weights, max_rows, n_tiles>(n, part, tiles, t, row, ahead);
+        row += n;
+    }
 }
 
 template <class L, class Weights, int max_rows, int max_tiles>
-void multiply_tiles(const MatmulPart &part, const uint8_t *first, int64_t n_chunks) {
-    const int64_t tile_bytes = n_chunks * Weights::chunk_bytes;
+void multiply_tiles(const MatmulPart &part, const TileRun &tiles, Ahead ahead) {
     int64_t t = 0;
-    for (; t + max_tiles <= part.n_tiles; t += max_tiles)
-        multiply_rows<L, Weights, max_rows, max_tiles>(part, first + t * tile_bytes, n_chunks, part.first_tile + t);
+    for (; t + max_tiles <= tiles.n_tiles; t += max_tiles)
+        multiply_all_rows<L, Weights, max_rows, max_tiles>(part, tiles, t, ahead);
     if constexpr (max_tiles > 1) {
-        for (; t < part.n_tiles; ++t)
-            multiply_rows<L, Weights, max_rows, 1>(part, first + t * tile_bytes, n_chunks, part.first_tile + t);
+        for (; t < tiles.n_tiles; ++t) multiply_all_rows<L, Weights, max_rows, 1>(part, tiles, t, ahead);
     }
 }
 
@@ -320,15 +398,28 @@ template <class L, WeightFormat format> void multiply(const MatmulPart &part) {
     using From = Packed<L, format>;
     using To = UnpackedOf<L, format>;
     constexpr int64_t columns = From::layout.columns, spread = columns / group_columns / To::chunk_groups;
-    const int64_t n_chunks = (part.weights->n_in + columns - 1) / columns;
-    const uint8_t *first = part.weights->data + part.first_tile * n_chunks * From::chunk_bytes;
+    const int64_t n_chunks = (part.weights->n_in + columns - 1) / columns, tile_bytes = n_chunks * From::chunk_bytes;
+    const uint8_t *first = part.weights->data + part.first_tile * tile_bytes;
+    const TileRun packed{first, part.n_tiles, n_chunks, part.first_tile};
     if constexpr (L::direct_rows > 0) {
-        if (part.n_rows <= max_direct_rows) return multiply_tiles<L, From, L::direct_rows, 1>(part, first, n_chunks);
+        if (part.n_rows <= max_direct_rows) {
+            // With several blocks of rows, each asks for a share of the next tile.
+            const int64_t n_blocks = (part.n_rows + L::direct_rows - 1) / L::direct_rows;
+            const uint8_t *at = first + (n_blocks == 1 ? ahead_bytes : tile_bytes);
+            const auto ahead = Ahead::in_chunks(at, part.n_tiles * tile_bytes, part.n_tiles * n_chunks * n_blocks);
+            return multiply_tiles<L, From, L::direct_rows, 1>(part, packed, ahead);
+        }
     }
     uint8_t *to = part.scratch;
     for (int64_t c = 0; c < part.n_tiles * n_chunks; ++c, to += spread * To::chunk_bytes)
         unpack_chunk<L, format>({first + c * From::chunk_bytes}, to);
-    multiply_tiles<L, To, L::unpacked_rows, L::unpacked_tiles>(part, part.scratch, n_chunks * spread);
+    // The next strip, while this one is multiplied.
+    const int64_t n_blocks = (part.n_rows + L::unpacked_rows - 1) / L::unpacked_rows;
+    const int64_t n_passes = (part.n_tiles + L::unpacked_tiles - 1) / L::unpacked_tiles * n_blocks;
+    const auto ahead =
+        Ahead::in_chunks(first + part.n_tiles * tile_bytes, part.n_tiles * tile_bytes, n_passes * n_chunks * spread);
+    const TileRun unpacked{part.scratch, part.n_tiles, n_chunks * spread, part.first_tile};
+    multiply_tiles<L, To, L::unpacked_rows, L::unpacked_tiles>(part, unpacked, ahead);
 }
 
 template <class L> void multiply_any(const MatmulPart &part) {
@@ -376,6 +467,8 @@ template <class L> void quantize_group(const float *from, const QuantizedRows &t
     to.negated_sums(row)[group] = -(sums[0] + sums[1]);
     to.negated_half_sums(row)[2 * group] = -sums[0];
     to.negated_half_sums(row)[2 * group + 1] = -sums[1];
+    for (int half = 0; half < 2; ++half)
+        to.scaled_half_sums(row)[2 * group + half] = scale * static_cast<float>(sums[half]);
 }
 
 template <class L> void quantize(const float *x, int64_t first, int64_t last, QuantizedRows &to) {

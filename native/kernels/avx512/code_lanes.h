@@ -10,7 +10,7 @@ namespace {
 struct CodeLanes : Lanes {
     using Bytes = __m512i;
     using Ints = __m512i;
-    static constexpr int direct_rows = 6;
+    static constexpr int direct_rows = 8;
     static constexpr int unpacked_rows = 6;
     static constexpr int unpacked_tiles = 2;
 

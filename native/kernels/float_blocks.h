@@ -1,0 +1,69 @@
+// How products with weights of 16 or 32 bits go through tiles: some columns at a time, which stay in the first-level
+// cache, for all rows, block by block.  Sums wait in memory in between; that changes no bit of them.
+//
+// Included once by each instruction set's file; nothing here has external linkage.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/matmul_kernels.h"
+
+namespace quire {
+namespace {
+
+constexpr int ahead_bytes = 4096; // see matmul_tile.h
+
+// What a block of rows reads beside the tile.
+struct ColumnBlock {
+    const float *x; // of the first row
+    int64_t x_stride, n_columns;
+    const char *ahead; // weights to ask for, or null
+};
+
+// Rows [row, end) in blocks of up to max_rows, about equally large.
+template <int max_rows, class Visit> void for_row_blocks(int row, int end, Visit visit) {
+    for (int left = (end - row + max_rows - 1) / max_rows; left > 0; --left) {
+        const int n = (end - row + left - 1) / left;
+        visit(row, n);
+        row += n;
+    }
+}
+
+template <class Columns, int n>
+void add_rows(int n_rows, const ColumnBlock &block, const typename Columns::Weight *tile, float *sums) {
+    if (n_rows == n) return Columns::template add<n>(block, tile, sums);
+    if constexpr (n > 1) add_rows<Columns, n - 1>(n_rows, block, tile, sums);
+}
+
+// Columns::add<n>(block, tile, sums): up to Columns::max_rows rows times all output rows of a tile.  part.scratch holds
+// the sums, [rows, float_tile_rows].
+template <class Columns> void multiply_tiles(const MatmulPart &part) {
+    using Weight = typename Columns::Weight;
+    constexpr int64_t columns_at_once = 32768 / (float_tile_rows * static_cast<int64_t>(sizeof(Weight)));
+    const int64_t n_in = part.weights->n_in, n_out = part.weights->n_out;
+    const int end = part.first_row + part.n_rows;
+    auto *sums = reinterpret_cast<float *>(part.scratch);
+    for (int64_t t = part.first_tile; t < part.first_tile + part.n_tiles; ++t) {
+        const auto *tile = reinterpret_cast<const Weight *>(part.weights->data) + t * n_in * float_tile_rows;
+        std::memset(sums, 0, static_cast<size_t>(part.n_rows) * float_tile_rows * sizeof(float));
+        for (int64_t k = 0; k < n_in; k += columns_at_once, tile += columns_at_once * float_tile_rows) {
+            const int64_t n_columns = n_in - k < columns_at_once ? n_in - k : columns_at_once;
+            for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
+                // Later blocks of rows find the columns in the cache.
+                const char *ahead =
+                    row == part.first_row ? reinterpret_cast<const char *>(tile) + ahead_bytes : nullptr;
+                add_rows<Columns, Columns::max_rows>(n, {part.raw + row * n_in + k, n_in, n_columns, ahead}, tile,
+                                                     sums + (row - part.first_row) * float_tile_rows);
+            });
+        }
+        const int64_t first = t * float_tile_rows,
+                      n = n_out - first < float_tile_rows ? n_out - first : float_tile_rows;
+        for (int row = part.first_row; row < end; ++row) {
+            std::memcpy(part.out + row * part.out_stride + first, sums + (row - part.first_row) * float_tile_rows,
+                        static_cast<size_t>(n) * sizeof(float));
+        }
+    }
+}
+
+} // namespace
+} // namespace quire
