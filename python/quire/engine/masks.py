@@ -63,10 +63,10 @@ class MaskThreads:
         self._fail = None
 
     def _start(self, decoder: Decoder) -> None:
+        from ..grammar import start_deep_thread
+
         for i in range(min(4, os.cpu_count() or 1)):
-            thread = threading.Thread(target=self._run, args=(decoder,), name=f"quire-mask-{i}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(start_deep_thread(self._run, (decoder,), f"quire-mask-{i}"))
 
     def _run(self, decoder: Decoder) -> None:
         import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .answers import AnswerLayout, ReasoningTags, ToolUse, answer_source
 from .call_syntax import CALL_SYNTAXES, WITHOUT_JSON
-from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary
+from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary, start_deep_thread
 from .gbnf import gbnf_to_lark
 from .schema import check_schema
 from .source import GrammarSource, grammar_source
@@ -25,4 +25,5 @@ __all__ = [
     "check_schema",
     "gbnf_to_lark",
     "grammar_source",
+    "start_deep_thread",
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import CapacityError, RequestError, UnsupportedError
 from .frame import frame_lark
 from .source import GrammarSource
+from .trial import MAX_LEXER_STATES, STACK_BYTES, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Compiler", "CompilerLimits", "Grammar", "Matcher", "TokenVocabulary"]
+__all__ = ["Compiler", "CompilerLimits", "Grammar", "Matcher", "TokenVocabulary", "start_deep_thread"]
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class TokenVocabulary:
 
 @dataclass(frozen=True)
 class CompilerLimits:
-    """``deadline_s``: for one grammar; ``threads`` are compiled at a time, and another waits ``queue_s`` for its turn.
+    """``deadline_s``: for one grammar, and ``trial_s`` for its trial before; ``threads`` are compiled at a time, and
+    another waits ``queue_s`` for its turn.
 
     ``cache_entries``, ``cache_bytes`` (of source text): what is kept compiled.
     """
 
-    deadline_s: float = 1.0
+    deadline_s: float = 0.6
+    trial_s: float = 0.4
     threads: int = 4
     queue_s: float = 5.0
     cache_entries: int = 256
@@ -55,8 +58,8 @@ class CompilerLimits:
 class Matcher:
     """Where one answer stands in a grammar.  One thread at a time."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
+        self._matcher, self._drawable = matcher, drawable
 
     def advance(self, token: int) -> None:
         """A token was drawn.  RequestError where the grammar is too complex to go on."""
@@ -66,11 +69,15 @@ class Matcher:
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Write which tokens may come next, end of generation among them only where the grammar is complete.
 
-        RequestError where the grammar is too complex to go on.
+        RequestError where the grammar is too complex to go on, or the vocabulary has no token to go on with.
         """
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
             raise self._too_complex()
+        # Where a text is forced, it is not looked at whether there are tokens for it.
+        mask &= self._drawable
+        if not mask.any():
+            raise RequestError("[grammar] the vocabulary must have tokens for what is to come but has none")
 
     @property
     def is_complete(self) -> bool:
@@ -85,14 +92,14 @@ class Matcher:
 class Grammar:
     """A compiled grammar.  Thread-safe."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
+        self._matcher, self._drawable = matcher, drawable
         self._lock = threading.Lock()
 
     def matcher(self) -> Matcher:
         """A matcher at the beginning."""
         with self._lock:
-            return Matcher(self._matcher.deep_copy())
+            return Matcher(self._matcher.deep_copy(), self._drawable)
 
 
 class _Source:
@@ -123,20 +130,24 @@ class Compiler:
         self._tokenizer_lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._vocabulary: TokenVocabulary | None = None
+        self._drawable: npt.NDArray[np.uint32] | None = None
+        self._trial: Trial | None = None
 
     def compile(self, source: GrammarSource) -> Grammar:
-        """The compiled grammar; waits at most the deadline.
+        """The compiled grammar; waits at most the deadline.  What could be slow is tried in another process first.
 
         RequestError for a grammar that is malformed, allows nothing, is too large, or takes too long;
         UnsupportedError for what llguidance cannot do, or where it is absent; CapacityError while too many others are
         being compiled.
         """
-        self._open_tokenizer()  # once for each model, and not the grammar's fault
+        _, vocabulary = self._open_tokenizer()  # once for each model, and not the grammar's fault
         with self._lock:
             future = self._cache.get(source)
             if future is not None:
                 self._cache.move_to_end(source)
         if future is None:
+            if not source.is_tame:
+                self._opened_trial(vocabulary).run(_grammars(source, vocabulary), self._limits.trial_s)
             future = self._start(source)
         try:
             return future.result(self._limits.deadline_s)
@@ -156,8 +167,14 @@ class Compiler:
             self._cached_bytes += source.size
             while len(self._cache) > self._limits.cache_entries or self._cached_bytes > self._limits.cache_bytes:
                 self._forget(next(iter(self._cache)))
-        threading.Thread(target=self._run, args=(source, future), name="quire-grammar", daemon=True).start()
+        start_deep_thread(self._run, (source, future), "quire-grammar")
         return future
+
+    def _opened_trial(self, vocabulary: TokenVocabulary) -> Trial:
+        with self._lock:
+            if self._trial is None:
+                self._trial = Trial(vocabulary, self._limits.queue_s)
+            return self._trial
 
     def _run(self, source: GrammarSource, future: Future[Grammar]) -> None:
         try:
@@ -187,6 +204,7 @@ class Compiler:
                 self._tokenizer = LLTokenizer(
                     TokenizerWrapper(_Source(vocabulary)), eos_token=sorted(vocabulary.eog_ids)
                 )
+                self._drawable = _drawable(vocabulary)
                 self._vocabulary = vocabulary
             return self._tokenizer, self._vocabulary
 
@@ -195,7 +213,7 @@ class Compiler:
         from llguidance._lib import LLParserLimits
 
         tokenizer, vocabulary = self._open_tokenizer()
-        limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
         matcher = LLMatcher(tokenizer, _grammars(source, vocabulary), log_level=0, limits=limits)
         if matcher.is_error():
             raise _refusal(matcher.get_error())
@@ -206,7 +224,31 @@ class Compiler:
         first = matcher.deep_copy()
         if not any(first.compute_bitmask()) or first.is_error():
             raise _refusal(first.get_error() or "allows no answer")
-        return Grammar(matcher)
+        assert self._drawable is not None
+        return Grammar(matcher, self._drawable)
+
+
+def _drawable(vocabulary: TokenVocabulary) -> npt.NDArray[np.uint32]:
+    """Bits of the tokens that show something."""
+    import numpy as np
+
+    shown = np.array([bool(text) for text in vocabulary.token_bytes])
+    return np.packbits(np.pad(shown, (0, -len(shown) % 32)), bitorder="little").view(np.uint32)
+
+
+_STACK_LOCK = threading.Lock()
+
+
+def start_deep_thread(target: Callable[..., None], arguments: tuple[object, ...], name: str) -> threading.Thread:
+    """A thread that may follow grammars by recursion."""
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    with _STACK_LOCK:  # the size is the process's
+        usual = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual)
+    return thread
 
 
 def _grammars(source: GrammarSource, vocabulary: TokenVocabulary) -> str:

@@ -19,6 +19,8 @@ WHITESPACE_AFTER = r"/[ \n\r\t]{1,8}/"
 DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
 # Without \uXXXX every key is written in one way only, so that a free key cannot be a declared one in disguise.
 JSON_ESCAPES = 'nrbtf\\"'
+MAX_TAME = 4096
+_MULTIPLY = ("pattern", "patternProperties", "format", "anyOf", "oneOf", "allOf", "$ref", "multipleOf")
 # Strings, regular expressions and comments of Lark, in which nothing else is looked for.
 _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*|%(?:json|lark)\b')
 
@@ -29,6 +31,13 @@ class GrammarSource:
 
     body: str | None
     frame: Frame | None = None
+
+    @property
+    def is_tame(self) -> bool:
+        """Whether nothing in it can take long, however it is meant: a small schema without what multiplies."""
+        if self.frame is not None or self.body is None or len(self.body) > MAX_TAME:
+            return False
+        return '{"json_schema"' in self.body and not any(f'"{keyword}"' in self.body for keyword in _MULTIPLY)
 
     @property
     def size(self) -> int:
