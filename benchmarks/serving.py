@@ -1,0 +1,136 @@
+"""What the benchmarks of the server share: a server of its own, and a client that costs next to nothing.
+
+The client reads what comes and looks at its end only, so that what is measured is the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Running:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    ready_s: float
+    log: Path
+
+    def children(self) -> list[int]:
+        """Its worker processes."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def memory_bytes(self, name: str) -> list[int]:
+        """``VmRSS`` or ``RssAnon`` of the listener and its workers."""
+        found = []
+        for pid in (self.process.pid, *self.children()):
+            text = Path(f"/proc/{pid}/status").read_text()
+            match = re.search(rf"{name}:\s+(\d+) kB", text)
+            found.append(int(match[1]) * 1024 if match else 0)
+        return found
+
+
+@contextlib.contextmanager
+def running(arguments: Sequence[str] = ()) -> Iterator[Running]:
+    """A server with these options until the block ends; SIGTERM ends it."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        started = time.monotonic()
+        with log.open("wb") as file:
+            command = [sys.executable, "-m", "quire", "serve", "--port", "0", "--no-access-log", *arguments]
+            process = subprocess.Popen(command, stderr=file)
+        try:
+            while (found := re.search(r"on http://\S+:(\d+)", log.read_text())) is None:
+                if process.poll() is not None:
+                    raise SystemExit(f"the server ended: {log.read_text()}")
+                time.sleep(0.002)
+            yield Running(process, int(found[1]), time.monotonic() - started, log)
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@dataclass
+class Answer:
+    """What came of a request.  Times in seconds since it was sent; ``text``: the body as it came."""
+
+    status: int = 0
+    first_s: float = 0.0
+    total_s: float = 0.0
+    body: bytearray = field(default_factory=bytearray)
+    gaps_s: list[float] = field(default_factory=list)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The usage of a stream's last event."""
+        for block in reversed(self.body.split(b"\n\n")):
+            at = block.find(b'"usage":{')
+            if at >= 0:
+                usage, _ = json.JSONDecoder().raw_decode(block[at + 8 :].decode())
+                return dict(usage)
+        return {}
+
+
+async def ask(port: int, path: str, body: dict[str, Any], leave_after_s: float | None = None) -> Answer:
+    """One request on a connection of its own; the client leaves after ``leave_after_s`` where that is given."""
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(data)}\r\n\r\n"
+    )
+    answer = Answer()
+    started = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    try:
+        writer.write(head.encode() + data)
+        reading = _read(reader, answer, started)
+        if leave_after_s is None:
+            await reading
+        else:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(reading, leave_after_s)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass
+    finally:
+        writer.close()
+    answer.total_s = time.monotonic() - started
+    return answer
+
+
+async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) -> None:
+    header = await reader.readuntil(b"\r\n\r\n")
+    answer.status = int(header[9:12])
+    last = 0.0
+    # Chunks are not taken apart: their heads do not get into the way of what is looked for.
+    while part := await reader.read(1 << 16):
+        now = time.monotonic()
+        if b'"content":"' in part and not part.endswith(b'"content":""'):
+            if not answer.first_s and answer.body:
+                answer.first_s = now - started
+            elif last:
+                answer.gaps_s.append(now - last)
+            last = now
+        answer.body += part
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of the values are."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else float("nan")
