@@ -155,8 +155,8 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "no_weights": (lambda f: (f / "model.safetensors").unlink(), LoadError, r"must hold model\.safetensors"),
     "weights_cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), LoadError, r"must fill the file"),
     "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), LoadError, "tokenizer.json must be readable"),
-    "unigram": (edit("tokenizer.json", model={"type": "Unigram", "vocab": []}), UnsupportedError, "model.type must be BPE"),
-    "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "byte_fallback must be unset"),  # type: ignore[dict-item]
+    "word_level": (edit("tokenizer.json", model={"type": "WordLevel", "vocab": {}}), UnsupportedError, "model.type must be BPE"),
+    "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "the pre-tokenizer 'ByteLevel'"),  # type: ignore[dict-item]
     "unknown_split": (edit("tokenizer.json", pre_tokenizer=SPLIT), UnsupportedError, "expression"),
     "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "token ids must be below vocab_size"),
 }  # fmt: skip

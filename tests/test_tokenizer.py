@@ -244,8 +244,8 @@ def test_checkpoint_folder_to_gguf_metadata(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "error", "text"),
     [
-        (("model", "type"), "Unigram", UnsupportedError, "model.type must be BPE"),
-        (("model", "byte_fallback"), True, UnsupportedError, "model.byte_fallback"),
+        (("model", "type"), "WordLevel", UnsupportedError, "model.type must be BPE"),
+        (("model", "byte_fallback"), True, UnsupportedError, "pre-tokenizer 'Split'"),
         (("model", "dropout"), 0.1, UnsupportedError, "model.dropout"),
         (("model", "merges"), 3, LoadError, "merges must be a list"),
         (("model", "vocab"), {"a": -1}, LoadError, "small integer"),
@@ -255,7 +255,7 @@ def test_checkpoint_folder_to_gguf_metadata(shared: Path) -> None:
         (("pre_tokenizer",), {"type": "ByteLevel", "add_prefix_space": True}, UnsupportedError, "add_prefix_space"),
         (("pre_tokenizer", "pretokenizers", 0, "pattern"), {"Regex": r"\bx"}, UnsupportedError, r"escape \\b"),
         (("pre_tokenizer", "pretokenizers", 0, "behavior"), "Kept", UnsupportedError, "one of Isolated"),
-        (("post_processor",), {"type": "BertProcessing"}, UnsupportedError, "BertProcessing"),
+        (("post_processor",), {"type": "BertProcessing"}, LoadError, "post_processor.cls"),
         (("added_tokens",), [{"id": 3}], LoadError, "an added token must have"),
     ],
 )

@@ -83,6 +83,7 @@ struct SpaceRules {
     bool suffix = false;       // a space goes behind every stretch
     bool merge_extra = false;  // spaces at both ends go, and all but one of a run
     bool write_spaces = false; // a space is written U+2581
+    bool prefix_once = false;  // text that begins with a space gets no other in front
 };
 
 class TextNormalizer {
@@ -96,7 +97,7 @@ class TextNormalizer {
         const std::string_view space = spaces.write_spaces ? std::string_view("\xe2\x96\x81") : std::string_view(" ");
         out.reserve(begin + text.size() + text.size() / 4 + 8);
         const bool prefixed = spaces.prefix == Prefix::every || (spaces.prefix == Prefix::first && is_first);
-        if (prefixed && !text.empty()) out.append(space);
+        if (prefixed && !spaces.prefix_once && !text.empty()) out.append(space);
         size_t n_pending = 0; // spaces that wait for what comes next
         bool seen_other = false;
         auto add = [&](std::string_view part) {
@@ -117,6 +118,9 @@ class TextNormalizer {
         }
         if (!spaces.merge_extra) flush(space, n_pending, seen_other, out);
         if (spaces.merge_extra && !seen_other) out.resize(begin);
+        if (prefixed && spaces.prefix_once && out.size() > begin && out.compare(begin, space.size(), space) != 0) {
+            out.insert(begin, space);
+        }
         if (spaces.suffix && out.size() > begin) out.append(space);
     }
 

@@ -36,6 +36,7 @@ cdef extern from "piece_tokenizer.h" namespace "quire::tokenizer" nogil:
         cbool suffix
         cbool merge_extra
         cbool write_spaces
+        cbool prefix_once
     cdef cppclass CharacterMap:
         CharacterMap()
         CharacterMap(string_view) except +ValueError
@@ -98,6 +99,7 @@ cdef class PieceEncoder:
         self.tokenizer.normalizer.spaces.suffix = spaces.suffix
         self.tokenizer.normalizer.spaces.merge_extra = spaces.merge_extra
         self.tokenizer.normalizer.spaces.write_spaces = spaces.write_spaces
+        self.tokenizer.normalizer.spaces.prefix_once = spaces.prefix_once
         self.tokenizer.drops_marks = drops_marks
         native_scores.reserve(n)
         for value in scores:

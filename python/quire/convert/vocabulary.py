@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_vocabulary"]
 
+ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]"}
+
 
 def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
     """Tokens, merges, special ids, chat templates.
@@ -31,8 +33,10 @@ def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
             writer.set(key, value)
         elif isinstance(value, int):
             writer.set(key, value, "u32")
+        elif isinstance(value, bytes):
+            writer.set(key, list(value), "u8[]")
         elif isinstance(value, Sequence):
-            writer.set(key, value, "i32[]" if key.endswith(".token_type") else "string[]")
+            writer.set(key, value, ARRAY_TYPES.get(key.rpartition(".")[2], "string[]"))
 
 
 def _filled(vocabulary: Vocabulary, n_missing: int) -> Vocabulary:

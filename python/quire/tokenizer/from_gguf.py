@@ -14,6 +14,7 @@ from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.end_of_generation import NAMES
 from quire.tokenizer.pretokenizers import PreTokenizer, named
 from quire.tokenizer.vocabulary import (
+    SPACE_PREFIX,
     SPECIAL_KEYS,
     AddedTokenRule,
     CaseRules,
@@ -135,7 +136,13 @@ def _around(
 def _spaces(metadata: Mapping[str, object], defaults: SpaceRules) -> SpaceRules:
     prefix = _boolean(metadata, "tokenizer.ggml.add_space_prefix", defaults.prefix != "none")
     merge_extra = _boolean(metadata, "tokenizer.ggml.remove_extra_whitespaces", False)
-    return SpaceRules("every" if prefix else "none", merge_extra=merge_extra, write_spaces=True)
+    scheme = _string(metadata, SPACE_PREFIX, "every")
+    if scheme not in ("every", "first", "every-once", "first-once"):
+        raise LoadError(f"[tokenizer] {SPACE_PREFIX} must be every or first, with -once or without, but is {scheme!r}")
+    stretches, _, once = scheme.partition("-")
+    return SpaceRules(
+        stretches if prefix else "none", merge_extra=merge_extra, write_spaces=True, prefix_once=bool(once)
+    )
 
 
 def _case(metadata: Mapping[str, object]) -> CaseRules:

@@ -1,4 +1,4 @@
-"""Vocabularies from a checkpoint folder: ``tokenizer.json`` and ``tokenizer_config.json``.
+"""Vocabularies from a checkpoint folder: ``tokenizer.json`` or ``tokenizer.model``, and ``tokenizer_config.json``.
 
 Everything in ``tokenizer.json`` that changes ids is honoured or refused by name.  ``truncation`` and ``padding`` are
 settings of whoever calls and do not belong to the vocabulary.
@@ -10,62 +10,111 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
+from quire.tokenizer.configuration import special_ids_of, with_configuration
+from quire.tokenizer.json_models import (
+    case_rules,
+    character_map,
+    merge_scores,
+    space_rules,
+    unigram_entries,
+    word_piece_texts,
+)
 from quire.tokenizer.pretokenizers import EXPRESSIONS, Pass, PreTokenizer
-from quire.tokenizer.vocabulary import AddedTokenRule, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.sentencepiece import read_sentencepiece
+from quire.tokenizer.vocabulary import AddedTokenRule, Family, Normalization, TokenKind, Vocabulary
 
 __all__ = ["read_pretrained"]
 
 Json: TypeAlias = "Mapping[str, object]"
 
-# Special ids by the names of tokenizer_config.json.
-CONFIG_NAMES = {
-    "bos": "bos_token",
-    "eos": "eos_token",
-    "unk": "unk_token",
-    "sep": "sep_token",
-    "pad": "pad_token",
-    "mask": "mask_token",
-}
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
-    """The vocabulary of a checkpoint folder.
+    """The vocabulary of a checkpoint folder: ``tokenizer.json`` where it is there, else ``tokenizer.model``.
 
-    Raises LoadError where a file is absent or malformed, and UnsupportedError naming what is not byte-level BPE.
+    Raises LoadError where a file is absent or malformed, and UnsupportedError naming what is not known.
     """
     place = Path(folder)
-    tokenizer = _read_json(place / "tokenizer.json")
     config_path = place / "tokenizer_config.json"
     config = _read_json(config_path) if config_path.exists() else {}
+    for name in ("tokenizer.model", "spiece.model"):
+        if not (place / "tokenizer.json").exists() and (place / name).exists():
+            found = with_configuration(read_sentencepiece(place / name), place, config)
+            return replace(found, chat_templates=_chat_templates(place, config))
+    tokenizer = _read_json(place / "tokenizer.json")
     model = _object(tokenizer, "model")
     _check_model(model)
-    texts, kinds, added = _tokens(tokenizer, model)
+    words, scores = _words(model)
+    texts, kinds, added = _tokens(tokenizer, model, words)
     ids = {text: id for id, text in enumerate(texts) if text}
-    special_ids = _special_ids(config, ids)
-    pre_tokenizer = PreTokenizer(
-        passes=_passes(tokenizer.get("pre_tokenizer")), ignore_merges=bool(model.get("ignore_merges", False))
-    )
+    special_ids = special_ids_of(config, ids)
+    for id, kind in enumerate(kinds):
+        if kind == TokenKind.UNKNOWN:
+            special_ids.setdefault("unk", id)
     post_processor = tokenizer.get("post_processor")
     prefix_ids, suffix_ids = _template(post_processor)
     if post_processor is None:
         prefix_ids = (special_ids["bos"],) if config.get("add_bos_token") is True and "bos" in special_ids else ()
         suffix_ids = (special_ids["eos"],) if config.get("add_eos_token") is True and "eos" in special_ids else ()
-    return Vocabulary(
+    first, last = ("cls", "sep") if model.get("type") == "WordPiece" else ("bos", "eos")
+    if len(prefix_ids) == 1:
+        special_ids.setdefault(first, prefix_ids[0])
+    if len(suffix_ids) == 1:
+        special_ids.setdefault(last, suffix_ids[0])
+    found = Vocabulary(
         texts=texts,
         kinds=kinds,
-        merges=_merges(model),
-        pre_tokenizer=pre_tokenizer,
         special_ids=special_ids,
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
         added=added,
-        normalization=_normalization(tokenizer.get("normalizer")),
         chat_templates=_chat_templates(place, config),
+        scores=[*scores, *[0.0] * (len(texts) - len(scores))],
     )
+    return _with_model(found, tokenizer, model)
+
+
+def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
+    """With what the family needs."""
+    normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
+    is_bytes = model.get("type", "BPE") == "BPE" and not model.get("byte_fallback")
+    if is_bytes:
+        splitting = PreTokenizer(_passes(pre_tokenizer), ignore_merges=bool(model.get("ignore_merges", False)))
+        normalization = _normalization(normalizer)
+        return replace(found, merges=_merges(model), pre_tokenizer=splitting, normalization=normalization, scores=())
+    if normalizer is not None and any(rule.normalized for rule in found.added):
+        raise UnsupportedError("[tokenizer] tokenizer.json: added tokens must be matched before normalization")
+    if model.get("type") == "WordPiece":
+        return replace(
+            found,
+            family=Family.WORD_PIECE,
+            texts=word_piece_texts(model, found.texts, found.kinds),
+            case=case_rules(normalizer, pre_tokenizer),
+            scores=(),
+        )
+    spaces = space_rules(normalizer, pre_tokenizer)
+    if model.get("type") == "Unigram":
+        charmap = character_map(normalizer)
+        return replace(found, family=Family.UNIGRAM, spaces=spaces, character_map=charmap)
+    if character_map(normalizer):
+        raise UnsupportedError("[tokenizer] tokenizer.json: the normalizer of BPE must not be Precompiled")
+    if sum(kind == TokenKind.BYTE for kind in found.kinds) != 256:
+        raise UnsupportedError("[tokenizer] tokenizer.json: byte_fallback must find all 256 byte tokens")
+    merges = [split_merge(merge) for merge in _merges(model)]
+    scores = merge_scores(found.texts, found.kinds, merges)
+    return replace(found, family=Family.SCORED_PAIR, spaces=spaces, scores=scores)
+
+
+def split_merge(merge: str) -> tuple[str, str]:
+    """The two parts of a merge that is written with a space between."""
+    left, _, right = merge.partition(" ")
+    return left, right
 
 
 def _read_json(path: Path) -> Json:
@@ -95,24 +144,45 @@ def _objects(parent: Json, key: str) -> list[Json]:
 
 
 def _check_model(model: Json) -> None:
-    if model.get("type", "BPE") != "BPE":
-        raise UnsupportedError(f"[tokenizer] tokenizer.json: model.type must be BPE but is {model.get('type')!r}")
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
-        if model.get(key):
+    kind = model.get("type", "BPE")
+    if kind not in ("BPE", "Unigram", "WordPiece"):
+        raise UnsupportedError(
+            f"[tokenizer] tokenizer.json: model.type must be BPE, Unigram or WordPiece but is {kind!r}"
+        )
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key) and kind == "BPE":
             raise UnsupportedError(f"[tokenizer] tokenizer.json: model.{key} must be unset but is {model[key]!r}")
+    if kind == "BPE" and model.get("byte_fallback") and model.get("ignore_merges"):
+        raise UnsupportedError("[tokenizer] tokenizer.json: model.ignore_merges must be unset with byte_fallback")
 
 
-def _tokens(tokenizer: Json, model: Json) -> tuple[list[str], list[int], tuple[AddedTokenRule, ...]]:
+def _words(model: Json) -> tuple[Mapping[str, object], list[float]]:
+    """The ids of the model's own tokens and, where it has them, the scores."""
+    if model.get("type") != "Unigram":
+        return _object(model, "vocab"), []
+    texts, scores = unigram_entries(model)
+    return {text: id for id, text in enumerate(texts)}, scores
+
+
+def _unknown(model: Json, words: Mapping[str, object]) -> object:
+    """The id of the unknown token."""
+    text = model.get("unk_token")
+    return model.get("unk_id") if model.get("type") == "Unigram" else words.get(text) if isinstance(text, str) else None
+
+
+def _tokens(
+    tokenizer: Json, model: Json, words: Mapping[str, object]
+) -> tuple[list[str], list[int], tuple[AddedTokenRule, ...]]:
     """Texts and kinds by id, and how added tokens are matched."""
-    words = _object(model, "vocab")
     found: dict[int, tuple[str, int]] = {}
+    has_bytes = bool(model.get("byte_fallback"))
     for word, number in words.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 24:
             raise LoadError(f"[tokenizer] tokenizer.json: the id of {word!r} must be a small integer but is {number!r}")
-        found[number] = (word, TokenKind.NORMAL)
+        is_byte = has_bytes and BYTE_TOKEN.fullmatch(word) is not None
+        found[number] = (word, TokenKind.BYTE if is_byte else TokenKind.NORMAL)
     if len(found) != len(words):
         raise LoadError("[tokenizer] tokenizer.json: ids must be unique but some tokens share one")
-    unknown = model.get("unk_token")
     rules = []
     for entry in _objects(tokenizer, "added_tokens"):
         id, text = entry.get("id"), entry.get("content")
@@ -123,9 +193,15 @@ def _tokens(tokenizer: Json, model: Json) -> tuple[list[str], list[int], tuple[A
         rules.append(AddedTokenRule(id, bool(entry.get("lstrip")), bool(entry.get("rstrip")), **flags))
     texts = [""] * (max(found, default=-1) + 1)
     kinds: list[int] = [TokenKind.UNUSED] * len(texts)
+    unknown = _unknown(model, words)
+    marked = (
+        (TokenKind.NORMAL,)
+        if model.get("type", "BPE") == "BPE" and not has_bytes
+        else (TokenKind.NORMAL, TokenKind.CONTROL)
+    )
     for id, (text, kind) in found.items():
         texts[id] = text
-        kinds[id] = TokenKind.UNKNOWN if text == unknown and kind == TokenKind.NORMAL else kind
+        kinds[id] = TokenKind.UNKNOWN if id == unknown and kind in marked else kind
     return texts, kinds, tuple(rules)
 
 
@@ -232,6 +308,8 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
         return before, after
     if kind == "ByteLevel":  # moves offsets, not ids
         return (), ()
+    if isinstance(post_processor, dict) and kind in ("BertProcessing", "RobertaProcessing"):
+        return (_paired_id(post_processor, "cls"),), (_paired_id(post_processor, "sep"),)
     if not isinstance(post_processor, dict) or kind != "TemplateProcessing":
         raise UnsupportedError(
             f"[tokenizer] tokenizer.json: the post-processor must be TemplateProcessing or ByteLevel but is {kind!r}"
@@ -252,17 +330,12 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(parts[0]), tuple(parts[1])
 
 
-def _special_ids(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
-    found = {}
-    for name, key in CONFIG_NAMES.items():
-        value = config.get(key)
-        text = value.get("content") if isinstance(value, dict) else value
-        if text is None:
-            continue
-        if not isinstance(text, str) or text not in ids:
-            raise LoadError(f"[tokenizer] tokenizer_config.json: {key} must be a token but is {text!r}")
-        found[name] = ids[text]
-    return found
+def _paired_id(processor: Json, key: str) -> int:
+    """The id in a pair of text and id."""
+    pair = processor.get(key)
+    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], int):
+        raise LoadError(f"[tokenizer] tokenizer.json: post_processor.{key} must be a text and an id but is {pair!r}")
+    return pair[1]
 
 
 def _chat_templates(place: Path, config: Json) -> dict[str, str]:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quire.errors import LoadError
+from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.pretokenizers import PreTokenizer, gguf_name
 
 __all__ = ["AddedTokenRule", "CaseRules", "Family", "Normalization", "SpaceRules", "TokenKind", "Vocabulary"]
@@ -46,13 +46,14 @@ class SpaceRules:
 
     ``prefix``: the stretches of text between added tokens that get a space before them, "none", "first" or "every";
     ``suffix``: every stretch gets one behind it; ``merge_extra``: spaces at both ends go, and all but one of a run;
-    ``write_spaces``: a space is written U+2581.
+    ``write_spaces``: a space is written U+2581; ``prefix_once``: text that begins with a space gets no other.
     """
 
     prefix: str = "none"
     suffix: bool = False
     merge_extra: bool = False
     write_spaces: bool = False
+    prefix_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ SPECIAL_KEYS = {
     "fim_separator": "tokenizer.ggml.fim_sep_token_id",
 }
 
+
+SPACE_PREFIX = "tokenizer.quire.space_prefix"
+"""Which stretches of text get a space before them, where that is not every one: a key of ours."""
 
 NO_PRE_TOKENIZER = PreTokenizer(())
 
@@ -138,7 +142,7 @@ class Vocabulary:
     def gguf_metadata(self) -> dict[str, object]:
         """The vocabulary as GGUF keys and values (lists of str and int, bool, int, str), ready for a writer.
 
-        Raises UnsupportedError where GGUF has no name for the pre-tokenizer.
+        Raises UnsupportedError where GGUF has no name for the pre-tokenizer or no key for the tokens around a text.
         """
         metadata: dict[str, object] = {
             "tokenizer.ggml.model": self.family.value,
@@ -148,16 +152,28 @@ class Vocabulary:
         }
         metadata.update(self._family_metadata())
         metadata.update((SPECIAL_KEYS[name], id) for name, id in self.special_ids.items())
-        metadata["tokenizer.ggml.add_bos_token"] = "bos" in self.special_ids and self.prefix_ids == (
-            self.special_ids["bos"],
-        )
-        metadata["tokenizer.ggml.add_eos_token"] = "eos" in self.special_ids and self.suffix_ids == (
-            self.special_ids["eos"],
-        )
+        metadata.update(self._around_metadata())
         for name, source in self.chat_templates.items():
             key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
             metadata[key] = source
         return metadata
+
+    def _around_metadata(self) -> dict[str, object]:
+        """Whether one token goes before and one behind a text."""
+        is_words = self.family is Family.WORD_PIECE
+        first, last, key = ("cls", "sep", "add_sep_token") if is_words else ("bos", "eos", "add_eos_token")
+        ids = self.special_ids
+        before = first in ids and self.prefix_ids == (ids[first],)
+        after = last in ids and self.suffix_ids == (ids[last],)
+        if (self.prefix_ids and not before) or (self.suffix_ids and not after):
+            raise UnsupportedError(
+                f"[tokenizer] GGUF must have keys for the tokens around a text, {first} and {last}, but they are "
+                f"{self.prefix_ids} and {self.suffix_ids}"
+            )
+        found: dict[str, object] = {"tokenizer.ggml.add_bos_token": before, f"tokenizer.ggml.{key}": after}
+        if is_words and before and "bos" not in ids:
+            found[SPECIAL_KEYS["bos"]] = ids[first]  # where other engines look for it
+        return found
 
     def _family_metadata(self) -> dict[str, object]:
         if self.family is Family.BYTE_PAIR:
@@ -174,6 +190,11 @@ class Vocabulary:
             "tokenizer.ggml.add_space_prefix": self.spaces.prefix != "none",
             "tokenizer.ggml.remove_extra_whitespaces": self.spaces.merge_extra,
         }
+        written = "first" if self.spaces.prefix == "first" else "every"
+        if self.spaces.prefix != "none" and (written == "first" or self.spaces.prefix_once):
+            found[SPACE_PREFIX] = f"{written}-once" if self.spaces.prefix_once else written
+        if self.spaces.suffix:
+            raise UnsupportedError("[tokenizer] GGUF must have a key for a space behind a text but has none")
         if self.character_map:
             found["tokenizer.ggml.precompiled_charsmap"] = self.character_map
         return found

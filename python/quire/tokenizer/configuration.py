@@ -1,0 +1,97 @@
+"""What ``tokenizer_config.json`` and ``added_tokens.json`` add to a vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from quire.errors import LoadError
+from quire.tokenizer.vocabulary import AddedTokenRule, Family, TokenKind, Vocabulary
+
+__all__ = ["special_ids_of", "with_configuration"]
+
+Json: TypeAlias = "Mapping[str, object]"
+
+# Special ids by the names of tokenizer_config.json.
+CONFIG_NAMES = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unk": "unk_token",
+    "sep": "sep_token",
+    "pad": "pad_token",
+    "mask": "mask_token",
+    "cls": "cls_token",
+}
+
+
+def special_ids_of(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
+    """Special ids by the names of tokenizer_config.json.  Raises LoadError for what is no token."""
+    found = {}
+    for name, key in CONFIG_NAMES.items():
+        value = config.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if text is None:
+            continue
+        if not isinstance(text, str) or text not in ids:
+            raise LoadError(f"[tokenizer] tokenizer_config.json: {key} must be a token but is {text!r}")
+        found[name] = ids[text]
+    return found
+
+
+def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabulary:
+    """A ``tokenizer.model`` with the tokens that the files beside it add, and the tokens around a text."""
+    texts, kinds, scores = list(found.texts), list(found.kinds), list(found.scores)
+    rules = []
+    for id, entry in sorted(_added(place, config).items()):
+        text = entry["content"]
+        while len(texts) <= id:
+            texts.append("")
+            kinds.append(TokenKind.UNUSED)
+            scores.append(0.0)
+        if kinds[id] not in (TokenKind.UNKNOWN, TokenKind.BYTE):
+            kinds[id] = TokenKind.CONTROL if entry.get("special") else TokenKind.USER_DEFINED
+        texts[id] = str(text)
+        flags = {name: bool(entry.get(name)) for name in ("single_word", "normalized")}
+        rules.append(AddedTokenRule(id, bool(entry.get("lstrip")), bool(entry.get("rstrip")), **flags))
+    ids = {text: id for id, text in enumerate(texts) if text}
+    special_ids = dict(found.special_ids) | special_ids_of(config, ids)
+    # The defaults of the published classes: Llama's for byte pairs, T5's for unigram.
+    is_pairs = found.family is Family.SCORED_PAIR
+    before = config.get("add_bos_token", is_pairs) is True and "bos" in special_ids
+    after = config.get("add_eos_token", not is_pairs) is True and "eos" in special_ids
+    return replace(
+        found,
+        texts=texts,
+        kinds=kinds,
+        scores=scores,
+        added=tuple(rules),
+        special_ids=special_ids,
+        prefix_ids=(special_ids["bos"],) if before else (),
+        suffix_ids=(special_ids["eos"],) if after else (),
+    )
+
+
+def _added(place: Path, config: Json) -> dict[int, dict[str, object]]:
+    """Added tokens by id."""
+    found: dict[int, dict[str, object]] = {}
+    path = place / "added_tokens.json"
+    if path.exists():
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+            found = {int(id): {"content": str(text)} for text, id in entries.items()}
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise LoadError(f"[tokenizer] {path} must hold texts and ids but: {error}") from error
+    decoder = config.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict):
+        raise LoadError("[tokenizer] tokenizer_config.json: added_tokens_decoder must be an object")
+    for id, entry in decoder.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not id.isdecimal():
+            raise LoadError(f"[tokenizer] tokenizer_config.json: an added token must have a content but is {entry!r}")
+        found[int(id)] = entry
+    for id, entry in found.items():
+        if not 0 <= id < 1 << 24 or not entry["content"]:
+            raise LoadError(f"[tokenizer] an added token must have a small id and a text but is {entry!r} at {id}")
+    return found

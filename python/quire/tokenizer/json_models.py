@@ -1,0 +1,166 @@
+"""The models of ``tokenizer.json`` that are no byte-level BPE: SentencePiece's two and WordPiece."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from quire.errors import LoadError, UnsupportedError
+from quire.tokenizer.vocabulary import CaseRules, SpaceRules, TokenKind
+
+__all__ = ["case_rules", "character_map", "merge_scores", "space_rules", "unigram_entries", "word_piece_texts"]
+
+Json: TypeAlias = "Mapping[str, object]"
+SPACE = "\u2581"
+
+
+def unsupported(what: str) -> UnsupportedError:
+    """An error that names what tokenizer.json asks for."""
+    return UnsupportedError(f"[tokenizer] tokenizer.json: {what}")
+
+
+def steps(value: object, key: str) -> list[Json]:
+    """A normalizer or pre-tokenizer as the list of its steps."""
+    if value is None:
+        return []
+    if not isinstance(value, dict):
+        raise LoadError(f"[tokenizer] tokenizer.json: {key} must be an object but is {type(value).__name__}")
+    if value.get("type") != "Sequence":
+        return [value]
+    inner = value.get("normalizers", value.get("pretokenizers"))
+    if not isinstance(inner, list):
+        raise LoadError(f"[tokenizer] tokenizer.json: a Sequence in {key} must hold a list")
+    return [step for item in inner for step in steps(item, key)]
+
+
+def unigram_entries(model: Json) -> tuple[list[str], list[float]]:
+    """Texts and scores of a unigram model."""
+    entries = model.get("vocab")
+    if not isinstance(entries, list):
+        raise LoadError("[tokenizer] tokenizer.json: model.vocab must be a list of texts and scores")
+    texts, scores = [], []
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise LoadError(f"[tokenizer] tokenizer.json: model.vocab must hold texts with scores but has {entry!r}")
+        score = entry[1]
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise LoadError(f"[tokenizer] tokenizer.json: the score of {entry[0]!r} must be a number but is {score!r}")
+        texts.append(entry[0])
+        scores.append(float(score))
+    return texts, scores
+
+
+def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
+    """What SentencePiece's normalizer did, as converters write it.  Raises UnsupportedError for other steps."""
+    prefix, writes, merges, once = "none", False, False, False
+    for step in steps(normalizer, "normalizer"):
+        kind, pattern = step.get("type"), step.get("pattern")
+        if kind == "Prepend" and step.get("prepend") == SPACE and not writes:
+            prefix = "every"
+        elif kind == "Replace" and pattern == {"String": " "} and step.get("content") == SPACE:
+            writes = True
+        elif kind != "Precompiled":
+            raise unsupported(f"the normalizer {kind!r} must be Precompiled or write spaces as U+2581")
+    for step in steps(pre_tokenizer, "pre_tokenizer"):
+        kind = step.get("type")
+        if kind == "WhitespaceSplit" and not writes:
+            merges = True
+        elif kind == "Metaspace" and step.get("replacement", SPACE) == SPACE and not writes:
+            old = "always" if step.get("add_prefix_space", True) else "never"
+            scheme = step.get("prepend_scheme", old)
+            schemes = {"always": "every", "first": "first", "never": "none"}
+            if not isinstance(scheme, str) or scheme not in schemes:
+                raise unsupported(f"Metaspace.prepend_scheme must be always, first or never but is {scheme!r}")
+            prefix, writes, once = schemes[scheme], True, True
+        elif not (writes and kind == "Split" and step.get("pattern") == {"String": " "}):  # finds nothing any more
+            raise unsupported(f"the pre-tokenizer {kind!r} must be Metaspace, behind WhitespaceSplit or alone")
+    if not writes:
+        raise unsupported("spaces must be written U+2581 but are not")
+    if merges and prefix != "every":
+        raise unsupported("Metaspace.prepend_scheme must be always behind WhitespaceSplit")
+    return SpaceRules(prefix, merge_extra=merges, write_spaces=True, prefix_once=once and not merges)
+
+
+def character_map(normalizer: object) -> bytes:
+    """The precompiled character map of a normalizer, empty without one."""
+    found = b""
+    for step in steps(normalizer, "normalizer"):
+        if step.get("type") != "Precompiled":
+            continue
+        source = step.get("precompiled_charsmap")
+        try:
+            found = base64.b64decode(source, validate=True) if isinstance(source, str) else b""
+        except binascii.Error:
+            raise LoadError("[tokenizer] tokenizer.json: precompiled_charsmap must be base64 but is not") from None
+    return found
+
+
+def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]) -> list[float]:
+    """Scores that join characters as the merges do.
+
+    SentencePiece's scores became merges when the file was made: all ways to make a token, and those of tokens of one
+    score, which runs of one character are, among each other.  Raises UnsupportedError where merges are not of that
+    kind, which scores could not express.
+    """
+    ids = {text: id for id, text in enumerate(texts) if kinds[id] in (TokenKind.NORMAL, TokenKind.USER_DEFINED)}
+    ranks: dict[str, list[int]] = {}  # by what is made
+    for rank, (left, right) in enumerate(merges):
+        text = left + right
+        if left not in ids or right not in ids or text not in ids:
+            raise unsupported(f"merges must join tokens to tokens but one joins {left!r} and {right!r}")
+        ranks.setdefault(text, []).append(rank)
+    for text in ids:
+        ways = sum(text[:cut] in ids and text[cut:] in ids for cut in range(1, len(text)))
+        if ways != len(ranks.get(text, ())):
+            raise unsupported(f"merges must have all {ways} ways to make {text!r}")
+    runs = {text[0] for text, found in ranks.items() if not is_block(found)}
+    for character in runs:
+        made = [text for text in ranks if set(text) == {character}]
+        joined = sorted(rank for text in made for rank in ranks[text])
+        ranks.update(dict.fromkeys(made, joined))
+    scores = [-float(len(merges) + 1)] * len(texts)
+    for text, found in ranks.items():
+        if not is_block(found):
+            raise unsupported(f"merges that make one token must stand together but those of {text!r} do not")
+        scores[ids[text]] = -float(found[0])
+    return scores
+
+
+def is_block(ranks: Sequence[int]) -> bool:
+    """Whether ascending ranks leave none out."""
+    return ranks[-1] - ranks[0] + 1 == len(ranks)
+
+
+def word_piece_texts(model: Json, texts: Sequence[str], kinds: Sequence[int]) -> list[str]:
+    """Texts as GGUF writes them: U+2581 before tokens that begin words, nothing before those that go on."""
+    prefix = model.get("continuing_subword_prefix", "##")
+    if not isinstance(prefix, str) or not prefix:
+        raise unsupported(f"model.continuing_subword_prefix must be text but is {prefix!r}")
+    if model.get("max_input_chars_per_word", 100) != 100:
+        raise unsupported("model.max_input_chars_per_word must be 100")
+    return [
+        text
+        if kind != TokenKind.NORMAL
+        else text.removeprefix(prefix)
+        if text.startswith(prefix) and text != prefix
+        else SPACE + text
+        for text, kind in zip(texts, kinds, strict=True)
+    ]
+
+
+def case_rules(normalizer: object, pre_tokenizer: object) -> CaseRules:
+    """BERT's rules for letters.  Raises UnsupportedError for other normalizers and pre-tokenizers."""
+    found = steps(normalizer, "normalizer")
+    if len(found) != 1 or found[0].get("type") != "BertNormalizer":
+        raise unsupported(f"the normalizer must be BertNormalizer but is {[step.get('type') for step in found]}")
+    rules = found[0]
+    for key in ("clean_text", "handle_chinese_chars"):
+        if rules.get(key, True) is not True:
+            raise unsupported(f"BertNormalizer.{key} must be true")
+    kinds = [step.get("type") for step in steps(pre_tokenizer, "pre_tokenizer")]
+    if kinds != ["BertPreTokenizer"]:
+        raise unsupported(f"the pre-tokenizer must be BertPreTokenizer but is {kinds}")
+    lowercase, strip = bool(rules.get("lowercase", True)), rules.get("strip_accents")
+    return CaseRules(lowercase, lowercase if strip is None else bool(strip))
