@@ -24,7 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from limits import Kind, Machine, other_load, warning_of_load
@@ -103,8 +105,8 @@ class Case:
     shares: list[float] = field(default_factory=list)  # of what the limits allow
     limit: str = ""
     repack: bool = True
-    openvino_fails: bool = False
     notes: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # programs
 
     def ratio(self) -> float | None:
         if not self.llama_cpp or not self.quire:
@@ -178,21 +180,26 @@ class Comparison:
         self.wait_until_quiet()
         self.bandwidths.append(self.machine.read_bandwidth())
         best, case.limit = Costs.of(case.file).best_speed(work, self.bandwidths[-1], self.peak(case.dtype))
-        try:
-            case.llama_cpp.append(self.peer(case, work))
-        except RuntimeError as error:
-            case.notes.append(f"llama.cpp: {error}")
         extra = ["--threads", str(options.threads)]
         ours = [*extra, *(["--shared"] if work.shared else []), *(["--isa", options.isa] if options.isa else [])]
-        case.quire.append(child_speed(sys.executable, "speed_of_quire.py", case.file, work, ours))
-        if best and case.row != "package":  # whose weights stay in the caches
+        self.add(case, "llama_cpp", lambda: self.peer(case, work))
+        self.add(case, "quire", lambda: child_speed(sys.executable, "speed_of_quire.py", case.file, work, ours))
+        if best and case.quire and case.row != "package":  # whose weights stay in the caches
             case.shares.append(case.quire[-1] / best)
-        if options.openvino and not case.openvino_fails and not work.shared and case.row != "package":
-            try:
-                case.openvino.append(child_speed(options.openvino, "speed_of_openvino.py", case.file, work, extra))
-            except RuntimeError as error:
-                case.openvino_fails = True
-                case.notes.append(f"OpenVINO GenAI: {error}")
+        if options.openvino and not work.shared and case.row != "package":
+            run = partial(child_speed, options.openvino, "speed_of_openvino.py", case.file, work, extra)
+            self.add(case, "openvino", run)
+
+    @staticmethod
+    def add(case: Case, program: str, measure: Callable[[], float]) -> None:
+        """One more figure of a program, if it runs: hours of others' figures are not lost for one that does not."""
+        if program in case.failed:
+            return
+        try:
+            getattr(case, program).append(measure())
+        except RuntimeError as error:
+            case.failed.append(program)
+            case.notes.append(f"{program}: {error}")
 
     def report(self, cases: list[Case]) -> dict[str, object]:
         return {
