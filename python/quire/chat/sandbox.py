@@ -209,7 +209,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr.startswith("_"):
             return False
-        if isinstance(obj, (Undefined, Namespace)):
+        if type(obj) is _SafeNamespace:
+            return True  # it gives nothing but what the template put there
+        if isinstance(obj, Undefined):
             return super().is_safe_attribute(obj, attr, value)
         return any(isinstance(obj, types) and attr in names for types, names in ALLOWED_METHODS)
 
