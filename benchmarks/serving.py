@@ -121,8 +121,9 @@ async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) ->
     # Chunks are not taken apart: their heads do not get into the way of what is looked for.
     while part := await reader.read(1 << 16):
         now = time.monotonic()
-        if b'"content":"' in part and not part.endswith(b'"content":""'):
-            if not answer.first_s and answer.body:
+        # The first event of a chat has no text.
+        if part.count(b'"content":"') > part.count(b'"content":""') or b'"text":"' in part:
+            if not answer.first_s:
                 answer.first_s = now - started
             elif last:
                 answer.gaps_s.append(now - last)
