@@ -5,7 +5,8 @@
 
 Prints a JSON object: ``tokens_per_s`` of reading a prompt of N tokens where nothing is generated, else of writing N
 tokens to each of so many streams after N tokens of context, all streams together.  ``--shared``: one context for all
-streams.  Weights are read into memory first.  Times are the decoder's own: a stream's from its first token to its last.
+streams.  Weights are read into memory first, and the cache is only as large as the work, so that a first prompt touches
+all of it, as a peer does that clears its own.  Times are the decoder's: a stream's from its first token to its last.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
     n_ctx = options.prompt + options.generate + 2 * BLOCK_TOKENS
     contexts_at_once = 1 if options.shared else options.streams
     own = options.streams * (-(-options.generate // BLOCK_TOKENS) + 3)
-    n_blocks = (contexts_at_once * (options.prompt // BLOCK_TOKENS) + own) * (options.repeat + 1) + 64
+    n_blocks = contexts_at_once * (options.prompt // BLOCK_TOKENS) + own + 4
     with LLM(
         options.file,
         threads=options.threads,
@@ -80,7 +81,7 @@ def main() -> None:
         load="copy",
         isa=options.isa,
     ) as llm:
-        reading_speed(llm, min(options.prompt, 512) or 32)
+        reading_speed(llm, BLOCK_TOKENS if options.generate else options.prompt)
         generate(llm, [[1, 2, 3]], 4)
         if options.generate:
             speeds = [writing_speed(llm, options) for _ in range(options.repeat)]
