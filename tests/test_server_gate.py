@@ -93,9 +93,20 @@ def test_other_origins_are_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-def test_bodies_must_say_that_they_are_json(kind: str | None) -> None:
-    headers = {} if kind is None else {"content-type": kind}
+@pytest.mark.parametrize("page", [{"origin": "http://localhost:8080"}, {"sec-fetch-site": "cross-site"}])
+def test_pages_must_say_that_bodies_are_json(kind: str | None, page: dict[str, str]) -> None:
+    """Other content a page of any origin may send without asking."""
+    headers = page if kind is None else {"content-type": kind, **page}
     assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 415
+
+
+def test_programs_need_not_say_that_bodies_are_json() -> None:
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded"):  # the last is what curl says
+        headers = {} if kind is None else {"content-type": kind}
+        assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 200
+    for kind in ("multipart/form-data", "application/xml"):
+        headers = {"content-type": kind}
+        assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 415
 
 
 JSON = {"content-type": "application/json"}

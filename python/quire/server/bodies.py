@@ -39,6 +39,9 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return bytes(found[0]) if found else None
 
 
+_UNSAID = (b"", b"application/x-www-form-urlencoded", b"text/plain")
+
+
 def content_length(scope: Scope) -> int:
     """What the Content-Length says; 0 where there is none."""
     given = header(scope, b"content-length")
@@ -50,8 +53,10 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes
     if header(scope, b"content-encoding") not in (None, b"identity"):
         raise ApiError(415, "compressed_body", "the body must be sent without a Content-Encoding but has one")
     kind = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
-    # A page of another origin can send text/plain or a form without being asked for permission, but not JSON.
-    if kind != b"application/json":
+    # A page of another origin can send text or a form without being asked for permission, but not JSON.  Programs send no
+    # Origin, and curl calls everything a form: people who copy a line of a peer's documentation shall get an answer.
+    from_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
+    if kind != b"application/json" and (from_page or kind not in _UNSAID):
         raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
     limit = settings.max_body_bytes
     too_long = ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
