@@ -53,8 +53,8 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes
     if header(scope, b"content-encoding") not in (None, b"identity"):
         raise ApiError(415, "compressed_body", "the body must be sent without a Content-Encoding but has one")
     kind = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
-    # A page of another origin can send text or a form without being asked for permission, but not JSON.  Programs send no
-    # Origin, and curl calls everything a form: people who copy a line of a peer's documentation shall get an answer.
+    # A page of another origin can send text or a form without being asked for permission, but not JSON.  Programs send
+    # no Origin, and curl calls everything a form: a line of a peer's documentation shall work here, too.
     from_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
     if kind != b"application/json" and (from_page or kind not in _UNSAID):
         raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
