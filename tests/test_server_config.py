@@ -5,12 +5,14 @@ Oracle: the settings that the same options on the command line give.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from quire.cli import serve
+from quire.cli.model_options import ModelOptions
 from quire.cli.serve_config import from_environment, from_file
 from quire.server.service import Service
 
@@ -55,6 +57,17 @@ def test_the_command_line_wins_then_the_environment_then_the_file(
     settings, path, _ = opened(monkeypatch, "--config", str(config), "given.gguf")
     assert (settings.port, path) == (1003, "given.gguf")
     assert opened(monkeypatch)[1] == "other.gguf"
+
+
+def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
+    arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu"]
+    engine = opened(monkeypatch, *arguments)[2]
+    expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
+    expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu"}
+    # -ngl chooses the device, and the path is not the engine's.
+    assert set(expected) == {entry.name for entry in fields(ModelOptions)} - {"path", "gpu_layers"}
+    assert {name: engine.get(name) for name in expected} == expected
 
 
 def test_variables_of_what_there_is_not_are_refused_by_name() -> None:

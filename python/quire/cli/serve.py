@@ -116,6 +116,7 @@ def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any
         "kernels": model.kernels,
         "isa": model.isa,
         "load": model.load,
+        "packed_cache": model.packed_cache,
         "policy": engine["policy"],
         "max_sequences": engine["max_sequences"],
         "n_blocks": engine["cache_blocks"],
