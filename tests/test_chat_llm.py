@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quire.chat import ChatTemplate
-from quire.chat.reasoning import REASONING_FORMATS
+from quire.chat import AnswerFormat, ChatTemplate, parse_answer
+from quire.chat.reasoning import CHANNELS, REASONING_FORMATS
 from quire.chat.reasoning_budget import ReasoningBudget
 from quire.chat.reply import joined
 from quire.engine import LLM, AsyncLLM, ChatDelta
@@ -203,6 +203,21 @@ def test_a_budget_that_is_not_reached_changes_nothing(thinker: LLM) -> None:
     assert thinker.chat(STORY, GREEDY, reasoning_budget=64).token_ids == thinker.chat(STORY, GREEDY).token_ids
 
 
+def test_a_budget_ends_a_channel(tmp_path: Path) -> None:
+    """gpt-oss's channels, spelled out in the tokens of the package's model, which never learned them."""
+    begun = "<|start|>assistant<|channel|>analysis<|message|>"
+    source = str(GGUFReader(PACKAGED).metadata["tokenizer.chat_template"])
+    source = source.replace(THINKING, THINKING.replace("assistant\\n", "assistant\\n" + begun))
+    path = repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": (source, "string")})
+    with LLM(path, threads=1, n_ctx=512, kv_dtype="f32") as model:
+        long = SamplingParams(max_tokens=48, min_tokens=48, temperature=0.0)
+        result = model.chat(STORY, long, tool_format="harmony", reasoning_budget=5)
+        free = model.chat(STORY, long, tool_format="harmony")
+        closing = "<|end|><|start|>assistant<|channel|>final<|message|>"
+        end = model.tokenizer.encode(closing, add_special=False, parse_special=True)
+        assert result.token_ids[: 5 + len(end)] == free.token_ids[:5] + end
+
+
 def test_when_a_budget_forces_what() -> None:
     """Ids are characters here, so that the tokens read like the text."""
 
@@ -242,3 +257,28 @@ def test_when_a_budget_forces_what() -> None:
     assert next_sign("\n<think>abc", False) == "<"
     assert next_sign("<think>abc<", False) == "/"
     assert next_sign("", False, 0) is None
+
+
+def test_a_budget_ends_the_channel_that_a_model_began() -> None:
+    form = CHANNELS["harmony"]
+    begun, reasoning = form.start, "Hm, so."
+    budget = ReasoningBudget(
+        form=form,
+        n_tokens=len(reasoning),
+        n_prompt=0,
+        opened=False,
+        end_ids=[ord(sign) for sign in form.written_end],
+        decode=lambda ids: "".join(map(chr, ids)),
+    )
+    # Only the first sixteen tokens are looked at for the start; ids stand for characters here, so it is one of them.
+    start = [0xE000]
+    budget.decode = lambda ids: "".join(begun if id == 0xE000 else chr(id) for id in ids)
+    text = [*start, *map(ord, reasoning)]
+    assert budget.forced(text[:-1]) is None
+    written = []
+    while (forced := budget.forced([*text, *written])) is not None:
+        written.append(forced)
+    assert "".join(map(chr, written)) == form.written_end
+    answer = AnswerFormat.detect("", "harmony", "none")
+    message = parse_answer(budget.decode([*text, *written]) + "Yes.", answer)
+    assert (message.reasoning_content, message.content) == (reasoning, "Yes.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from quire.chat.reasoning import ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
+from quire.chat.reasoning import CHANNELS, ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
 from quire.chat.reply import ChatMessage, MessageDelta, ToolCallDelta, joined
 from quire.chat.tools import detect_tools, tool_format
 from quire.chat.tools.calls import Call, Kind, Text, ToolFormat, Tools
@@ -48,6 +48,11 @@ class AnswerFormat:
         """What is left of the format in a request with or without ``tools``: marks of calls are read for those, or
         where plain answers have marks, too."""
         return self if tools or self.tools is None or self.tools.frames_content else replace(self, tools=None)
+
+    @property
+    def limited(self) -> ReasoningFormat | None:
+        """What a budget of reasoning ends: what is between tags, or a channel of the tool format."""
+        return self.reasoning or (None if self.tools is None else CHANNELS.get(self.tools.name))
 
     @property
     def visible(self) -> tuple[str, ...]:

@@ -12,16 +12,25 @@ from quire.chat.tools.calls import Kind, Steps, Text
 from quire.chat.tools.scanner import Malformed, Scanner, TrailingSpace
 from quire.errors import RequestError
 
-__all__ = ["REASONING_FORMATS", "ReasoningFormat", "ReasoningSplitter", "detect_reasoning", "reasoning_format"]
+__all__ = [
+    "CHANNELS",
+    "REASONING_FORMATS",
+    "ReasoningFormat",
+    "ReasoningSplitter",
+    "detect_reasoning",
+    "reasoning_format",
+]
 
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """Reasoning stands at the answer's beginning, between ``start`` and ``end``."""
+    """Reasoning stands at the answer's beginning, between ``start`` and ``end``.  ``closing``: what must be written to
+    get from it to the answer, where that is more than the end."""
 
     name: str
     start: str
     end: str
+    closing: str = ""
 
     def opened_by(self, prompt: str) -> bool:
         """Whether a prompt ends within reasoning: some templates write ``start`` themselves."""
@@ -29,7 +38,9 @@ class ReasoningFormat:
 
     @property
     def written_end(self) -> str:
-        """``end`` with the line ends that models put around it."""
+        """What leads from reasoning to the answer: ``end`` with the line ends that models put around it, for one."""
+        if self.closing:
+            return self.closing
         return f"\n{self.end}\n\n" if self.end.startswith("</") else self.end
 
 
@@ -45,6 +56,19 @@ REASONING_FORMATS = (
     ReasoningFormat("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ReasoningFormat("granite", "Here is my thought process:", "Here is my response:"),
 )
+# Reasoning that the tool format of this name reads as one of its channels.
+CHANNELS = {
+    form.name: form
+    for form in (
+        ReasoningFormat(
+            "harmony",
+            "<|channel|>analysis<|message|>",
+            "<|end|>",
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+        ),
+        ReasoningFormat("muse", "to=self<|message|>", "<|eom|>", "<|eom|><|start|>assistant to=user<|message|>"),
+    )
+}
 # Templates that put their tags together.
 _HINTS = {"think_opensource": ("'<think{}>'", ":opensource"), "kimi_k3": ("open_tag('think'", "<|open|>", "<|close|>")}
 

@@ -157,7 +157,7 @@ def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenize
     """The request with a limit of its reasoning.  UnsupportedError where reasoning has no tags to end it with."""
     from ..chat.reasoning_budget import ReasoningBudget
 
-    reasoning = request.form.reasoning
+    reasoning = request.form.limited
     if reasoning is None:
         raise UnsupportedError("[chat] reasoning_budget must have tags around reasoning but the model has none")
     params = request.engine.params or SamplingParams()
