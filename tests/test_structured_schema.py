@@ -137,6 +137,26 @@ def test_no_key_in_disguise():
     assert not allows(form, '{"a": 1, "a": "x"}')
 
 
+def test_addresses_of_mail_have_short_labels():
+    """RFC 5321 and RFC 1035; the schema may stand anywhere that a reference leads to."""
+    label = "a" * 63
+    good = ["a@b", "a.b+c@x-y.example", f"x@{label}.{label}.{label}.{label}", "o'neil@a.b"]
+    bad = ["a", "@b", "a@", "a@-b", "a@b-", "a..b@c", f"x@{label}a", "a b@c", "a@b@c"]
+    for schema in (
+        {"format": "email", "type": "string"},
+        {"$ref": "#/default/0", "default": [{"format": "email", "type": "string"}]},
+        {"type": "string", "anyOf": [{"format": "email"}, {"format": "email", "pattern": "x"}]},
+    ):
+        form = StructuredOutputsParams(json=schema)
+        assert all(allows(form, f'"{text}"') for text in good), schema
+        assert not any(allows(form, f'"{text}"') for text in bad), schema
+    named = StructuredOutputsParams(json={"const": {"format": "email"}})
+    assert allows(named, '{"format": "email"}')
+    inside = StructuredOutputsParams(grammar='start: "<" %json {"type": "string", "format": "email"} ">"')
+    assert allows(inside, f'<"{good[1]}">')
+    assert not allows(inside, f'<"x@{label}a">')
+
+
 def test_white_space():
     schema = {"type": "array", "items": {"type": "integer"}}
     for options, allowed, refused in [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..errors import RequestError, UnsupportedError
 from .call_syntax import CALL_SYNTAXES, WITHOUT_JSON, CallSyntax
 from .frame import Frame, FrameWriter, lark_string
-from .schema import check_schema
+from .schema import enforceable
 from .source import DEFAULT_WHITESPACE, WHITESPACE_AFTER, GrammarSource, json_body
 
 __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
@@ -199,10 +199,10 @@ class _Writer:
             raise RequestError(f"[tools] the parameters of {function.name} must be the schema of an object")
         parameters = {"type": "object", **parameters}
         try:
-            check_schema(parameters)
+            enforced = enforceable(parameters)
         except (RequestError, UnsupportedError) as error:
             raise type(error)(f"{error} (parameters of the tool {function.name})") from error
-        schema = json.dumps(json_body(parameters, DEFAULT_WHITESPACE)["json_schema"])
+        schema = json.dumps(json_body(enforced, DEFAULT_WHITESPACE)["json_schema"])
         text = syntax.call if syntax.opening else syntax.call.removeprefix(syntax.trigger)
         return self._text(text, {"arguments": f"%json {schema}", "name": lark_string(function.name)})
 

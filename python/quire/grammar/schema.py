@@ -6,6 +6,7 @@ the list of what it enforces stands here.  https://json-schema.org/draft/2020-12
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,13 +15,17 @@ from urllib.parse import unquote
 
 from ..errors import RequestError, UnsupportedError
 
-__all__ = ["check_schema"]
+__all__ = ["check_schema", "enforceable"]
 
 MAX_DEPTH = 64
 MAX_STRING_BYTES = 16 * 1024
 MAX_MULTIPLE = 20_000  # a grammar counts up to it
 MAX_INTEGER = 2**53
 MAX_ENTRIES = 200_000  # schemas and members of lists, all together
+
+_ATOM, _LABEL = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}", "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+# RFC 5321, with its limits of 64 characters before the sign, 255 behind it, 63 in a label.
+_EMAIL = rf"^{_ATOM}(\.{_ATOM}){{0,2}}@{_LABEL}(\.{_LABEL}){{0,3}}$"
 
 Place: TypeAlias = "tuple[str, ...]"
 
@@ -55,6 +60,27 @@ def check_schema(schema: object) -> None:
 
     Raises UnsupportedError naming the keyword and its place, RequestError for what is no schema.
     """
+    _checked(schema)
+
+
+def enforceable(schema: object) -> object:
+    """A schema, checked, as a grammar enforces all of it: the library's addresses may have labels of any length."""
+    places = _checked(schema)
+    if not places:
+        return schema
+    copy = json.loads(json.dumps(schema))
+    for place in places:
+        current = copy
+        for part in place:
+            current = current[int(part)] if isinstance(current, list) else current[part]
+        if current.pop("format", None) is not None:  # a place may be reached in two ways
+            current["allOf"] = [*current.get("allOf", []), {"pattern": _EMAIL}]
+    return copy
+
+
+def _checked(schema: object) -> list[Place]:
+    """Check a schema; the places of those for e-mail addresses."""
+    emails: list[Place] = []
     left: list[tuple[Place, object]] = [((), schema)]
     followed: set[str] = set()
     n_entries, multiple = 0, 1
@@ -72,6 +98,8 @@ def check_schema(schema: object) -> None:
         for keyword, value in current.items():
             _check_keyword(place, keyword, value)
             left += _schemas_in((*place, keyword), keyword, value)
+        if current.get("format") == "email":
+            emails.append(place)
         reference = current.get("$ref")
         if isinstance(reference, str) and reference not in followed:
             followed.add(reference)
@@ -84,6 +112,7 @@ def check_schema(schema: object) -> None:
                 f"[json_schema] 'multipleOf' at {_where(place)} cannot be enforced beyond {MAX_MULTIPLE}, nor can "
                 "several whose least common multiple is"
             )
+    return emails
 
 
 def _schemas_in(place: Place, keyword: str, value: object) -> list[tuple[Place, object]]:

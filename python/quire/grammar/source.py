@@ -11,7 +11,7 @@ from ..errors import RequestError, UnsupportedError
 from ..structured import StructuredOutputsParams
 from .frame import ANY_TOKENS, Frame, FrameWriter, lark_string
 from .gbnf import gbnf_to_lark, is_gbnf
-from .schema import check_schema
+from .schema import enforceable
 
 __all__ = ["DEFAULT_WHITESPACE", "WHITESPACE_AFTER", "GrammarSource", "grammar_source", "json_body"]
 
@@ -52,8 +52,7 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
     """
     if params.json is not None or params.json_object:
         schema = {"type": "object"} if params.json_object else json.loads(str(params.json))
-        check_schema(schema)
-        body = json_body(schema, _whitespace(params))
+        body = json_body(enforceable(schema), _whitespace(params))
     elif params.regex is not None:
         body = {"lark_grammar": f"start: {_lark_regex(params.regex)}\n"}
     elif params.choice is not None:
@@ -105,8 +104,9 @@ def _lark(grammar: str) -> str:
     """Lark for GBNF, or Lark as it is, in which the schemas are checked as those of requests are."""
     if is_gbnf(grammar):
         return gbnf_to_lark(grammar)
-    position = 0
+    position, parts = 0, []
     while (found := _LARK_TOKEN.search(grammar, position)) is not None:
+        parts.append(grammar[position : found.end()])
         position = found.end()
         if found.group() == "%lark":
             raise UnsupportedError("[grammar] %lark inside a grammar is not known")
@@ -117,5 +117,5 @@ def _lark(grammar: str) -> str:
                 schema, position = json.JSONDecoder().raw_decode(grammar, start.end())
             except (ValueError, RecursionError) as error:
                 raise RequestError("[grammar] %json must be followed by a JSON Schema but is not") from error
-            check_schema(schema)
-    return grammar
+            parts.append(" " + json.dumps(enforceable(schema)))
+    return "".join([*parts, grammar[position:]])
