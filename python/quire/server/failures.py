@@ -58,9 +58,12 @@ class ApiError(Exception):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes beside the body."""
-        if self.retry_after_s is None:
-            return []
-        return [(b"retry-after", str(self.retry_after_s).encode())]
+        found = []
+        if self.retry_after_s is not None:
+            found.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.status in (408, 413):  # the rest of the body is not waited for
+            found.append((b"connection", b"close"))
+        return found
 
 
 _STATUS = {

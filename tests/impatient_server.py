@@ -1,0 +1,27 @@
+"""A server without a model and with little patience, for tests: run as a script; says its address on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from fake_engine import FakeEngine
+from quire.server.library import Library
+from quire.server.listener import serve
+from quire.server.service import Service
+from quire.server.settings import Settings
+
+PATIENCE_S = 0.5
+
+
+class LongAnswers(FakeEngine):
+    """Every answer is 20 MB, there at once; that of the prompt ``short`` is short."""
+
+    def submit(self, work):  # type: ignore[no-untyped-def]
+        self.answers = [["ab"]] if getattr(work, "prompt", "") == "short" else [["x" * 10_000] * 2000]
+        return super().submit(work)
+
+
+if __name__ == "__main__":
+    limits = {f"{name}_timeout_s": PATIENCE_S for name in ("header", "body", "send")}
+    settings = Settings(port=0, access_log=False, max_connections=50, **limits)  # type: ignore[arg-type]
+    serve(Service(settings, Library.of("fake", LongAnswers())), lambda text: print(text, file=sys.stderr, flush=True))
