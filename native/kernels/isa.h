@@ -10,9 +10,9 @@ namespace quire {
 // Families of registers, by which most kernels are chosen.
 enum class Isa { portable, neon, avx2, avx512 };
 
-// What some machines of a family have beyond its least, each with all before it: dot products of bytes (AVX-VNNI, AVX-512
-// VNNI), of BF16 (AVX512_BF16), tiles of bytes (AMX); small matrices of bytes (NEON's i8mm).  Software can stand in for
-// tiles where a machine has none.
+// What some machines of a family have beyond its least, each with all before it: dot products of bytes (AVX-VNNI,
+// AVX-512 VNNI), of BF16 (AVX512_BF16), tiles of bytes (AMX); small matrices of bytes (NEON's i8mm).  Software can
+// stand in for tiles where a machine has none.
 enum class DotProducts { none, bytes, bf16, tiles, emulated_tiles, matrices };
 
 struct InstructionSet {

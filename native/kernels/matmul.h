@@ -1,11 +1,11 @@
 // Matrix products on the CPU: y = x W^T.
 //
-// With packed weights of 16 or 32 bits everything is single precision, but that AVX512_BF16 rounds activations to BF16 for
-// weights of BF16.  With packed quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest magnitude
-// / 127), as ggml's products do; products of codes are summed exactly, in integers, scaled and added in single precision,
-// group by group in the order of the columns.  Rows of types without a layout of our own are multiplied one by one, as the
-// file holds them.  So the bits of a row depend on that row alone: not on the other rows, the part it is computed in, nor
-// the number of workers.
+// With packed weights of 16 or 32 bits everything is single precision, but that AVX512_BF16 rounds activations to BF16
+// for weights of BF16.  With packed quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest
+// magnitude / 127), as ggml's products do; products of codes are summed exactly, in integers, scaled and added in
+// single precision, group by group in the order of the columns.  Rows of types without a layout of our own are
+// multiplied one by one, as the file holds them.  So the bits of a row depend on that row alone: not on the other
+// rows, the part it is computed in, nor the number of workers.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,8 @@ struct QuantizedRows {
 
     static int64_t padded(int64_t n_in) { return (n_in + 63) / 64 * 64; }
     static int64_t n_groups(int64_t n_in) { return padded(n_in) / group_columns; }
-    // Codes; per group: scale, sum times scale (floats), negated sum, and of both halves of 16 (int32), these times scale.
+    // Codes; per group: scale, sum times scale (floats), negated sum, and of both halves of 16 (int32), these times
+    // scale.
     static int64_t row_bytes(int64_t n_in) { return padded(n_in) + (n_groups(n_in) * 28 + 63) / 64 * 64; }
     static int64_t size_bytes(int64_t n_rows, int64_t n_in) { return n_rows * row_bytes(n_in); }
 

@@ -3,9 +3,9 @@
 //
 // What L, an instruction set's CodeLanes, has beside its Lanes: Bytes and Ints (a register of them), the operations
 // below, and Products, a sum of products of codes that is exact.  direct_rows: so many rows at once with tiles as they
-// lie in memory (0: always unpack); unpacked_rows and unpacked_tiles: with unpacked ones.  Where L::signed_codes, codes of 8 bits are multiplied
-// as signed numbers, with 128 taken off; all others are unsigned.  Where there are L::MatrixProducts, even numbers of rows
-// are multiplied by them.
+// lie in memory (0: always unpack); unpacked_rows and unpacked_tiles: with unpacked ones.  Where L::signed_codes,
+// codes of 8 bits are multiplied as signed numbers, with 128 taken off; all others are unsigned.  Where there are
+// L::MatrixProducts, even numbers of rows are multiplied by them.
 //
 // Included once by each instruction set's file, after its CodeLanes; nothing here has external linkage.  The order of
 // all floating-point operations is the same everywhere, and so are the bits of the result.

@@ -1,5 +1,6 @@
 // The matrix products, row operations and attention of every instruction set against plain loops in double precision:
-// a program of its own, for what cannot run Python: other processors (ci/test --neon) and valgrind (ci/test --valgrind).
+// a program of its own, for what cannot run Python: other processors (ci/test --neon) and valgrind
+// (ci/test --valgrind).
 //
 //   kernels_check [INSTRUCTION_SET ...]: those named, or all that this processor has; at least one must be there
 //
@@ -50,12 +51,12 @@ constexpr struct {
     WeightFormat format;
     const char *name;
 } formats[] = {
-    {WeightFormat::f32, "f32"},       {WeightFormat::f16, "f16"},       {WeightFormat::bf16, "bf16"},
-    {WeightFormat::q4_0, "q4_0"},     {WeightFormat::q4_1, "q4_1"},     {WeightFormat::q5_0, "q5_0"},
-    {WeightFormat::q5_1, "q5_1"},     {WeightFormat::q8_0, "q8_0"},     {WeightFormat::q2_k, "q2_k"},
-    {WeightFormat::q3_k, "q3_k"},     {WeightFormat::q4_k, "q4_k"},     {WeightFormat::q5_k, "q5_k"},
-    {WeightFormat::q6_k, "q6_k"},     {WeightFormat::iq4_nl, "iq4_nl"}, {WeightFormat::iq4_xs, "iq4_xs"},
-    {WeightFormat::mxfp4, "mxfp4"},   {WeightFormat::nvfp4, "nvfp4"},
+    {WeightFormat::f32, "f32"},     {WeightFormat::f16, "f16"},       {WeightFormat::bf16, "bf16"},
+    {WeightFormat::q4_0, "q4_0"},   {WeightFormat::q4_1, "q4_1"},     {WeightFormat::q5_0, "q5_0"},
+    {WeightFormat::q5_1, "q5_1"},   {WeightFormat::q8_0, "q8_0"},     {WeightFormat::q2_k, "q2_k"},
+    {WeightFormat::q3_k, "q3_k"},   {WeightFormat::q4_k, "q4_k"},     {WeightFormat::q5_k, "q5_k"},
+    {WeightFormat::q6_k, "q6_k"},   {WeightFormat::iq4_nl, "iq4_nl"}, {WeightFormat::iq4_xs, "iq4_xs"},
+    {WeightFormat::mxfp4, "mxfp4"}, {WeightFormat::nvfp4, "nvfp4"},
 };
 
 // Bytes at random, but no exponent that is not finite in 16 bits, whichever two of them are a number.
@@ -85,8 +86,7 @@ struct Case {
 std::vector<float> check_products(const Case &c, std::mt19937 random) {
     const int64_t blocks = c.n_in / file_block_columns(c.format);
     PackedWeights weights{c.format, c.n_out, c.n_in, nullptr};
-    const std::vector<uint8_t> file =
-        noise(static_cast<size_t>(c.n_out * blocks * file_block_bytes(c.format)), random);
+    const std::vector<uint8_t> file = noise(static_cast<size_t>(c.n_out * blocks * file_block_bytes(c.format)), random);
     const Memory packed(weights.size_bytes());
     for (int64_t tile = 0; tile < weights.n_tiles(); ++tile)
         pack_tile(weights, file.data(), tile, packed.data() + tile * weights.tile_bytes());
@@ -107,9 +107,8 @@ std::vector<float> check_products(const Case &c, std::mt19937 random) {
         for (int r = 0; r < c.n_rows; ++r) {
             double sum = 0, size = 0;
             for (int64_t k = 0; k < c.n_in; ++k) {
-                const double seen = weights.is_float()
-                                        ? x[static_cast<size_t>(r * c.n_in + k)]
-                                        : double{codes.scales(r)[k / 32]} * codes.codes(r)[k];
+                const double seen = weights.is_float() ? x[static_cast<size_t>(r * c.n_in + k)]
+                                                       : double{codes.scales(r)[k / 32]} * codes.codes(r)[k];
                 sum += seen * row[static_cast<size_t>(k)];
                 size += std::fabs(seen * row[static_cast<size_t>(k)]);
             }

@@ -1,5 +1,5 @@
-// Products with BF16 weights where VDPBF16PS is: activations are rounded to BF16, too, and two columns are multiplied at
-// a time, in the same order for one row and for many.  The instruction counts subnormal numbers as zero.
+// Products with BF16 weights where VDPBF16PS is: activations are rounded to BF16, too, and two columns are multiplied
+// at a time, in the same order for one row and for many.  The instruction counts subnormal numbers as zero.
 #include <immintrin.h>
 
 #include "kernels/float_blocks.h"
@@ -22,8 +22,8 @@ void round_columns(const float *from, int64_t n_columns, uint16_t *to) {
     }
 }
 
-// The order of sums while pairs are added: rows 0-3, 8-11, 16-19, 24-27 of 32 output rows in one register and the others
-// in the next one, as columns k and k + 1 interleave.
+// The order of sums while pairs are added: rows 0-3, 8-11, 16-19, 24-27 of 32 output rows in one register and the
+// others in the next one, as columns k and k + 1 interleave.
 [[gnu::always_inline]] inline void load_sums(const float *from, __m512 *two) {
     const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
     const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + lanes);
