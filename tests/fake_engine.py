@@ -6,7 +6,19 @@ import asyncio
 from collections.abc import Sequence
 
 from quire.server.engine import EngineState, Stream, Streams
-from quire.server.protocol import Answer, Ask, Beat, Delta, Failed, Finished, FromEngine, ModelInfo, Started, Work
+from quire.server.protocol import (
+    Answer,
+    Ask,
+    Beat,
+    Delta,
+    Embed,
+    Failed,
+    Finished,
+    FromEngine,
+    ModelInfo,
+    Started,
+    Work,
+)
 
 INFO = ModelInfo("fake", "none", 128, 100, 8, 4, {}, None, "", "", "0.0")
 
@@ -33,10 +45,14 @@ class FakeEngine(Streams):
 
     def _messages(self, work: Work, answer: Sequence[str] | Failed) -> list[FromEngine]:
         id_ = work.id
+        if isinstance(answer, Failed) and isinstance(work, Embed):
+            return [Failed(id_, answer.kind, answer.message)]
         if isinstance(answer, Failed):
             return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
         if isinstance(work, Ask):
             return [Answer(id_, {"tokens": [1, 2], "text": "ab"})]
+        if isinstance(work, Embed):
+            return [Answer(id_, {"vector": bytes(8), "n_tokens": 2})]
         messages: list[FromEngine] = [Started(id_, 3)]
         for choice in range(int(work.params.get("n", 1))):
             messages += [Delta(id_, choice, text, [number]) for number, text in enumerate(answer)]

@@ -253,9 +253,7 @@ def test_models_stay_as_long_as_anybody_asks(keep_alive: Any) -> None:
     assert isinstance(sent(keep_alive=keep_alive, raw=True), Generate)
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/embed", "/api/embeddings"]
-)
+@pytest.mark.parametrize("path", ["/api/pull", "/api/push", "/api/create", "/api/copy"])
 def test_what_there_is_not_is_refused_by_name(path: str) -> None:
     response = post(path, {"model": "x"})
     assert response.status_code == 501

@@ -17,25 +17,36 @@ using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 using VisibleTokens = std::map<int32_t, py::bytes>;
 
+Pooling pooling(const std::string &name) {
+    if (name == "last") return Pooling::last;
+    if (name == "mean") return Pooling::mean;
+    throw RequestError("request", cat("embedding must be last or mean but is '", name.substr(0, 40), "'"));
+}
+
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
-                     const VisibleTokens &visible_tokens) {
+                     const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding) {
+    if (embedding && prompt_logits)
+        throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
-            prompt_logits ? Task::prompt_logits : Task::generate,
+            embedding       ? Task::embedding
+            : prompt_logits ? Task::prompt_logits
+                            : Task::generate,
             external_logits ? LogitsProcessor::outside : LogitsProcessor::none,
             grammar ? Constraint::grammar : Constraint::none,
             std::move(salt),
             priority,
             std::move(key),
-            std::move(visible)};
+            std::move(visible),
+            embedding ? pooling(*embedding) : Pooling::last};
 }
 
 const char *kind_name(const Event &event) {
-    static const char *const names[] = {"delta", "logits", "prompt_logits", "finish", "error"};
+    static const char *const names[] = {"delta", "logits", "prompt_logits", "embedding", "finish", "error"};
     return names[static_cast<int>(event.kind)];
 }
 
@@ -62,6 +73,12 @@ py::object logits_of(const py::object &self) {
     return py::array_t<float>({n_rows, n / n_rows}, event.logits.data(), self);
 }
 
+py::object embedding_of(const py::object &self) {
+    const auto &event = self.cast<const Event &>();
+    if (event.kind != EventKind::embedding) return py::none();
+    return py::array_t<float>({static_cast<py::ssize_t>(event.logits.size())}, event.logits.data(), self);
+}
+
 void bind_mask_job(py::module_ &m) {
     py::class_<MaskJob>(m, "MaskJob")
         .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
@@ -79,7 +96,7 @@ void bind_event(py::module_ &m) {
         .def(py::init(&make_request), py::arg("token_ids"), py::arg("params") = nullptr, py::kw_only(),
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
              py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
-             py::arg("visible_tokens") = VisibleTokens());
+             py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)
@@ -96,6 +113,7 @@ void bind_event(py::module_ &m) {
         .def_readonly("logprobs", &Event::logprobs)
         .def_readonly("prompt_logprobs", &Event::prompt_logprobs)
         .def_property_readonly("logits", &logits_of)
+        .def_property_readonly("embedding", &embedding_of)
         .def_readonly("first_position", &Event::first_position)
         .def_property_readonly("finish_reason", &finish_reason)
         .def_readonly("stop_reason", &Event::stop_reason)

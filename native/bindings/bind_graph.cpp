@@ -222,6 +222,7 @@ void bind_executor(py::module_ &m) {
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
              py::arg("packed_cache") = py::none())
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
+        .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
         .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
         .def_property_readonly("max_rows", &GraphExecutor::max_rows)

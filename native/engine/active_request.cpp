@@ -15,7 +15,7 @@ void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx) {
             throw RequestError("request", cat("token ids must be 0 to ", vocab.n_vocab - 1, " but number ", i, " is ",
                                               r.token_ids[i]));
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
-    if (r.task == Task::prompt_logits ? n_prompt > n_ctx : n_prompt >= n_ctx)
+    if (r.task == Task::generate ? n_prompt >= n_ctx : n_prompt > n_ctx)
         throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
                                           " tokens but the prompt has ", n_prompt));
 }
@@ -29,11 +29,14 @@ void check_visible(const Request &r, const VocabInfo &vocab) {
 
 void check_task(const Request &r) {
     if ((r.task == Task::generate) == (r.params == nullptr))
-        throw RequestError("request", "params must be given unless prompt_logits is, which generates nothing");
-    if (r.task == Task::prompt_logits && r.processor == LogitsProcessor::outside)
-        throw RequestError("request", "external_logits must not come with prompt_logits, which samples nothing");
-    if (r.task == Task::prompt_logits && r.constraint == Constraint::grammar)
-        throw RequestError("request", "grammar must not come with prompt_logits, which samples nothing");
+        throw RequestError("request",
+                           "params must be given unless prompt_logits or embedding is, which generate nothing");
+    if (r.task == Task::generate) return;
+    const char *task = r.task == Task::embedding ? "embedding" : "prompt_logits";
+    if (r.processor == LogitsProcessor::outside)
+        throw RequestError("request", cat("external_logits must not come with ", task, ", which samples nothing"));
+    if (r.constraint == Constraint::grammar)
+        throw RequestError("request", cat("grammar must not come with ", task, ", which samples nothing"));
 }
 
 } // namespace
@@ -44,7 +47,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_task(request);
     check_prompt(request, *vocab, n_ctx);
     check_visible(request, *vocab);
-    if (request.task == Task::prompt_logits) {
+    if (request.task != Task::generate) {
         choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}});
         return;
     }
@@ -68,6 +71,28 @@ SequenceSpec ActiveRequest::take_spec() {
             request.priority,
             request.key,
             wants_prompt_rows() ? LogitRows::every : LogitRows::last};
+}
+
+bool ActiveRequest::wants_prompt_rows() const {
+    switch (request.task) {
+    case Task::generate: return request.params->prompt_logprobs.has_value();
+    case Task::prompt_logits: return true;
+    case Task::embedding: return request.pooling == Pooling::mean;
+    }
+    return false;
+}
+
+void ActiveRequest::add_hidden(std::span<const float> rows, size_t size) {
+    hidden_sum.resize(size);
+    for (size_t i = 0; i < rows.size(); ++i) hidden_sum[i % size] += rows[i];
+    n_hidden_rows += static_cast<int64_t>(rows.size() / size);
+}
+
+Event ActiveRequest::embedding_event() const {
+    Event made = event(EventKind::embedding, 0);
+    made.logits.reserve(hidden_sum.size());
+    for (double sum : hidden_sum) made.logits.push_back(static_cast<float>(sum / static_cast<double>(n_hidden_rows)));
+    return made;
 }
 
 bool ActiveRequest::ended() const {

@@ -20,7 +20,7 @@ enum class ChoiceState { generating, awaiting_logits, awaiting_mask, ended };
 struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
-    std::optional<Sampler> sampler; // none for prompt_logits
+    std::optional<Sampler> sampler; // none where nothing is generated
     std::optional<TokenMask> mask;  // of the next token, once taken
     StopMatcher stop_matcher;
     std::vector<float> held_logits; // while awaiting a mask
@@ -43,7 +43,11 @@ class ActiveRequest {
     SequenceSpec take_spec();
     int n_choices() const { return static_cast<int>(choices.size()); }
     bool ended() const;
-    bool wants_prompt_rows() const { return request.task == Task::prompt_logits || request.params->prompt_logprobs; }
+    bool wants_prompt_rows() const;
+    // More rows [n, size] of the prompt's hidden states; of several the mean is taken in double.
+    void add_hidden(std::span<const float> rows, size_t size);
+    // The embedding, once every row is there.
+    Event embedding_event() const;
 
     // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
     Event sample(int choice, std::span<const float> logits, std::span<const int32_t> tokens, double now_s);
@@ -62,6 +66,8 @@ class ActiveRequest {
     std::unique_ptr<MaskLease> masks; // none without a grammar
     std::vector<Choice> choices;
     std::vector<SampledToken> prompt_logprobs; // until they are handed out
+    std::vector<double> hidden_sum; // of an embedding
+    int64_t n_hidden_rows = 0;
     int64_t n_prompt;
     int64_t max_tokens; // prompt and generated
     int64_t n_cached = 0;

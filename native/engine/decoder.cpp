@@ -48,6 +48,8 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
 }
 
 RequestId Decoder::submit(Request request) {
+    if (request.task == Task::embedding && executor_->n_hidden() == 0)
+        throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens);
     const RequestId id{++n_submitted_};

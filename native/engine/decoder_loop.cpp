@@ -43,7 +43,7 @@ DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig
     : executor_(std::move(executor)),
       scheduler_(scheduler_config(config, *executor_),
                  std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
-      n_vocab_(static_cast<size_t>(executor_->n_vocab())) {}
+      n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
 
 double DecoderLoop::now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -143,17 +143,26 @@ bool DecoderLoop::step() {
     const float *logits = run(plan);
     if (!logits) return true;
     scheduler_.commit(plan);
+    Rows rows{logits, batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr};
     for (const PlanItem &item : plan.items) {
         const auto owner = owners_.find(item.id); // gone when another choice failed its request
         if (item.n_logit_rows > 0 && owner != owners_.end()) {
             const Owner at = owner->second;
-            guarded(*at.request, [&] { take_rows(at, item, logits); });
+            guarded(*at.request, [&] { take_rows(at, item, rows); });
         }
-        logits += static_cast<size_t>(item.n_logit_rows) * n_vocab_;
+        rows.logits += static_cast<size_t>(item.n_logit_rows) * n_vocab_;
+        if (rows.hidden != nullptr) rows.hidden += static_cast<size_t>(item.n_logit_rows) * n_hidden_;
     }
     ++totals_.n_steps;
     if (checks_every_step) check();
     return true;
+}
+
+bool DecoderLoop::wants_hidden(const Plan &plan) const {
+    return n_hidden_ > 0 && std::ranges::any_of(plan.items, [&](const PlanItem &item) {
+               const auto owner = owners_.find(item.id);
+               return owner != owners_.end() && owner->second.request->request.task == Task::embedding;
+           });
 }
 
 const float *DecoderLoop::run(const Plan &plan) {
@@ -163,6 +172,7 @@ const float *DecoderLoop::run(const Plan &plan) {
     try {
         for (const BlockCopy &copy : plan.copies) executor_->copy_block(index(copy.from), index(copy.to));
         fill_batch(batch_, plan, scheduler_.pool().block_tokens());
+        batch_.hidden = wants_hidden(plan) ? HiddenStates::wanted : HiddenStates::unwanted;
         const float *logits = executor_->run(batch_);
         return plan.n_logit_rows > 0 ? logits : &no_rows;
     } catch (const Error &error) {
@@ -181,8 +191,10 @@ const float *DecoderLoop::run(const Plan &plan) {
     return nullptr;
 }
 
-void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const float *logits) {
+void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, Rows rows) {
+    const float *logits = rows.logits;
     ActiveRequest &request = *owner.request;
+    if (request.request.task == Task::embedding) return take_hidden(request, item, rows.hidden);
     const std::span last_row(logits + static_cast<size_t>(item.n_logit_rows - 1) * n_vocab_, n_vocab_);
     if (request.prompt_done) return next_token(request, owner.choice, last_row);
     if (request.wants_prompt_rows()) take_prompt_rows(request, item, logits);
@@ -193,6 +205,14 @@ void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const floa
             end(request, choice, {FinishReason::length, {}});
         else
             next_token(request, choice, last_row);
+}
+
+void DecoderLoop::take_hidden(ActiveRequest &request, const PlanItem &item, const float *hidden) {
+    request.add_hidden({hidden, static_cast<size_t>(item.n_logit_rows) * n_hidden_}, n_hidden_);
+    if (item.first + item.n_tokens < request.n_prompt) return;
+    request.prompt_done = true;
+    events_.push_back(request.embedding_event());
+    end(request, 0, {FinishReason::length, {}});
 }
 
 void DecoderLoop::take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits) {

@@ -73,8 +73,13 @@ class DecoderLoop {
         ActiveRequest *request;
         int choice;
     };
+    struct Rows {
+        const float *logits, *hidden; // null: the step has no such request
+    };
+    bool wants_hidden(const Plan &plan) const;
     const float *run(const Plan &plan); // null: the step failed, and so did its requests
-    void take_rows(const Owner &owner, const PlanItem &item, const float *logits);
+    void take_rows(const Owner &owner, const PlanItem &item, Rows rows);
+    void take_hidden(ActiveRequest &request, const PlanItem &item, const float *hidden);
     void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);
     void next_token(ActiveRequest &request, int choice, std::span<const float> logits);
     void draw_when_masked(ActiveRequest &request, int choice, std::span<const float> logits);
@@ -88,7 +93,7 @@ class DecoderLoop {
 
     std::shared_ptr<Executor> executor_;
     Scheduler scheduler_;
-    size_t n_vocab_;
+    size_t n_vocab_, n_hidden_;
     StepBatch batch_;
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
     std::unordered_map<SequenceId, Owner> owners_;

@@ -20,7 +20,10 @@ enum class RequestId : uint64_t {};
 enum class Task {
     generate,
     prompt_logits, // no sampling: every row of the prompt's logits is an answer
+    embedding,     // no sampling: the answer is made of the prompt's hidden states
 };
+// Which hidden states an embedding is: the last token's, or the mean of all.
+enum class Pooling { last, mean };
 // Who looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 
@@ -29,7 +32,7 @@ enum class Constraint { none, grammar };
 
 struct Request {
     std::vector<int32_t> token_ids;               // the prompt
-    std::shared_ptr<const SamplingParams> params; // none for prompt_logits
+    std::shared_ptr<const SamplingParams> params; // none where nothing is generated
     Task task = Task::generate;
     LogitsProcessor processor = LogitsProcessor::none;
     Constraint constraint = Constraint::none;
@@ -38,12 +41,14 @@ struct Request {
     std::string key;  // requests of one key share their part of the machine
     // Control tokens that show after all, with what they show: marks that the reader of the text looks for.
     std::vector<std::pair<int32_t, std::string>> visible_tokens;
+    Pooling pooling = Pooling::last; // of an embedding
 };
 
 enum class EventKind {
     delta,         // tokens of a choice and the text that is safe to show
     logits,        // a row that waits for provide_logits()
     prompt_logits, // rows of the prompt
+    embedding,     // of the prompt
     finish,        // the last event of a choice
     error,         // the last event of a request, all choices included
 };
@@ -63,16 +68,16 @@ struct Event {
     std::vector<int32_t> token_ids;            // delta
     std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
     std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
-    std::vector<float> logits;                 // logits [n_vocab], prompt_logits [rows, n_vocab]
-    int64_t first_position = 0;                // of those rows
+    std::vector<float> logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden]
+    int64_t first_position = 0; // of those rows
     int64_t n_logit_rows = 0;
     FinishReason finish_reason = FinishReason::stop;
     std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice
-    int64_t n_prompt_tokens = 0;                                    // finish
-    int64_t n_cached_tokens = 0;                                    // finish: of the prompt, found in the cache
-    int64_t n_generated_tokens = 0;                                 // finish
-    Timings timings;                                                // finish
-    ErrorKind error_kind = ErrorKind::internal;                     // error
+    int64_t n_prompt_tokens = 0; // finish
+    int64_t n_cached_tokens = 0; // finish: of the prompt, found in the cache
+    int64_t n_generated_tokens = 0; // finish
+    Timings timings; // finish
+    ErrorKind error_kind = ErrorKind::internal; // error
     std::string error;
 };
 

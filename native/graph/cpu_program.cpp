@@ -34,9 +34,20 @@ void CpuProgram::add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *
     nodes_.push_back(std::move(node));
 }
 
+void CpuProgram::show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from) {
+    hidden_ = value;
+    hidden_node_ = std::move(node);
+    hidden_from_ = from;
+}
+
 void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     logits_ = logits;
-    logits->last = static_cast<int>(nodes_.size()); // read by the caller
+    const int end = static_cast<int>(nodes_.size());
+    for (CpuValue *read : {logits, hidden_, hidden_from_}) { // by the caller, or by the last node
+        if (read == nullptr) continue;
+        if (read->first < 0) read->first = end;
+        read->last = end;
+    }
     std::vector<Lifetime> lifetimes;
     for (const CpuValue &value : values_) {
         const int rows = value.lead == Lead::tokens ? limits.max_rows : limits.max_logit_rows;
@@ -49,11 +60,13 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     if (!memory_) throw CapacityError("graph", cat(size_bytes_, " bytes of values must fit in memory but do not"));
     for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory_.get() + plan.offsets[i];
     for (const auto &node : nodes_) node->place();
+    if (hidden_node_) hidden_node_->place();
 }
 
 const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
     const CpuRun run(batch, team, attention_);
     for (const auto &node : nodes_) node->run(run);
+    if (hidden_node_ && batch.hidden == HiddenStates::wanted) hidden_node_->run(run);
     return logits_->floats();
 }
 

@@ -60,9 +60,13 @@ class CpuProgram {
     void add_attention(const AttentionShape &shape) { attention_.add(shape); }
     // Lays the values out.  CapacityError when there is no memory.
     void finish(CpuValue *logits, CpuProgramLimits limits);
+    // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
+    void show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from);
 
     // Logits of the batch's logit rows, valid until the next call.
     const float *run(const StepBatch &batch, ThreadTeam &team);
+    // Hidden states of the batch's logit rows, if it wanted them.
+    const float *hidden() const { return hidden_ == nullptr ? nullptr : hidden_->floats(); }
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
 
@@ -75,6 +79,8 @@ class CpuProgram {
     std::unique_ptr<uint8_t, Free> memory_;
     size_t size_bytes_ = 0;
     const CpuValue *logits_ = nullptr;
+    CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr;
+    std::unique_ptr<CpuNode> hidden_node_; // run last
     AttentionPlan attention_; // of the step at hand, for all layers
 };
 

@@ -6,6 +6,8 @@
 
 namespace quire {
 
+enum class HiddenStates { unwanted, wanted };
+
 // Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.
 struct StepBatch {
     std::vector<int32_t> tokens; // [n_rows] ids
@@ -16,6 +18,7 @@ struct StepBatch {
     std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
     std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
     std::vector<int32_t> tables; // block ids
+    HiddenStates hidden = HiddenStates::unwanted; // of the logit rows
 };
 
 // A traced model on a device, with its cache store.  One owner thread.
@@ -34,6 +37,10 @@ class Executor {
     // Logits [logit_rows.size(), n_vocab], valid until the next call.  Throws Error; the cache's contents of the
     // step's slots are then undefined, everything else is untouched.
     virtual const float *run(const StepBatch &batch) = 0;
+    // Size of the hidden states that logits are made of; 0 where they cannot be had.
+    virtual int n_hidden() const { return 0; }
+    // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.
+    virtual const float *hidden() { return nullptr; }
 };
 
 } // namespace quire

@@ -61,7 +61,8 @@ struct StockGraphs {
     GraphBuckets buckets;
     GraphCache cache;
     StepInputs inputs;
-    std::vector<float> logits; // on devices whose memory is not the host's
+    std::vector<float> logits, hidden; // on devices whose memory is not the host's
+    const LoweredGraph *last = nullptr;
 
     StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits)
         : buckets(limits), cache(backend, make_runner(backend)) {
@@ -75,10 +76,17 @@ struct StockGraphs {
         const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
         inputs.fill(graph, batch, kv_store_block_tokens);
         cache.run(graph);
-        if (ggml_backend_buffer_is_host(graph.logits->buffer)) return static_cast<const float *>(graph.logits->data);
-        logits.resize(batch.logit_rows.size() * static_cast<size_t>(graph.logits->ne[0]));
-        ggml_backend_tensor_get(graph.logits, logits.data(), 0, logits.size() * sizeof(float));
-        return logits.data();
+        last = &graph;
+        n_rows = batch.logit_rows.size();
+        return rows(graph.logits, logits);
+    }
+
+    size_t n_rows = 0; // of logits, in the last run
+    const float *rows(const ggml_tensor *tensor, std::vector<float> &copy) const {
+        if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<const float *>(tensor->data);
+        copy.resize(n_rows * static_cast<size_t>(tensor->ne[0]));
+        ggml_backend_tensor_get(tensor, copy.data(), 0, copy.size() * sizeof(float));
+        return copy.data();
     }
 };
 
@@ -145,6 +153,13 @@ void GraphExecutor::check(const StepBatch &batch) const {
                    "positions must be the last of the sequence");
         }
     }
+}
+
+const float *GraphExecutor::hidden() {
+    if (own_) return own_->program.hidden();
+    return stock_->last == nullptr || stock_->last->hidden == nullptr
+               ? nullptr
+               : stock_->rows(stock_->last->hidden, stock_->hidden);
 }
 
 const float *GraphExecutor::run(const StepBatch &batch) {

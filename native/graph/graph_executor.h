@@ -42,6 +42,8 @@ class GraphExecutor : public Executor {
     int block_tokens() const override { return kv_store_block_tokens; }
     void copy_block(int from, int to) override { store_.copy_block(from, to); }
     const float *run(const StepBatch &batch) override;
+    int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
+    const float *hidden() override;
 
     size_t cache_bytes() const { return store_.size_bytes(); }
     size_t compute_bytes() const;

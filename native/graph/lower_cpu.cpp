@@ -48,6 +48,7 @@ class CpuLowering {
     CpuProgram lower() {
         for (size_t i = 0; i < operations_.size(); ++i)
             if (!done_[i]) std::visit([&](const auto &kind) { lower(static_cast<int>(i), kind); }, operations_[i].kind);
+        show_hidden();
         program_.finish(value(in_.trace.output), in_.limits);
         return std::move(program_);
     }
@@ -76,6 +77,16 @@ class CpuLowering {
     }
 
     void lower(int i, const op::Reshape &) { values_[at(i)] = value(input(i)); }
+
+    // A norm that was left to the product is done for those who ask only.
+    void show_hidden() {
+        const int i = in_.trace.hidden;
+        if (i < 0) return;
+        CpuValue *x = value(i);
+        if (!norms_[at(i)]) return program_.show_hidden(x, nullptr, nullptr);
+        CpuValue *out = program_.floats(lead(i), size_of(operation(i).shape));
+        program_.show_hidden(out, std::make_unique<NormNode>(x, *norms_[at(i)], out), x);
+    }
 
     // Left to the products that read it, or to the attention whose heads it norms.
     void lower(int i, const op::RmsNorm &o) {

@@ -207,6 +207,10 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     out.logits = build.values[static_cast<size_t>(trace.output)];
     ggml_set_output(out.logits);
     ggml_set_name(out.logits, "logits");
+    if (trace.hidden >= 0) {
+        out.hidden = build.values[static_cast<size_t>(trace.hidden)];
+        ggml_set_output(out.hidden); // so that nothing is put into its memory
+    }
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     ggml_build_forward_expand(out.graph, out.logits);
     return out;

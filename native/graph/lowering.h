@@ -42,6 +42,7 @@ struct LoweredGraph {
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
     ggml_tensor *logits = nullptr; // f32 [n_rows, n_vocab]
+    ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.

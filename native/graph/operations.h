@@ -124,6 +124,8 @@ struct Trace {
     std::vector<Operation> operations;
     int output;
     int64_t n_vocab;
+    int hidden = -1; // [rows, n]: what the matrix of the output reads; -1 where the output is no product
+    int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
 };
 
 std::string describe(const Operation &operation);

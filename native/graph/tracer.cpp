@@ -41,6 +41,19 @@ void expect_positive(const char *place, const char *what, double value) {
 
 } // namespace
 
+namespace {
+// Logits are a product, and perhaps capped or scaled.
+int hidden_of(const std::vector<Operation> &operations, int output) {
+    for (;;) {
+        const Operation &operation = operations[static_cast<size_t>(output)];
+        if (std::holds_alternative<op::Linear>(operation.kind)) return operation.inputs[0];
+        if (!std::holds_alternative<op::SoftCap>(operation.kind) && !std::holds_alternative<op::Scale>(operation.kind))
+            return -1;
+        output = operation.inputs[0];
+    }
+}
+} // namespace
+
 const TraceShape &TraceTensor::shape() const { return tracer->operation(id).shape; }
 
 Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attended_(cache_.size(), false) {
@@ -99,7 +112,7 @@ Trace Tracer::finish(const TraceTensor &logits) {
             throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
     }
     finished_ = true;
-    return Trace{cache_, operations_, logits.id, shape.rest[0]};
+    return Trace{cache_, operations_, logits.id, shape.rest[0], hidden_of(operations_, logits.id)};
 }
 
 TraceTensor add(const TraceTensor &a, const TraceTensor &b) {

@@ -155,6 +155,8 @@ class Request:
     ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
     ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
     some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
+    ``embedding``: nothing is generated (``params`` None); the hidden state of the last token, or the mean of all, comes
+    out.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class Request:
         prompt_logits: bool = False,
         grammar: bool = False,
         visible_tokens: Mapping[int, bytes] = {},
+        embedding: Literal["last", "mean"] | None = None,
     ) -> None: ...
 
 @final
@@ -203,7 +206,8 @@ class Event:
     ``delta``: ``token_ids`` drawn, ``text`` that may be shown, ``logprobs`` one per token where asked for; the first of
     choice 0 carries ``prompt_logprobs`` (of the prompt's tokens from the second on).  ``logits``: a row ``[n_vocab]``
     that waits for ``provide_logits``.  ``prompt_logits``: rows ``[n, n_vocab]`` from ``first_position`` on.
-    ``finish``: the last one of a choice.  ``error``: the last one of a request, all its choices included.
+    ``embedding``: of the prompt.  ``finish``: the last one of a choice.  ``error``: the last one of a request, all its
+    choices included.
     """
 
     @property
@@ -211,7 +215,7 @@ class Event:
     @property
     def choice(self) -> int: ...
     @property
-    def kind(self) -> Literal["delta", "logits", "prompt_logits", "finish", "error"]: ...
+    def kind(self) -> Literal["delta", "logits", "prompt_logits", "embedding", "finish", "error"]: ...
     @property
     def text(self) -> str: ...
     @property
@@ -222,6 +226,9 @@ class Event:
     def prompt_logprobs(self) -> list[SampledToken]: ...
     @property
     def logits(self) -> npt.NDArray[np.float32] | None: ...
+    @property
+    def embedding(self) -> npt.NDArray[np.float32] | None:
+        """``[n_hidden]``, in an event of that kind."""
     @property
     def first_position(self) -> int:
         """Position of the token whose row ``logits`` begins with."""

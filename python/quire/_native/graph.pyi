@@ -217,6 +217,9 @@ class Executor(ExecutorBase):
     @property
     def n_vocab(self) -> int: ...
     @property
+    def n_hidden(self) -> int:
+        """Size of the hidden states that logits are made of; 0 where they cannot be had."""
+    @property
     def n_blocks(self) -> int: ...
     @property
     def block_tokens(self) -> int: ...

@@ -8,10 +8,11 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
-from .engine import EngineRequest, Failure
-from .front_end import FrontEnd, collector_of
-from .prompts import Prompt, RequestOptions
+from .engine import EngineRequest, Failure, Pooling
+from .front_end import FrontEnd, Vectors, collector_of, normalized
+from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
 if TYPE_CHECKING:
@@ -146,6 +147,32 @@ class AsyncLLM(FrontEnd):
         async with aclosing(self._events(self._prompts.logits_request(token_ids))) as events:
             return self._joined_logits([event async for event in events])
 
+    async def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> npt.NDArray[np.float32]:
+        """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``; see ``LLM.embed``."""
+        import numpy as np
+
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+
+        def prepare() -> list[EngineRequest]:
+            return [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
+
+        requests = await asyncio.to_thread(prepare)
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        if not vectors:
+            raise RequestError("[embed] prompts must have a prompt but are empty")
+        result = np.stack([item.vector for item in vectors if item.vector is not None])
+        return normalized(result) if normalize else result
+
     async def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
         await asyncio.to_thread(self._close_engine)
@@ -163,10 +190,10 @@ class AsyncLLM(FrontEnd):
         await self._collect(list(zip(requests, collectors, strict=True)))
         return [collector.result() for collector in collectors]
 
-    async def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector]]) -> None:
+    async def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
         """Run requests until all are complete."""
         inbox, deliver = _inbox()
-        running: dict[int, Collector | ChatCollector] = {}
+        running: dict[int, Collector | ChatCollector | Vectors] = {}
         try:
             for request, collector in requests:
                 running[self._engine.submit(request, deliver)] = collector

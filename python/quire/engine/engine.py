@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .._native import engine as native
 from ..errors import (
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ..grammar import Grammar
     from ..sampling import LogitsProcessor, SamplingParams
 
-__all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "native_params"]
+__all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
+
+Pooling: TypeAlias = Literal["last", "mean"]
+"""Which hidden states an embedding is: the last token's, or the mean of all."""
 
 # Nobody sees a millisecond; a small model makes several tokens in it, and waking a thread for each would slow it down.
 _GATHER_S = 0.001
@@ -34,7 +37,7 @@ _GATHER_S = 0.001
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What the engine is asked: a prompt, and parameters, or None where only the prompt's logits are wanted.
+    """What the engine is asked: a prompt, and parameters, or None where its logits or its ``embedding`` are wanted.
 
     ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
@@ -48,6 +51,7 @@ class EngineRequest:
     key: str = ""
     visible_tokens: Mapping[int, bytes] = field(default_factory=dict)
     grammar: Grammar | None = None
+    embedding: Pooling | None = None
 
     @property
     def n(self) -> int:
@@ -115,7 +119,8 @@ class Engine:
             priority=request.priority,
             key=request.key,
             external_logits=bool(processors),
-            prompt_logits=params is None,
+            prompt_logits=params is None and request.embedding is None,
+            embedding=request.embedding,
             visible_tokens=request.visible_tokens,
             grammar=request.grammar is not None,
         )

@@ -7,10 +7,11 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import RequestError, UnsupportedError
 from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy
-from .engine import Engine, EngineRequest
+from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
-from .prompts import Prompts
+from .prompts import Prompt, Prompts, RequestOptions
 from .results import Collector
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats, Event
     from ..tokenizer import Tokenizer
 
-__all__ = ["FrontEnd", "collector_of"]
+__all__ = ["FrontEnd", "Vectors", "collector_of", "normalized"]
 
 
 class FrontEnd:
@@ -64,6 +65,7 @@ class FrontEnd:
         self.n_ctx, self.n_vocab = opened.n_ctx, opened.n_vocab
         # What the model's makers advise; the commands take it, calls that give no parameters do not.
         self.advised_sampling = opened.sampling
+        self._pooling = opened.pooling
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
         self._engine = Engine(opened.decoder, opened.n_vocab)
         # Also at the end of the program, and when nobody holds the model any more.
@@ -77,6 +79,16 @@ class FrontEnd:
     def stats(self) -> DecoderStats:
         """Counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""
         return self._engine.stats()
+
+    def _embedding_request(self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions) -> EngineRequest:
+        """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
+        if pooling is None and self._pooling is None:
+            raise UnsupportedError("[embed] pooling must be given: that of the model's file is not known")
+        if pooling not in ("last", "mean", None):
+            raise RequestError(f"[embed] pooling must be last or mean but is {pooling!r:.40}")
+        chosen = pooling or self._pooling
+        assert chosen is not None
+        return self._prompts.embedding_request(prompt, chosen, options)
 
     def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
         import numpy as np
@@ -94,3 +106,25 @@ def collector_of(request: EngineRequest) -> Collector:
         logprobs=params is not None and params.logprobs is not None,
         prompt_logprobs=params is not None and params.prompt_logprobs is not None,
     )
+
+
+class Vectors:
+    """Takes the events of one request to embed."""
+
+    def __init__(self) -> None:
+        self.vector: npt.NDArray[np.float32] | None = None
+        self.complete = False
+
+    def add(self, event: Event) -> None:
+        """Take an event of kind ``"embedding"`` or ``"finish"``."""
+        if event.kind == "embedding":
+            self.vector = event.embedding
+        self.complete = self.complete or event.kind == "finish"
+
+
+def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors ``[..., n]`` of length 1; zeros stay."""
+    import numpy as np
+
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -7,10 +7,11 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
-from .engine import EngineRequest, Failure
-from .front_end import FrontEnd, collector_of
-from .prompts import Prompt, RequestOptions
+from .engine import EngineRequest, Failure, Pooling
+from .front_end import FrontEnd, Vectors, collector_of, normalized
+from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
 if TYPE_CHECKING:
@@ -161,6 +162,33 @@ class LLM(FrontEnd):
         """Logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
         return self._joined_logits(list(self._events(self._prompts.logits_request(token_ids))))
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> npt.NDArray[np.float32]:
+        """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``, the hidden states that logits are made of.
+
+        ``pooling``: ``"last"``, the last token's; ``"mean"`` of all tokens, which computes logits for all of them; None
+        what the model's file says, or else the last.  ``normalize``: to length 1.  Raises UnsupportedError for a model
+        that does not show its hidden states.
+        """
+        import numpy as np
+
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        requests = [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        if not vectors:
+            raise RequestError("[embed] prompts must have a prompt but are empty")
+        result = np.stack([item.vector for item in vectors if item.vector is not None])
+        return normalized(result) if normalize else result
+
     def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
         self._close_engine()
@@ -178,10 +206,10 @@ class LLM(FrontEnd):
         self._collect(list(zip(requests, collectors, strict=True)))
         return [collector.result() for collector in collectors]
 
-    def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector]]) -> None:
+    def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
         """Run requests until all are complete."""
         inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
-        running: dict[int, Collector | ChatCollector] = {}
+        running: dict[int, Collector | ChatCollector | Vectors] = {}
         try:
             for request, collector in requests:
                 running[self._engine.submit(request, inbox.put)] = collector

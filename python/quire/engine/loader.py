@@ -19,6 +19,7 @@ from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import EngineConfig
+from .engine import Pooling
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -44,6 +45,9 @@ _ADVICE = {
     "mirostat_eta": "mirostat_eta",
 }
 
+# Values of the key pooling_type.  Where it is absent, or says that there is none, the last token has seen all others.
+_POOLING: dict[int, Pooling] = {0: "last", 1: "mean", 3: "last"}
+
 
 @dataclass(frozen=True)
 class OpenedModel:
@@ -56,6 +60,7 @@ class OpenedModel:
     n_vocab: int
     n_ctx: int
     sampling: SamplingParams
+    pooling: Pooling | None  # None where the file asks for one that is not known
 
 
 def packaged_model() -> Path:
@@ -145,7 +150,8 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx, sampling)
+    pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
+    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx, sampling, pooling)
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:

@@ -11,7 +11,7 @@ from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
 from ..structured import StructuredOutputsParams
 from .answer_forms import AnswerForms, token_vocabulary
-from .engine import EngineRequest
+from .engine import EngineRequest, Pooling
 
 if TYPE_CHECKING:
     from ..chat import AnswerFormat, ChatTemplate, Messages
@@ -142,6 +142,11 @@ class Prompts:
             if self._template is None:
                 self._template = ChatTemplate.from_tokenizer(self.tokenizer)
             return self._template
+
+    def embedding_request(self, prompt: Prompt, pooling: Pooling, options: RequestOptions) -> EngineRequest:
+        """A request for the embedding of a prompt."""
+        ids = self.token_ids(prompt)
+        return EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
 
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""

@@ -12,6 +12,7 @@ from .failures import ApiError, Dialect
 from .gate import Gate
 from .routes import (
     anthropic,
+    embeddings,
     llama_cpp,
     llama_cpp_fields,
     llama_cpp_state,
@@ -42,7 +43,6 @@ _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
           ("DELETE", "/api/delete"))  # fmt: skip
 _ANTHROPIC = Dialect.ANTHROPIC
-_EMBED = ("/embedding", "/embeddings", "/v1/embeddings")
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
@@ -79,7 +79,9 @@ ROUTES = (
     Route("GET", "/slots", llama_cpp_state.slots, "Sequences that can run at a time", dialect=_LLAMA),
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
     *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
-    *(Route("POST", path, llama_cpp_state.embedding, "Refused: not supported", dialect=_LLAMA) for path in _EMBED),
+    Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
+    Route("POST", "/embedding", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
+    Route("POST", "/embeddings", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
     Route("POST", "/api/generate", ollama.generate, "Answer a prompt", ollama_fields.GenerateBody, _OLLAMA),
     Route("POST", "/api/chat", ollama.chat, "Answer a conversation", ollama_fields.ChatBody, _OLLAMA),
     Route("GET", "/api/tags", ollama_models.tags, "List the models", dialect=_OLLAMA),
@@ -87,8 +89,8 @@ ROUTES = (
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
-    Route("POST", "/api/embed", ollama_models.embed, "Refused: not supported", dialect=_OLLAMA),
-    Route("POST", "/api/embeddings", ollama_models.embed, "Refused: not supported", dialect=_OLLAMA),
+    Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),
+    Route("POST", "/api/embeddings", embeddings.ollama_embed_one, "Embed a text", embeddings.OllamaOldBody, _OLLAMA),
 )
 
 

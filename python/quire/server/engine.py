@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from .failures import ApiError, api_error
-from .protocol import Answer, Ask, Beat, Delta, Failed, Finished, FromEngine, ModelInfo, Started, Work
+from .protocol import Answer, Ask, Beat, Delta, Embed, Failed, Finished, FromEngine, ModelInfo, Started, Work
 
 __all__ = ["Engine", "EngineState", "Stream", "StreamEvent", "Streams"]
 
@@ -179,7 +179,7 @@ class Streams(ABC):
         """A stream for new work, and the work with its id."""
         self._last_id += 1
         made = msgspec.structs.replace(work, id=self._last_id)
-        params = {} if isinstance(work, Ask) else work.params
+        params = {} if isinstance(work, Ask | Embed) else work.params
         made_stream = Stream(self, self._last_id, int(params.get("n", 1)), params.get("max_tokens"))
         stream = self._streams[self._last_id] = made_stream
         self._work[self._last_id] = made

@@ -106,7 +106,7 @@ class Host(FrontEnd):
         """Take a message.  Returns at once."""
         if isinstance(message, wire.Cancel):
             self._cancel(message.id)
-        elif isinstance(message, wire.Generate | wire.Chat | wire.Ask):
+        elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
             self._preparing.submit(self._prepare, message)
@@ -141,6 +141,8 @@ class Host(FrontEnd):
             if isinstance(message, wire.Ask):
                 answer = wire.Answer(message.id, self._verbs[message.verb](**message.values))
                 self._end(message.id, [answer])
+            elif isinstance(message, wire.Embed):
+                self._embed(message, running)
             else:
                 self._submit(message, running)
         except QuireError as error:
@@ -171,11 +173,24 @@ class Host(FrontEnd):
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
         native_id = self._engine.submit(request, answer.deliver)
         answer.announce(request.token_ids if wants_ids else None)
+        self._know(running, native_id)
+
+    def _know(self, running: _Running, native_id: int) -> None:
+        """A request is in the decoder under this id; it may have been cancelled before."""
         with self._lock:
             running.native_id = native_id
             cancelled = running.cancelled
         if cancelled:
             self._engine.cancel(native_id)
+
+    def _embed(self, message: wire.Embed, running: _Running) -> None:
+        from .embedding import Embedding
+
+        treatment = message.treatment
+        options = RequestOptions(salt=treatment.salt, priority=treatment.priority, key=treatment.key)
+        request = self._embedding_request(message.prompt, None, options)
+        answer = Embedding(message, len(request.token_ids), self._end)
+        self._know(running, self._engine.submit(request, answer.deliver))
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
         ids = self.tokenizer.encode(text, add_special, parse_special)

@@ -14,6 +14,7 @@ __all__ = [
     "Cancel",
     "Chat",
     "Delta",
+    "Embed",
     "Failed",
     "Finished",
     "FromEngine",
@@ -73,6 +74,20 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     treatment: Treatment = Treatment()
 
 
+class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
+    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, and ``n_tokens``.
+
+    ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
+    largest absolute value, None by nothing.
+    """
+
+    id: int
+    prompt: str | list[int]
+    n_dimensions: int | None
+    norm: int | None
+    treatment: Treatment = Treatment()
+
+
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments."""
 
@@ -87,8 +102,8 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     id: int
 
 
-Work: TypeAlias = Generate | Chat | Ask
-ToEngine: TypeAlias = Open | Generate | Chat | Ask | Cancel
+Work: TypeAlias = Generate | Chat | Embed | Ask
+ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 
 # From the engine

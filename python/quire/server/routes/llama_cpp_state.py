@@ -68,8 +68,3 @@ async def lora_adapters(call: Call[None]) -> Reply:
 async def rerank(call: Call[None]) -> Reply:
     """Refused: no model for it loads."""
     raise ApiError(501, "not_supported", "the model must be one that ranks documents but such models are not supported")
-
-
-async def embedding(call: Call[None]) -> Reply:
-    """Refused: the engine does not give the hidden states of a model out."""
-    raise ApiError(501, "not_supported", "the model must be one that embeds texts but such models are not supported")

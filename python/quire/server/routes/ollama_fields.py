@@ -14,7 +14,7 @@ from ..failures import ApiError
 from ..protocol import ModelInfo
 from .fields import Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
 
-__all__ = ["Answered", "ChatBody", "GenerateBody", "ModelBody", "Options", "name_of"]
+__all__ = ["Answered", "ChatBody", "GenerateBody", "KeepAlive", "ModelBody", "Options", "check_keep_alive", "name_of"]
 
 # What a request that says nothing gets; what the model's makers advise comes before it.
 _DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
@@ -124,7 +124,7 @@ class Answered(Body, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """ApiError for what does not go together."""
-        self._check_keep_alive()
+        check_keep_alive(self.keep_alive)
 
     def n_logprobs(self) -> int | None:
         """Alternatives beside each token's log-probability; None for no log-probabilities."""
@@ -141,17 +141,17 @@ class Answered(Body, kw_only=True, forbid_unknown_fields=True):
             return {"enable_thinking": self.think}
         return {"enable_thinking": True, "reasoning_effort": "high" if self.think == "max" else self.think}
 
-    def _check_keep_alive(self) -> None:
-        """A model stays as long as the server has it, which is no less than is asked.  ApiError where it must go."""
-        if self.keep_alive is None:
-            return
-        given = self.keep_alive
-        if isinstance(given, str) and not (_NUMBER.fullmatch(given) or _DURATION.fullmatch(given)):
-            text = f"keep_alive must be seconds or a duration such as 5m but is {given!r:.40}"
-            raise ApiError(400, "invalid_value", text, "keep_alive")
-        digits = given if isinstance(given, float) else re.sub(r"[^1-9]", "", given)
-        if not digits:
-            raise ApiError(400, "unsupported_parameter", "keep_alive must not be 0: models stay loaded", "keep_alive")
+
+def check_keep_alive(given: float | str | None) -> None:
+    """A model stays as long as the server has it, which is no less than is asked.  ApiError where it must go."""
+    if given is None:
+        return
+    if isinstance(given, str) and not (_NUMBER.fullmatch(given) or _DURATION.fullmatch(given)):
+        text = f"keep_alive must be seconds or a duration such as 5m but is {given!r:.40}"
+        raise ApiError(400, "invalid_value", text, "keep_alive")
+    digits = given if isinstance(given, float) else re.sub(r"[^1-9]", "", given)
+    if not digits:
+        raise ApiError(400, "unsupported_parameter", "keep_alive must not be 0: models stay loaded", "keep_alive")
 
 
 class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):

@@ -74,11 +74,6 @@ async def absent(call: Call[None]) -> Reply:
     raise ApiError(501, "not_supported", "models must be files of the server's but this would fetch or change them")
 
 
-async def embed(call: Call[None]) -> Reply:
-    """Refused: the engine does not give the hidden states of a model out."""
-    raise ApiError(501, "not_supported", "the model must be one that embeds texts but such models are not supported")
-
-
 def _ready(call: Call[Any]) -> list[tuple[str, Engine]]:
     engines = call.service.engines()
     return [(name, engine) for name, engine in engines.items() if engine.state is EngineState.READY]

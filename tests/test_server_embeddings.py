@@ -1,0 +1,150 @@
+"""Embeddings over HTTP, in three dialects.
+
+Oracles: the package's model in this process, asked without the server; NumPy for norms and base64's bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fake_engine import FakeEngine
+from one_call import post
+from quire.engine import LLM
+from quire.errors import RequestError
+from quire.server.embedding import shaped
+from quire.server.protocol import Embed, Failed
+from served import served
+
+TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
+CLOSE = {"abs": 2e-4}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The same model, here."""
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model
+
+
+def test_vectors_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+    expected = llm.embed(TEXTS)
+    answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": "tiny-chat"}).json()
+    assert (answer["object"], answer["model"]) == ("list", "tiny-chat")
+    assert [item["index"] for item in answer["data"]] == [0, 1, 2]
+    assert np.array([item["embedding"] for item in answer["data"]]) == pytest.approx(expected, **CLOSE)
+    ids = [llm.tokenizer.encode(text) for text in TEXTS]
+    assert answer["usage"] == {"prompt_tokens": sum(map(len, ids)), "total_tokens": sum(map(len, ids))}
+    for given, rows in ((ids, expected), (ids[0], expected[:1]), (TEXTS[1], expected[1:2])):
+        data = client.post("/v1/embeddings", json={"input": given}).json()["data"]
+        assert np.array([item["embedding"] for item in data]) == pytest.approx(rows, **CLOSE)
+
+
+def test_base64_and_dimensions(client: httpx.Client, llm: LLM) -> None:
+    raw = llm.embed(TEXTS[:1], normalize=False)[0]
+    body = {"input": TEXTS[0], "encoding_format": "base64", "dimensions": 32}
+    (item,) = client.post("/v1/embeddings", json=body).json()["data"]
+    vector = np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
+    assert vector == pytest.approx(raw[:32] / np.linalg.norm(raw[:32]), **CLOSE)
+    for value in (0, 257):
+        response = client.post("/v1/embeddings", json={**body, "dimensions": value})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "dimensions")
+
+
+def test_many_texts_at_once(client: httpx.Client, llm: LLM) -> None:
+    texts = [f"Number {i}" for i in range(150)]
+    data = client.post("/v1/embeddings", json={"input": texts}).json()["data"]
+    assert np.array([item["embedding"] for item in data]) == pytest.approx(llm.embed(texts), abs=2e-3)
+
+
+def test_llama_cpps_form(client: httpx.Client, llm: LLM) -> None:
+    raw = llm.embed(TEXTS, normalize=False)
+    for norm, expected in (
+        (-1, raw),
+        (0, raw / np.abs(raw).max(axis=1, keepdims=True)),
+        (1, raw / np.abs(raw).sum(axis=1, keepdims=True)),
+        (None, raw / np.linalg.norm(raw, axis=1, keepdims=True)),
+        (3, raw / np.cbrt((np.abs(raw) ** 3).sum(axis=1, keepdims=True))),
+    ):
+        for path, field in (("/embedding", "content"), ("/embeddings", "input")):
+            rows = client.post(path, json={field: TEXTS, "embd_normalize": norm}).json()
+            assert [row["index"] for row in rows] == [0, 1, 2]
+            found = np.array([row["embedding"] for row in rows])[:, 0]
+            assert found == pytest.approx(expected, abs=2e-3 * float(np.abs(expected).max()))
+
+
+def test_ollamas_form(client: httpx.Client, llm: LLM) -> None:
+    answer = client.post("/api/embed", json={"model": "tiny-chat:latest", "input": TEXTS, "keep_alive": "5m"}).json()
+    assert np.array(answer["embeddings"]) == pytest.approx(llm.embed(TEXTS), **CLOSE)
+    assert answer["prompt_eval_count"] == sum(len(llm.tokenizer.encode(text)) for text in TEXTS)
+    assert answer["total_duration"] > 0
+    assert client.post("/api/embed", json={"model": "tiny-chat"}).json()["embeddings"] == []
+    old = client.post("/api/embeddings", json={"model": "tiny-chat", "prompt": TEXTS[0]}).json()
+    assert np.array(old["embedding"]) == pytest.approx(llm.embed(TEXTS[:1], normalize=False)[0], abs=2e-3)
+
+
+def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
+    response = client.post("/v1/embeddings", json={"input": [[5], [5] * 2049]})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert client.get("/v1/status").json()["models"][0]["requests"] == 0
+
+
+# Without a model.
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/embeddings", {"input": []}, "input"), ("/v1/embeddings", {"input": ["x", [1]]}, "input"),
+        ("/v1/embeddings", {"input": ["x"] * 2049}, "input"), ("/v1/embeddings", {"input": [-1]}, "input"),
+        ("/v1/embeddings", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ("/v1/embeddings", {"input": "x", "dimension": 5}, "dimension"), ("/v1/embeddings", {}, "input"),
+        ("/embedding", {}, "content"), ("/embedding", {"content": "x", "input": "x"}, "content"),
+        ("/embedding", {"content": "x", "embd_normalize": -2}, "embd_normalize"),
+        ("/embedding", {"content": [1, "x"]}, "content"),
+        ("/api/embed", {"model": "fake", "input": "x", "truncate": True}, "truncate"),
+        ("/api/embed", {"model": "fake", "input": "x", "options": {"num_ctx": 5}}, "options"),
+        ("/api/embed", {"model": "fake", "input": "x", "keep_alive": 0}, "keep_alive"),
+        ("/api/embeddings", {"model": "fake", "prompt": ["x"]}, "prompt"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
+    engine = FakeEngine()
+    response = post(path, body, engine=engine)
+    assert response.status_code == 400
+    assert name in response.text
+    assert engine.asked == []
+
+
+def test_a_failure_cancels_the_rest() -> None:
+    engine = FakeEngine([None, None])
+    response = post("/v1/embeddings", {"input": ["a", "b"]}, engine=engine, options={"request_timeout_s": 0.1})
+    assert response.status_code == 504
+    assert sorted(engine.cancelled) == [1, 2]
+    assert [type(work) for work in engine.asked] == [Embed, Embed]
+
+
+def test_shapes_of_vectors() -> None:
+    vector = np.array([3.0, 4.0, 12.0], np.float32)
+    assert shaped(vector, 2, 2) == pytest.approx([0.6, 0.8])
+    assert shaped(vector, None, None) == pytest.approx(vector)
+    assert shaped(np.zeros(3, np.float32), None, 2) == pytest.approx(np.zeros(3))
+    with pytest.raises(RequestError, match="dimensions must be at most 3"):
+        shaped(vector, 4, 2)
+
+
+def test_a_failure_of_the_engine_is_told() -> None:
+    engine = FakeEngine([Failed(0, "UnsupportedError", "[request] the model must show its hidden states")])
+    response = post("/v1/embeddings", {"input": "x"}, engine=engine)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported")
