@@ -14,11 +14,17 @@ from quire.server.settings import Settings
 
 
 def call(
-    method: str, path: str, *, engine: FakeEngine | None = None, options: dict[str, Any] | None = None, **request: Any
+    method: str,
+    path: str,
+    *,
+    engine: FakeEngine | None = None,
+    library: Library | None = None,
+    options: dict[str, Any] | None = None,
+    **request: Any,
 ) -> httpx.Response:
-    """One request to an application of its own."""
+    """One request to an application of its own, with an engine or a library of several."""
     settings = Settings(**{"access_log": False, **(options or {})})
-    service = Service(settings, Library.of("fake", engine or FakeEngine()))
+    service = Service(settings, library or Library.of("fake", engine or FakeEngine()))
 
     async def run() -> httpx.Response:
         transport = httpx.ASGITransport(build_app(service))

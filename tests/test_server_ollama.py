@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine
-from one_call import post
+from one_call import call, post
 from quire.engine import LLM
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.engine import Stream
+from quire.server.library import Library
 from quire.server.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
 from served import served
 
@@ -157,6 +158,17 @@ def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
 
 
 # Without a model.
+
+
+def test_models_that_are_not_open_are_listed_too() -> None:
+    library = Library("a", lambda: {"a": 40, "b": 60}, lambda _: FakeEngine(), 1000)
+    rows = call("GET", "/api/tags", library=library).json()["models"]
+    assert [(row["name"], row["size"]) for row in rows] == [("a:latest", 40), ("b:latest", 60)]
+    assert call("GET", "/api/ps", library=library).json() == {"models": []}
+    # Asked for by its name with the tag, one is opened.
+    body = {"model": "b:latest", "prompt": "x", "stream": False}
+    assert post("/api/generate", body, library=library).json()["response"] == "ab"
+    assert list(library.engines()) == ["b"]
 
 
 def sent(path: str = "/api/generate", **fields: Any) -> Work:

@@ -41,5 +41,6 @@ error = checks.raises("model", ollama.ResponseError, lambda: chat(model="none", 
 checks.equal("status", error.status_code, 404)
 error = checks.raises("option", ollama.ResponseError, lambda: chat(model=MODEL, messages=CAPITAL, options={"top_p": 9}))
 checks.equal("status", error.status_code, 400)
-checks.raises("embed", ollama.ResponseError, lambda: client.embed(model=MODEL, input="x"))
+vectors = client.embed(model=MODEL, input=["x", "y"]).embeddings
+checks.true("embed", len(vectors) == 2 and abs(sum(v * v for v in vectors[0]) - 1) < 1e-5)
 finish(checks, f"ollama {version('ollama')}", 18)

@@ -19,7 +19,17 @@ _NEVER = "2318-01-01T00:00:00Z"
 
 async def tags(call: Call[None]) -> Reply:
     """The models that there are."""
-    return Reply.json({"models": [row for name, engine in _ready(call) for row in [await _row(call, name, engine)]]})
+    known = call.service.library.rescan()
+    ready = dict(_ready(call))
+    rows = []
+    for name, size in known.items():
+        if name in ready:
+            rows.append(await _row(call, name, ready[name]))
+        else:  # what its file says of it is read when it is opened
+            rows.append(
+                {"name": f"{name}:latest", "model": f"{name}:latest", "size": size, "digest": "", "details": {}}
+            )
+    return Reply.json({"models": rows})
 
 
 async def ps(call: Call[None]) -> Reply:
