@@ -114,7 +114,7 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     if body.stream:
         return Events(shape.pieces(), shape.failed)
     async for delta in answering.deltas():
-        shape.message.add(delta)
+        shape.take(delta)
     return Reply.json(shape.complete())
 
 
@@ -141,6 +141,7 @@ class _Shape:
         self._model = model
         self._created = int(time.time())
         self._number = 0
+        self._n_reasoning = self._n_before_text = 0
         self._items: list[dict[str, Any]] = []
         self.message = Message()
 
@@ -178,9 +179,18 @@ class _Shape:
             "input_tokens": usage.n_prompt,
             "input_tokens_details": {"cached_tokens": usage.n_cached},
             "output_tokens": usage.n_generated,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
             "total_tokens": usage.n_prompt + usage.n_generated,
         }
+
+    def take(self, delta: Delta) -> None:
+        """More of the answer.  What comes before its text, where any of it is reasoning, counts as such."""
+        self.message.add(delta)
+        message = self.message
+        if any(message.reasoning) and not any(message.content) and not message.calls:
+            self._n_reasoning = self._n_before_text = self._n_before_text + len(delta.token_ids)
+        elif not any(message.content):
+            self._n_before_text += len(delta.token_ids)
 
     def complete(self) -> dict[str, Any]:
         """The whole, which is kept unless the request says otherwise."""
@@ -222,19 +232,21 @@ class _Shape:
         yield self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
-        text = _TextItem(self)
+        thoughts, text = _ReasoningItem(self), _TextItem(self)
         async for batch in self._answering.batches():
             pieces = []
             for event in batch:
                 if isinstance(event, Delta):
-                    self.message.add(event)
+                    self.take(event)
+                    if event.reasoning:
+                        pieces += thoughts.more(event.reasoning)
                     if event.content:
-                        pieces += text.more(event.content)
+                        pieces += [*thoughts.end(), *text.more(event.content)]
             if pieces or not batch:
                 yield b"".join(pieces) or sse.PING
-        pieces = text.end()
+        pieces = [*thoughts.end(), *text.end()]
         if not text.began and not self.message.calls:
-            pieces = [*text.more(""), *text.end()]
+            pieces += [*text.more(""), *text.end()]
         for made in self.message.calls.values():
             pieces += self._call_events(made)
         yield b"".join(pieces)
@@ -252,6 +264,44 @@ class _Shape:
             self._event(f"{arguments}.delta", **at, delta=item["arguments"]),
             self._event(f"{arguments}.done", **at, name=item["name"], arguments=item["arguments"]),
             self._event("response.output_item.done", output_index=at["output_index"], item=item),
+        ]
+
+
+class _ReasoningItem:
+    """The events of the one item that is reasoning."""
+
+    def __init__(self, shape: _Shape) -> None:
+        self._shape = shape
+        self._item = _reasoning_item("")
+        self._text: list[str] = []
+        self._index: int | None = None
+
+    def more(self, text: str) -> list[bytes]:
+        """More reasoning; the first begins the item.  None is shown once it has ended."""
+        shape, pieces = self._shape, []
+        if self._index is None:
+            if self._text:
+                return []
+            self._index = len(shape._items)
+            begun = {**self._item, "content": [], "status": "in_progress"}
+            pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
+        self._text.append(text)
+        at = {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
+        pieces.append(shape._event("response.reasoning_text.delta", **at, delta=text))
+        return pieces
+
+    def end(self) -> list[bytes]:
+        """The end of the item, if it is open."""
+        if self._index is None:
+            return []
+        shape, index, text = self._shape, self._index, "".join(self._text)
+        self._index = None
+        self._item["content"] = [{"type": "reasoning_text", "text": text}]
+        shape._items.append(self._item)
+        at = {"item_id": self._item["id"], "output_index": index, "content_index": 0}
+        return [
+            shape._event("response.reasoning_text.done", **at, text=text),
+            shape._event("response.output_item.done", output_index=index, item=self._item),
         ]
 
 
