@@ -287,7 +287,7 @@ def test_refused_at_submission(client: Client) -> None:
             client.submit(tokens, sampling)
     with pytest.raises(RequestError, match="params must be given"):
         client.decoder.submit(Request([1]))
-    with pytest.raises(RequestError, match="generates nothing"):
+    with pytest.raises(RequestError, match="generate nothing"):
         client.decoder.submit(Request([1], params(), prompt_logits=True))
     assert client.decoder.stats().n_requests == 0
 
