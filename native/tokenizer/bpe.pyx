@@ -57,11 +57,54 @@ cdef extern from *:
             [&](int32_t id) { out.ids.push_back(id), out.ranges.push_back({0, 0}); });
         return out;
     }
+    static bool is_utf8(std::string_view text) {
+        for (size_t at = 0; at < text.size();) {
+            const quire::tokenizer::Code c = quire::tokenizer::code_at(text.data(), at, text.size());
+            if (c.code == quire::tokenizer::not_a_code) return false;
+            at += c.n_bytes;
+        }
+        return true;
+    }
     """
     cdef cppclass Fragments:
         vector[int32_t] ids
         vector[Range] ranges
+    cbool is_utf8(string_view)
     Fragments fragments_of(const BytePairModel &, string_view, const MatchRules &) except +
+
+
+cdef class _PackedReader:
+    """Strings one after another, each its length in 8 bytes and its text."""
+    cdef bytes data
+    cdef size_t at
+
+    def __init__(self, bytes data not None):
+        self.data = data
+        self.at = 0
+
+    cdef string_view next(self) except *:
+        cdef const char *begin = PyBytes_AS_STRING(self.data)
+        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        cdef uint64_t size = 0
+        if left >= 8:
+            memcpy(&size, begin + self.at, 8)
+        if left < 8 or size > left - 8:
+            raise ValueError("packed strings must not end early")
+        self.at += 8 + size
+        return string_view(begin + self.at - size, size)
+
+
+def unpacked(data, n, only=None):
+    cdef _PackedReader packed = _PackedReader(data)
+    cdef string_view text
+    cdef size_t i, size = n
+    found = []
+    for i in range(size):
+        text = packed.next()
+        if only is not None and i not in only:
+            continue
+        found.append(PyUnicode_DecodeUTF8(text.data(), text.size(), "surrogateescape"))
+    return found
 
 
 cdef class BytePairEncoder:
@@ -81,11 +124,14 @@ cdef class BytePairEncoder:
             raise UnsupportedError(f"[tokenizer] the pre-tokenizer must be known but {error}") from None
         try:
             self.model.reserve(n, 8 * n, len(merges))
-            for text, kind in zip(tokens, kinds):
-                self.model.add_token(view_of(text), <TokenKind>(<int32_t>kind))
+            if isinstance(tokens, PackedStrings):
+                self._add_packed_tokens(_PackedReader(tokens.data), kinds, n)
+            else:
+                for text, kind in zip(tokens, kinds):
+                    self.model.add_token(view_of(text), <TokenKind>(<int32_t>kind))
             self.model.end_tokens()
             if isinstance(merges, PackedStrings):
-                self._add_packed_merges(merges.data, merges.n)
+                self._add_packed_merges(_PackedReader(merges.data), merges.n)
             else:
                 for merge in merges:
                     self._add_merge(merge)
@@ -116,19 +162,19 @@ cdef class BytePairEncoder:
             raise ValueError(f"a merge must be two words with a space between but is {merge!r}")
         self.model.add_merge(string_view(data, at), string_view(data + at + 1, view.size() - at - 1))
 
-    cdef _add_packed_merges(self, bytes data, size_t n):
-        cdef const char *at = PyBytes_AS_STRING(data)
-        cdef size_t left = PyBytes_GET_SIZE(data), i
-        cdef uint64_t size
+    cdef _add_packed_tokens(self, _PackedReader packed, kinds, Py_ssize_t n):
+        cdef Py_ssize_t id
+        cdef string_view text
+        for id in range(n):
+            text = packed.next()
+            if not is_utf8(text):
+                raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not")
+            self.model.add_token(text, <TokenKind>(<int32_t>kinds[id]))
+
+    cdef _add_packed_merges(self, _PackedReader packed, size_t n):
+        cdef size_t i
         for i in range(n):
-            if left < 8:
-                raise ValueError("packed merges must not end early")
-            memcpy(&size, at, 8)
-            if size > left - 8:
-                raise ValueError("packed merges must not end early")
-            self._add_joined_merge(string_view(at + 8, size))
-            at += 8 + size
-            left -= 8 + size
+            self._add_joined_merge(packed.next())
 
     cdef _add_added(self, object added):
         """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""

@@ -19,6 +19,12 @@ class AddedRule(Protocol):
     @property
     def normalized(self) -> bool: ...
 
+def unpacked(data: bytes, n: int, only: frozenset[int] | None = None) -> list[str]:
+    """The strings of packed ones, all or those of some numbers; bytes that are no UTF-8 as lone surrogates.
+
+    Raises ValueError where they end early.
+    """
+
 class BytePairEncoder:
     """Byte-level byte-pair encoding (Sennrich et al. 2016, with GPT-2's byte alphabet).
 

@@ -32,9 +32,12 @@ class PackedStrings(Sequence[str]):
 
     @cached_property
     def _strings(self) -> list[str]:
-        found, at = [], 0
-        for _ in range(self.n):
-            end = at + 8 + int.from_bytes(self.data[at : at + 8], "little")
-            found.append(self.data[at + 8 : end].decode("utf-8", "surrogateescape"))
-            at = end
-        return found
+        from quire._tokenizer.bpe import unpacked
+
+        return unpacked(self.data, self.n)
+
+    def pick(self, ids: Sequence[int]) -> list[str]:
+        """The strings of ascending ids, without unpacking the others."""
+        from quire._tokenizer.bpe import unpacked
+
+        return unpacked(self.data, self.n, frozenset(ids)) if ids else []

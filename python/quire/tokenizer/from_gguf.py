@@ -26,7 +26,7 @@ from quire.tokenizer.vocabulary import (
 
 __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
-MERGES = "tokenizer.ggml.merges"
+MODEL, TOKENS, MERGES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 # Keys outside tokenizer.* that say how added tokens are matched.
 MODEL_KEYS = ("general.name", "general.architecture")
 
@@ -61,11 +61,14 @@ FAMILIES = {
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """The vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
     reader = Reader(os.fspath(path), load="mmap")
-    keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key != MERGES]
+    is_byte_pair = reader.has(MODEL) and reader.value(MODEL) == Family.BYTE_PAIR.value
+    packed = [
+        key for key in (TOKENS, MERGES) if is_byte_pair and reader.has(key) and reader.value_type(key) == "string[]"
+    ]
+    keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key not in packed]
     keys += [key for key in MODEL_KEYS if reader.has(key)]
     metadata = {key: reader.value(key) for key in keys}
-    if reader.has(MERGES) and reader.value_type(MERGES) == "string[]":
-        metadata[MERGES] = PackedStrings(*reader.packed_strings(MERGES))
+    metadata.update((key, PackedStrings(*reader.packed_strings(key))) for key in packed)
     return vocabulary_of_metadata(metadata)
 
 
@@ -75,11 +78,11 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     Raises LoadError where a value is absent, of a wrong type, or does not fit the others, and UnsupportedError for a
     family or pre-tokenizer that is not known.
     """
-    family = _family(_string(metadata, "tokenizer.ggml.model"))
+    family = _family(_string(metadata, MODEL))
     defaults = FAMILIES[family]
     is_byte_pair = family is Family.BYTE_PAIR
     pre_tokenizer = named(_string(metadata, "tokenizer.ggml.pre", "default")) if is_byte_pair else PreTokenizer(())
-    texts = _strings(metadata, "tokenizer.ggml.tokens")
+    texts = _strings(metadata, TOKENS)
     special_ids = {name: id for name, id in defaults.ids.items() if id < len(texts)}
     special_ids |= {name: _integer(metadata, key) for name, key in SPECIAL_KEYS.items() if key in metadata}
     for name, id in special_ids.items():
@@ -206,8 +209,10 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
     for odd in used - allowed:
         raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
-    for id, kind in enumerate(kinds if TokenKind.USER_DEFINED in used else ()):
-        if kind == TokenKind.USER_DEFINED and texts[id] in NAMES:
+    ids = [id for id in np.flatnonzero(np.asarray(kinds) == TokenKind.USER_DEFINED).tolist() if id < len(texts)]
+    names = texts.pick(ids) if isinstance(texts, PackedStrings) else [texts[id] for id in ids]
+    for id, name in zip(ids, names, strict=True):
+        if name in NAMES:
             kinds[id] = TokenKind.CONTROL
     return kinds
 
