@@ -17,6 +17,18 @@ create: Any = client.chat.completions.create
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
 
 
+def embeddings() -> None:
+    made: Any = client.embeddings.create(model=MODEL, input=["a", "b"])  # which asks for base64 by itself
+    floats: Any = client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format="float")
+    checks.equal("index", [item.index for item in made.data], [0, 1])
+    for ours, theirs in zip(made.data, floats.data, strict=True):
+        checks.true("vector", max(abs(a - b) for a, b in zip(ours.embedding, theirs.embedding, strict=True)) < 1e-5)
+        checks.true("length", abs(sum(v * v for v in ours.embedding) - 1) < 1e-5)
+    short: Any = client.embeddings.create(model=MODEL, input="a", dimensions=8)
+    checks.equal("dimensions", len(short.data[0].embedding), 8)
+    checks.true("usage", made.usage.total_tokens == made.usage.prompt_tokens > 0)
+
+
 def chats() -> None:
     answer = create(messages=CAPITAL, **GREEDY)
     checks.equal("content", answer.choices[0].message.content, ANSWER)
@@ -199,7 +211,7 @@ async def at_once() -> None:
 
 checks.true("models", MODEL in [model.id for model in client.models.list()])
 checks.equal("model", client.models.retrieve(MODEL).id, MODEL)
-for part in (chats, streams, logprobs, tools, forms, completions, responses, refusals):
+for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, refusals):
     part()
 asyncio.run(at_once())
 finish(checks, f"openai {openai.__version__}", 100)
