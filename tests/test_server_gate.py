@@ -202,7 +202,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (COMPLETIONS, {"prompt": ["x"] * 129}, "prompt"),
     (COMPLETIONS, {"best_of": 1, "n": 2}, "best_of"),
     (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
-    (COMPLETIONS, {"suffix": "x"}, "suffix"),
+    (COMPLETIONS, {"suffix": "x", "echo": True}, "suffix"),
+    (COMPLETIONS, {"suffix": "x", "prompt": [1]}, "suffix"),
     (GENERATE, {"sampling_params": {"mirostat": 3}}, "sampling_params.mirostat"),
     (GENERATE, {"sampling_params": {"temp": 1}}, "sampling_params"),
 ]  # fmt: skip

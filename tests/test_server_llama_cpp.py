@@ -20,7 +20,7 @@ from quire.engine import LLM
 from quire.engine.infill import FillInTokens, infill_tokens
 from quire.errors import UnsupportedError
 from quire.sampling import SamplingParams
-from quire.server.protocol import Beat, Failed, Generate
+from quire.server.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
 from served import served
 
@@ -153,9 +153,11 @@ def test_templates_and_state(client: httpx.Client) -> None:
     assert not any(slot["is_processing"] for slot in slots)
     assert client.get("/lora-adapters").json() == []
     assert [model["id"] for model in client.get("/models").json()["data"]] == ["tiny-chat"]
-    response = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
-    assert response.status_code == 400
-    assert "fim_prefix" in response.json()["error"]["message"]
+    gap = {"input_prefix": "a", "input_suffix": "b"}
+    for path, body in (("/infill", gap), ("/v1/completions", {"prompt": "a", "suffix": "b"})):
+        response = client.post(path, json=body)
+        assert response.status_code == 400
+        assert "fim_prefix" in response.json()["error"]["message"]
 
 
 # Without a model.
@@ -289,6 +291,16 @@ def test_fill_in_prompts(shared: Path, named: bool) -> None:
     head = [] if repository is None else [repository, *plain("myproject\n")]
     last = [] if separator is None else [separator, *plain("filename\n")]
     assert beside == [*start, *head, *files, *last, prefix, *plain("a"), suffix, *plain("b"), middle]
+
+
+def test_completions_with_a_suffix_fill_the_gap() -> None:
+    engine = FakeEngine()
+    assert post("/v1/completions", {"prompt": "a", "suffix": "b"}, engine=engine).status_code == 200
+    question, work = engine.asked
+    assert isinstance(question, Ask)
+    assert (question.verb, question.values["prefix"], question.values["suffix"]) == ("infill", "a", "b")
+    assert isinstance(work, Generate)
+    assert work.prompt == [1, 2]  # what the engine answered
 
 
 def test_a_model_without_fill_in_tokens(llm: LLM) -> None:

@@ -32,12 +32,13 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 16
     best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
     echo: bool = False
+    suffix: Text = ""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: FormFields | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {**SharedFields.refused, "suffix": ("",)}
+    refused: ClassVar[dict[str, tuple[object, ...]]] = SharedFields.refused
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one by one: a text, ids, or a list of either."""
@@ -105,7 +106,8 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     body = call.body
     engine = call.engine(body.model)
-    prompts = [_Prompt(Answering(call, call.submit(engine, body.work(engine, call, p)))) for p in body.prompts()]
+    given = [await _filled(call, engine, p) for p in body.prompts()] if body.suffix else body.prompts()
+    prompts = [_Prompt(Answering(call, call.submit(engine, body.work(engine, call, p)))) for p in given]
     for prompt in prompts:
         await prompt.answering.start()
         await _read_prompt(call, engine, prompt)
@@ -118,6 +120,18 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
     if body.stream:
         return Events(_pieces(body, head, prompts), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
     return Reply.json(await _whole(body, head, prompts))
+
+
+async def _filled(call: Call[CompletionBody], engine: Engine, prompt: str | list[int]) -> list[int]:
+    """The prompt after which a model writes what stands between ``prompt`` and ``suffix``."""
+    body = call.body
+    if not isinstance(prompt, str) or body.echo:
+        text = f"suffix must come with {'texts' if not body.echo else 'echo false'} but does not"
+        raise ApiError(400, "invalid_value", text, "suffix")
+    values = {"prefix": prompt, "suffix": body.suffix, "beginning": "", "extra": []}
+    answer = await call.ask(engine, Ask(0, "infill", values))
+    ids: list[int] = answer["tokens"]
+    return ids
 
 
 async def _read_prompt(call: Call[CompletionBody], engine: Engine, prompt: _Prompt) -> None:
