@@ -18,6 +18,8 @@ class CrashingHost(Host):
     def __init__(self, opened: Any, emit: Any) -> None:
         if opened.config.get("n_ctx") == 77:
             raise LoadError("[test] the model must open but does not")
+        if opened.config.get("n_ctx") == 78:
+            raise RuntimeError("a bug of the worker")
         self._muted = threading.Event()
         super().__init__(opened, emit)
 

@@ -193,6 +193,16 @@ def test_a_model_that_does_not_open() -> None:
         asyncio.run(test())
 
 
+def test_a_bug_of_the_worker_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        async with running({**CONFIG, "n_ctx": 78}):
+            pytest.fail("it must not start")
+
+    with pytest.raises(LoadError, match="but ended"):
+        asyncio.run(test())
+    assert "RuntimeError: a bug of the worker" in capfd.readouterr().err
+
+
 def test_a_worker_ends_with_its_listener() -> None:
     async def test() -> int:
         engine = WorkerEngine(Open(None, CONFIG), QUICK, SCRIPT)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 from ..errors import QuireError
@@ -59,12 +60,16 @@ def main(make_host: HostMaker = Host) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
+    code = 1
     try:
         run(connection, make_host)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         # Memory goes back with the process: nothing is left to be told or saved.
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
 
 
 if __name__ == "__main__":
