@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
-N_LAYER, HIDDEN, FFN, N_VOCAB = 8, 1024, 4096, 1024
+N_LAYER, HIDDEN, FFN, N_VOCAB = 8, 1024, 8192, 1024
 CHILD = """
 import sys
 from quire.engine.config import EngineConfig
@@ -32,7 +32,7 @@ print(high_water() - before)
 
 @pytest.fixture(scope="module", params=["q8_0", "q4_0"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama of about a hundred million zeros."""
+    """A llama large enough that a few megabytes of anything else are within the bound."""
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     matrices = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, HIDDEN), "attn_v": (HIDDEN, HIDDEN)}
     matrices |= {"attn_output": (HIDDEN, HIDDEN), "ffn_gate": (FFN, HIDDEN), "ffn_up": (FFN, HIDDEN)}
