@@ -217,6 +217,7 @@ int main(int n_arguments, char **arguments) {
         check_attention(KvType::f32, "f32", std::mt19937(8));
         check_attention(KvType::f16, "f16", std::mt19937(8));
         check_attention(KvType::bf16, "bf16", std::mt19937(8));
+        check_attention(KvType::q8, "8 bits", std::mt19937(8));
         std::printf("checked %s\n", name(set).c_str());
     }
     std::printf("%d products, %d failures\n", n_cases, failures);
