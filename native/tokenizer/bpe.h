@@ -160,7 +160,7 @@ class BytePairModel {
             const bool known = makes_itself_[whole].load(std::memory_order_relaxed) == yes;
             if (known || (ignore_merges && id_of(whole) >= 0)) return emit(whole, ids);
         }
-        const std::vector<uint32_t> &pieces = merger.merge(word);
+        const LargeVector<uint32_t> &pieces = merger.merge(word);
         if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == unasked) {
             const bool itself = pieces.size() == 1 && pieces[0] == whole;
             makes_itself_[whole].store(itself ? yes : no, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "large_vector.h"
 #include "piece_table.h"
 #include "rank_queue.h"
 
@@ -33,13 +34,13 @@ class Merger {
         : merges_(merges), n_ranks_(n_ranks), byte_pieces_(byte_pieces), joints_(joints) {}
 
     // The pieces that `word` (not empty) falls into; valid until the next call.
-    const std::vector<uint32_t> &merge(std::string_view word) {
+    const LargeVector<uint32_t> &merge(std::string_view word) {
         if (word.size() <= short_word) return merge_part(word);
         parts_.clear();
         size_t begin = 0;
         for (size_t i = 1; i <= word.size(); ++i) {
             if (i < word.size() && joints_(word[i - 1], word[i])) continue;
-            const std::vector<uint32_t> &part = merge_part(word.substr(begin, i - begin));
+            const LargeVector<uint32_t> &part = merge_part(word.substr(begin, i - begin));
             parts_.insert(parts_.end(), part.begin(), part.end());
             begin = i;
         }
@@ -50,7 +51,7 @@ class Merger {
     static constexpr size_t short_word = 96;
     static constexpr uint32_t none = 0xffffffff;
 
-    const std::vector<uint32_t> &merge_part(std::string_view word) {
+    const LargeVector<uint32_t> &merge_part(std::string_view word) {
         pieces_.resize(word.size());
         for (size_t i = 0; i < word.size(); ++i) pieces_[i] = byte_pieces_[static_cast<uint8_t>(word[i])];
         if (word.size() <= short_word) {
@@ -129,8 +130,8 @@ class Merger {
     size_t n_ranks_;
     const uint32_t *byte_pieces_;
     const Joints &joints_;
-    std::vector<uint32_t> pieces_, parts_;
-    std::vector<Link> links_;
+    LargeVector<uint32_t> pieces_, parts_;
+    LargeVector<Link> links_;
     std::optional<RankQueue> queue_; // made for the first long word
 };
 

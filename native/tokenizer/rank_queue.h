@@ -12,6 +12,8 @@
 #include <queue>
 #include <vector>
 
+#include "large_vector.h"
+
 namespace quire::tokenizer {
 
 class RankQueue {
@@ -51,8 +53,8 @@ class RankQueue {
     struct Run {
         uint32_t rank = 0;
         size_t taken = 0;
-        std::vector<uint32_t> places; // ascending
-        std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> late;
+        LargeVector<uint32_t> places; // ascending
+        std::priority_queue<uint32_t, LargeVector<uint32_t>, std::greater<>> late;
 
         bool take(uint32_t &place) {
             const bool listed = taken < places.size();
@@ -142,7 +144,7 @@ class RankQueue {
     std::unique_ptr<uint64_t[], Free> bits_;
     uint32_t free_ = 0; // entries to use again
     size_t first_word_; // no bit is set before it
-    std::vector<Entry> entries_ = std::vector<Entry>(1);
+    LargeVector<Entry> entries_ = LargeVector<Entry>(1);
     std::vector<Run> runs_; // the first `depth_` are in use, ranks falling
     size_t depth_ = 0;
     bool lower_ = false; // there is a list of a rank below the last run's

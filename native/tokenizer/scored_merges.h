@@ -36,7 +36,7 @@ class ScoredMerger {
     explicit ScoredMerger(const Tables &tables) : tables_(tables) {}
 
     // The symbols that `text` falls into; valid until the next call.
-    const std::vector<Symbol> &merge(std::string_view text) {
+    const LargeVector<Symbol> &merge(std::string_view text) {
         text_ = text;
         symbols_.clear();
         for (size_t at = 0; at < text.size();) {
@@ -135,8 +135,8 @@ class ScoredMerger {
 
     const Tables tables_;
     std::string_view text_;
-    std::vector<Symbol> symbols_;
-    std::vector<Link> links_;
+    LargeVector<Symbol> symbols_;
+    LargeVector<Link> links_;
     std::optional<RankQueue> queue_; // made for the first long stretch
 };
 
@@ -184,7 +184,7 @@ class ScoredMergeModel : public PieceModel {
             ids.push_back(static_cast<int32_t>(whole));
             return;
         }
-        const std::vector<ScoredMerger::Symbol> &symbols = merger.merge(part);
+        const LargeVector<ScoredMerger::Symbol> &symbols = merger.merge(part);
         if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == unasked) {
             makes_itself_[whole].store(symbols.size() == 1 ? yes : no, std::memory_order_relaxed);
         }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "large_vector.h"
 #include "merger.h"
 #include "piece_model.h"
 #include "trie.h"
@@ -32,7 +33,7 @@ class UnigramModel : public PieceModel {
 
     // Cut where no token crosses, so that words are searched alone.
     void encode(std::string_view text, std::vector<int32_t> &ids) const override {
-        std::vector<Best> best;
+        LargeVector<Best> best;
         bool after_unknown = false;
         size_t begin = 0;
         for (size_t i = 1; i <= text.size(); ++i) {
@@ -51,7 +52,7 @@ class UnigramModel : public PieceModel {
         int32_t token;
     };
 
-    void encode_part(std::string_view text, std::vector<Best> &best, bool &after_unknown,
+    void encode_part(std::string_view text, LargeVector<Best> &best, bool &after_unknown,
                      std::vector<int32_t> &ids) const {
         best.assign(text.size() + 1, {0, 0, unreached});
         auto offer = [&](size_t at, const Best &way) {
@@ -77,13 +78,13 @@ class UnigramModel : public PieceModel {
     }
 
     // The best way, found from its end.  Unknown characters side by side are one.
-    void collect(std::string_view text, const std::vector<Best> &best, bool &after_unknown,
+    void collect(std::string_view text, const LargeVector<Best> &best, bool &after_unknown,
                  std::vector<int32_t> &ids) const {
         struct Step {
             size_t begin, size;
             int32_t token;
         };
-        std::vector<Step> steps;
+        LargeVector<Step> steps;
         for (size_t at = text.size(); at > 0; at -= best[at].size) {
             const bool joins = best[at].token == unknown && !steps.empty() && steps.back().token == unknown;
             const size_t begin = at - best[at].size;

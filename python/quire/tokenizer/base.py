@@ -174,7 +174,9 @@ class Tokenizer:
             raise RequestError(f"[tokenizer] a token id must be below {len(self._kinds)} but is {id}")
 
     def _with_special(self, ids: list[int]) -> list[int]:
-        return [*self.vocabulary.prefix_ids, *ids, *self.vocabulary.suffix_ids]
+        ids[:0] = self.vocabulary.prefix_ids  # in place: the list may have millions
+        ids += self.vocabulary.suffix_ids
+        return ids
 
     @cached_property
     def _id_of_text(self) -> dict[str, int]:
