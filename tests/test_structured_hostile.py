@@ -32,8 +32,9 @@ def test_accepted_or_refused(compiler, name):
     refusal = followed(compiler, StructuredOutputsParams(**BOMBS[name]))
     assert refusal is None or len(refusal) < 500
     if name in ENDLESS:
+        # For its time where the machine is slow, for its size where the compiler gets that far.
         assert refusal is not None
-        assert "must compile within 0.4 s but did not" in refusal or "simple enough" in refusal
+        assert any(text in refusal for text in ("must compile within 0.4 s", "simple enough", "too big"))
 
 
 def followed(compiler: Compiler, form: StructuredOutputsParams) -> str | None:
