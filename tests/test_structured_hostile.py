@@ -60,10 +60,11 @@ def test_too_large(name):
         StructuredOutputsParams(**BOMBS[name])
 
 
-def test_a_grammar_that_would_end_the_process(compiler):
+def test_a_grammar_that_would_end_the_process(compiler, monkeypatch):
     """Chains of rules are followed by recursion: where the stack ends, only the trial's process does."""
+    monkeypatch.setattr("quire.grammar.trial.STACK_BYTES", 1 << 20)
     chain = "start: r0\n" + "".join(f'r{i}: r{i + 1} "x" | "y"\n' for i in range(9000)) + 'r9000: "a"'
-    with pytest.raises(RequestError, match=r"must (compile within|be simple enough)"):
+    with pytest.raises(RequestError, match="must be simple enough"):
         Compiler(byte_vocabulary, CompilerLimits(trial_s=20.0)).compile(
             grammar_source(StructuredOutputsParams(grammar=chain))
         )
