@@ -78,7 +78,7 @@ template <class L, WeightFormat format> struct Packed {
             return L::either(low, L::shifted(bytes(high + g, p), 2 - step, 4));
         } else {
             const Bytes low = L::shifted(bytes(g * 4 + step / 2, p), -(step % 2) * 4, 15);
-            if constexpr (layout.table != nullptr) return L::looked_up(layout.table, zero_point, low);
+            if constexpr (layout.has_table()) return L::looked_up(layout.table(), zero_point, low);
             if constexpr (layout.code_bits == 5) return L::either(low, L::shifted(bytes(high + g, p), 4 - step, 16));
             if constexpr (layout.code_bits == 6)
                 return L::either(low, L::shifted(bytes(high + g * 2 + step / 4, p), 4 - step % 4 * 2, 48));

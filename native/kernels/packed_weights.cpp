@@ -246,7 +246,7 @@ int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int c
         return layout.code_bits == 2 ? low : low | (((high[group * register_bytes + lane] >> step) & 1) << 2);
     }
     const int low = (chunk[(group * 4 + step / 2) * register_bytes + lane] >> (step % 2 * 4)) & 15;
-    if (layout.table != nullptr) return layout.table[low] + layout.zero_point;
+    if (layout.has_table()) return layout.table()[low] + layout.zero_point;
     if (layout.code_bits == 5) return low | (((high[group * register_bytes + lane] >> step) & 1) << 4);
     if (layout.code_bits == 6)
         return low | (((high[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3) << 4);

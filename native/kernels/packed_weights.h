@@ -60,6 +60,9 @@ enum class ScaleForm {
 inline constexpr int8_t uneven_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// What codes stand for.  Not a pointer: under the sanitizers GCC takes no comparison of one for a constant.
+enum class CodeValues { lines, uneven, float4 };
+
 // Where things lie in a chunk, in bytes from its begin.
 struct ChunkLayout {
     int columns; // 64, or 256 where blocks of the file are that long
@@ -68,13 +71,15 @@ struct ChunkLayout {
     int zero_point; // 0 where there are minima
     ScaleForm scales;
     bool has_minima = false; // of one per scale
-    const int8_t *table = nullptr; // of what codes stand for; zero_point is added to it
+    CodeValues values = CodeValues::lines; // else a table of 16, to which zero_point is added
 
     constexpr bool has_two_levels() const {
         return scales == ScaleForm::bytes || scales == ScaleForm::signed_bytes || scales == ScaleForm::nibbles;
     }
+    constexpr bool has_table() const { return values != CodeValues::lines; }
+    constexpr const int8_t *table() const { return values == CodeValues::uneven ? uneven_values : float4_values; }
     constexpr int max_code() const { // after the table, with zero_point
-        return table == nullptr ? (1 << code_bits) - 1 : zero_point == 128 ? 255 : 2 * zero_point - 1;
+        return !has_table() ? (1 << code_bits) - 1 : zero_point == 128 ? 255 : 2 * zero_point - 1;
     }
     constexpr int low_bits() const { return code_bits == 8 ? 8 : code_bits <= 3 ? 2 : 4; }
     constexpr int n_scales() const { return columns / scale_columns; }
@@ -104,10 +109,10 @@ constexpr ChunkLayout chunk_layout(WeightFormat format) {
     case WeightFormat::q4_k: return {256, 4, 32, 0, ScaleForm::bytes, true};
     case WeightFormat::q5_k: return {256, 5, 32, 0, ScaleForm::bytes, true};
     case WeightFormat::q6_k: return {256, 6, 16, 32, ScaleForm::signed_bytes};
-    case WeightFormat::iq4_nl: return {64, 4, 32, 128, ScaleForm::halves, false, uneven_values};
-    case WeightFormat::iq4_xs: return {256, 4, 32, 128, ScaleForm::signed_bytes, false, uneven_values};
-    case WeightFormat::mxfp4: return {64, 4, 32, 16, ScaleForm::powers, false, float4_values};
-    case WeightFormat::nvfp4: return {64, 4, 16, 16, ScaleForm::minifloats, false, float4_values};
+    case WeightFormat::iq4_nl: return {64, 4, 32, 128, ScaleForm::halves, false, CodeValues::uneven};
+    case WeightFormat::iq4_xs: return {256, 4, 32, 128, ScaleForm::signed_bytes, false, CodeValues::uneven};
+    case WeightFormat::mxfp4: return {64, 4, 32, 16, ScaleForm::powers, false, CodeValues::float4};
+    case WeightFormat::nvfp4: return {64, 4, 16, 16, ScaleForm::minifloats, false, CodeValues::float4};
     default: return {};
     }
 }
