@@ -230,7 +230,7 @@ cdef class BytePairEncoder:
         check_length(view)
         if is_long(view.size()):
             with nogil:
-                ids.reserve(view.size() // 3)
+                ids.reserve(view.size())  # only what is used is ever taken from the system
                 self.model.encode(view, rules, stage, ids)
         else:
             self.model.encode(view, rules, stage, ids)

@@ -166,7 +166,7 @@ cdef class PieceEncoder:
         check_length(view)
         if is_long(view.size()):
             with nogil:
-                ids.reserve(view.size() // 3)
+                ids.reserve(view.size())  # only what is used is ever taken from the system
                 self.tokenizer.encode(view, rules, ids)
         else:
             self.tokenizer.encode(view, rules, ids)
