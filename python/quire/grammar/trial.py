@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import select
 import subprocess
 import sys
@@ -68,6 +69,8 @@ class Trial:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is not for it
+                # What is preloaded (sanitizers, allocators) may reserve more address space than the trial gets.
+                env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
             )
         except OSError as error:
             raise UnsupportedError(f"[grammar] a process must start in which grammars are tried but {error}") from error
