@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from ..engine import StreamEvent
 from .answers import Answering
@@ -13,7 +13,7 @@ __all__ = ["merged"]
 _QUEUED_BATCHES = 64
 
 
-async def merged(answerings: Sequence[Answering]) -> AsyncIterator[tuple[int, Sequence[StreamEvent]]]:
+async def merged(answerings: Sequence[Answering]) -> AsyncGenerator[tuple[int, Sequence[StreamEvent]], None]:
     """What comes of any of them, with its number; a batch is empty when nothing came for a while.
 
     The first failure ends them all.

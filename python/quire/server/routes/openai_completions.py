@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -18,6 +19,7 @@ from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
 from .answers import Answering, Usage, new_id
 from .fields import FormFields, Id, Ids, SharedFields, Text, form_of
+from .merging import merged
 from .openai_chat import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
@@ -190,34 +192,17 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
 async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> AsyncIterator[bytes]:
     wants_usage = body.stream_options is not None and body.stream_options.include_usage
     more = {"usage": None} if wants_usage else {}
-    queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(64)
     tables = [_Table() for _ in range(len(prompts) * body.n)]
-
-    async def read(number: int, prompt: _Prompt) -> None:
-        try:
-            async for batch in prompt.answering.batches():
-                await queue.put((number, batch))
-            await queue.put((number, None))
-        except Exception as error:
-            await queue.put((number, error))
 
     def chunk(index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
         one = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return sse.event({**head, "choices": [one], **more})
 
-    readers = [asyncio.ensure_future(read(i, prompt)) for i, prompt in enumerate(prompts)]
-    try:
+    if body.echo and body.logprobs is None:
         for number, prompt in enumerate(prompts):
-            if body.echo and body.logprobs is None:
-                yield b"".join(chunk(number * body.n + i, prompt.echoed, None, None) for i in range(body.n))
-        n_left = len(prompts)
-        while n_left:
-            number, batch = await queue.get()
-            if isinstance(batch, Exception):
-                raise batch
-            if batch is None:
-                n_left -= 1
-                continue
+            yield b"".join(chunk(number * body.n + i, prompt.echoed, None, None) for i in range(body.n))
+    async with aclosing(merged([prompt.answering for prompt in prompts])) as batches:
+        async for number, batch in batches:
             pieces = []
             for event in batch:
                 index = number * body.n + event.choice
@@ -226,9 +211,6 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
                 else:
                     pieces.append(chunk(index, *_new_of(body, prompts[number], event, tables[index])))
             yield b"".join(pieces) if batch else sse.PING
-    finally:
-        for reader in readers:
-            reader.cancel()
     if wants_usage:
         usage = Usage()
         for prompt in prompts:
