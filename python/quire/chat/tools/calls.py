@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -25,6 +25,7 @@ __all__ = [
     "checked_name",
     "items",
     "json_list",
+    "marked_calls",
     "members",
     "name_of",
     "stream",
@@ -145,6 +146,17 @@ def _is_name(text: str) -> bool:
 def name_of(scan: Scanner) -> Wait[str]:
     """Take a tool's name."""
     return checked_name((yield from scan.run(NAME_RUN)))
+
+
+def marked_calls(scan: Scanner, call: Callable[[Scanner], Wait[Call]], mark: str, section_end: str | None) -> Steps:
+    """Calls with a mark before each, behind the first one's; ``section_end``: what ends them all, if anything does."""
+    while True:
+        yield (yield from call(scan))
+        yield from scan.space()
+        if (yield from scan.optional(mark)) is None:
+            if section_end is not None:
+                yield from scan.end(section_end)
+            return
 
 
 def checked_arguments(raw: str) -> str:

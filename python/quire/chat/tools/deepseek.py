@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
+from quire.chat.tools.calls import (
+    Call,
+    Steps,
+    ToolFormat,
+    Tools,
+    checked_arguments,
+    checked_name,
+    marked_calls,
+    name_of,
+)
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -19,13 +28,7 @@ class DeepSeek(ToolFormat):
         if start == _CALLS:
             yield from scan.space()
             yield from scan.literal(_CALL)
-        while True:
-            yield (yield from _call(scan))
-            yield from scan.space()
-            if (yield from scan.optional(_CALL)) is None:
-                if start == _CALLS:
-                    yield from scan.end(_CALLS_END)
-                return
+        yield from marked_calls(scan, _call, _CALL, _CALLS_END if start == _CALLS else None)
 
 
 def _call(scan: Scanner) -> Wait[Call]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, checked_name, name_of
+from quire.chat.tools.calls import (
+    Call,
+    Steps,
+    ToolFormat,
+    Tools,
+    checked_arguments,
+    checked_name,
+    marked_calls,
+    name_of,
+)
 from quire.chat.tools.scanner import Scanner, Wait
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -19,13 +28,7 @@ class KimiK2(ToolFormat):
         if start == _SECTION:
             yield from scan.space()
             yield from scan.literal(_CALL)
-        while True:
-            yield (yield from _call(scan))
-            yield from scan.space()
-            if (yield from scan.optional(_CALL)) is None:
-                if start == _SECTION:
-                    yield from scan.end(_SECTION_END)
-                return
+        yield from marked_calls(scan, _call, _CALL, _SECTION_END if start == _SECTION else None)
 
 
 def _call(scan: Scanner) -> Wait[Call]:
