@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf_bytes
 import numpy as np
 import pytest
+from quire._native.gguf import Reader
 from quire.errors import LoadError, ShapeError
 from quire.gguf import GGUFReader, GGUFWriter
+from quire.tokenizer.from_gguf import FORMATS
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (test extra)")
 
@@ -110,6 +113,27 @@ def fill(path: Path, names: str, pieces: list[tuple[str, int]], *, fail: bool = 
             writer.write(name, bytes(n))
         if fail:
             raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "numbers"),
+    [
+        (gguf_bytes.U8, "B", [0, 255]), (gguf_bytes.I8, "b", [-128, 127]), (gguf_bytes.U16, "H", [0, 65535]),
+        (gguf_bytes.I16, "h", [-32768, 3]), (gguf_bytes.U32, "I", [2**32 - 1]), (gguf_bytes.I32, "i", [-(2**31), 5]),
+        (gguf_bytes.U64, "Q", [2**64 - 1]), (gguf_bytes.I64, "q", [-(2**63)]), (gguf_bytes.F32, "f", [0.5, -2.0]),
+        (gguf_bytes.F64, "d", [0.1]), (gguf_bytes.BOOL, "?", [True, False]),
+    ],
+)  # fmt: skip
+def test_numbers_as_the_file_holds_them(tmp_path: Path, kind: int, code: str, numbers: list[object]) -> None:
+    path = tmp_path / "x.gguf"
+    text = gguf_bytes.value(gguf_bytes.STRING, "llama")
+    keys = [("general.architecture", text), ("k", gguf_bytes.array(kind, numbers)), ("s", text)]
+    path.write_bytes(gguf_bytes.File(keys=keys).encode())
+    reader = Reader(str(path))
+    assert memoryview(reader.packed_numbers("k")).cast(code).tolist() == numbers == reader.value("k").tolist()  # type: ignore[attr-defined]
+    assert FORMATS[reader.value_type("k")] == code
+    with pytest.raises(LoadError, match="must hold an array of numbers"):
+        reader.packed_numbers("s")
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -29,9 +29,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str |
     seen: list[Any] = []
 
     def open_service(*given: Any) -> Service:
-        seen.append(given)
+        seen.append(given[:3])
         raise click.Abort
 
+    monkeypatch.setattr("quire.server.launch.launch", lambda: None)
     monkeypatch.setattr("quire.server.service.open_service", open_service)
     with pytest.raises(click.Abort):
         serve.command.main(list(arguments), standalone_mode=False)

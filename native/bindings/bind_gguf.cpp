@@ -101,6 +101,13 @@ py::tuple packed_strings(const GgufReader &self, const std::string &key) {
     return py::make_tuple(py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size()), value.n);
 }
 
+py::bytes packed_numbers(const GgufReader &self, const std::string &key) {
+    const GgufValue &value = existing(self, key);
+    if (value.type == GgufType::string || !value.is_array)
+        throw LoadError("gguf", cat("key '", key, "' must hold an array of numbers but holds ", type_name(value.type)));
+    return py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size());
+}
+
 std::string value_type(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
     return cat(type_name(value.type), value.is_array ? "[]" : "");
@@ -141,6 +148,7 @@ void bind_gguf(py::module_ &m) {
         .def("value_type", &value_type, py::arg("key"))
         .def("string_bytes", &string_bytes, py::arg("key"))
         .def("packed_strings", &packed_strings, py::arg("key"))
+        .def("packed_numbers", &packed_numbers, py::arg("key"))
         .def("tensors", &GgufReader::tensors)
         .def(
             "has_tensor",

@@ -78,8 +78,7 @@ def command(**options: Any) -> None:
     SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
     (docs/server.md); the command line wins, then the environment.
     """
-    from ..server.listener import serve
-    from ..server.service import open_service
+    from ..server.launch import launch
 
     model: ModelOptions = options.pop("model")
     path = options.pop("model_path")
@@ -90,7 +89,14 @@ def command(**options: Any) -> None:
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
     engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks", "max_step_tokens")}
-    serve(open_service(_settings(options), path, _engine_config(model, engine)), note)
+    settings, config = _settings(options), _engine_config(model, engine)
+    # The worker's process takes about as long as the imports below to be there: on another core at the same time.
+    launched = launch() if path is not None or settings.models_dir is None else None
+
+    from ..server.listener import serve
+    from ..server.service import open_service
+
+    serve(open_service(settings, path, config, launched), note)
 
 
 def _settings(options: dict[str, Any]) -> Settings:

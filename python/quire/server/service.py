@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from .engine import Engine
+    from .launch import Launched
     from .settings import Settings
 
 __all__ = ["Service", "model_name", "open_service"]
@@ -85,25 +86,30 @@ class Service:
         await self.library.stop()
 
 
-def open_service(settings: Settings, path: str | None, config: dict[str, Any]) -> Service:
+def open_service(
+    settings: Settings, path: str | None, config: dict[str, Any], launched: Launched | None = None
+) -> Service:
     """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
 
     Where there is a folder and no path, models are opened when they are asked for, the first of them by default.
+    ``launched``: a worker for the model that is open from the start.
     """
     from .protocol import Open
     from .supervisor import WorkerEngine
 
     if settings.models_dir is None:
         name = model_name(path)
-        return Service(settings, Library.of(name, WorkerEngine(Open(path, config))))
+        return Service(settings, Library.of(name, WorkerEngine(Open(path, config), launched=launched)))
     folder = Path(settings.models_dir)
     given = {} if path is None else {model_name(path): Path(path)}
 
     def paths() -> dict[str, Path]:
         return {**find_models(folder), **given}
 
+    waiting = [] if launched is None else [launched]
+
     def make(name: str) -> Engine:
-        return WorkerEngine(Open(str(paths()[name]), config))
+        return WorkerEngine(Open(str(paths()[name]), config), launched=waiting.pop() if waiting else None)
 
     budget = settings.memory_budget_bytes or memory_bytes()
     default = next(iter([*given, *paths()]), "")

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import LoadError
-from .channel import ListenerSide, frame
 from .engine import EngineState, Stream, Streams
 from .failures import ApiError
+from .frames import frame
+from .launch import WORKER, Launched, launch
+from .listener_channel import ListenerSide
 from .protocol import Beat, Cancel, Failed, FromEngine, ModelInfo, Open, Ready, Work
 from .suspects import Suspects
 
 __all__ = ["Watch", "WorkerEngine"]
-
-WORKER = (sys.executable, "-m", "quire.server.worker")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,40 @@ class Watch:
 class _Worker:
     """One process, from its start to its end."""
 
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
+    launched: Launched
     channel: ListenerSide | None = None
-    started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
     stepped_s: float = field(default_factory=time.monotonic)
     hung: bool = False
     disconnected: asyncio.Future[None] | None = None
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.launched.process
+
+    @property
+    def connection(self) -> socket.socket:
+        return self.launched.connection
+
+    @property
+    def started_s(self) -> float:
+        return self.launched.started_s
+
 
 class WorkerEngine(Streams):
     """An ``Engine`` whose model is in another process.
 
-    The process is started at once, so that it opens the model while the listener gets ready.  Messages go over a pair
-    of connected sockets that have no name.  ``command`` gets the number of the worker's end as its last argument.
+    The process is started at once unless ``launched`` is one already, so that it opens the model while the listener
+    gets ready.  Messages go over a pair of connected sockets that have no name.
     """
 
-    def __init__(self, opened: Open, watch: Watch | None = None, command: Sequence[str] = WORKER) -> None:
+    def __init__(
+        self,
+        opened: Open,
+        watch: Watch | None = None,
+        command: Sequence[str] = WORKER,
+        launched: Launched | None = None,
+    ) -> None:
         super().__init__()
         self._opened = opened
         self._watch = watch or Watch()
@@ -74,7 +90,7 @@ class WorkerEngine(Streams):
         self._failure: Failed | None = None
         self._supervising: asyncio.Task[None] | None = None
         self.n_restarts = 0
-        self._worker: _Worker | None = self._spawn()
+        self._worker: _Worker | None = self._told(launched or launch(self._command))
 
     @property
     def state(self) -> EngineState:
@@ -150,18 +166,11 @@ class WorkerEngine(Streams):
         self._state = state
         self._changed.set()
 
-    def _spawn(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        ours.sendall(frame([self._opened]))
-        ours.setblocking(False)
-        return _Worker(process, ours)
+    def _told(self, launched: Launched) -> _Worker:
+        """A worker that is told its model."""
+        launched.connection.sendall(frame([self._opened]))
+        launched.connection.setblocking(False)
+        return _Worker(launched)
 
     async def _connect(self) -> None:
         worker = self._worker
@@ -214,7 +223,7 @@ class WorkerEngine(Streams):
             pause_s = 0.0 if lived_s > 30 + self._load_s else min(max(2 * pause_s, 0.1), self._watch.pause_s)
             await asyncio.sleep(pause_s)
             self.n_restarts += 1
-            self._worker = self._spawn()
+            self._worker = self._told(launch(self._command))
             await self._connect()
 
     async def _until_it_ends(self, worker: _Worker) -> None:

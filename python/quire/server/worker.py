@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable
 
 from ..errors import QuireError
-from .channel import WorkerSide
 from .host import Emit, Host
 from .protocol import Failed, Open, Ready
+from .worker_channel import WorkerSide
 
 __all__ = ["BEAT_S", "run"]
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
@@ -27,6 +25,12 @@ from quire.tokenizer.vocabulary import (
 __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
 MODEL, TOKENS, MERGES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+# Arrays of numbers as memoryview names what they hold.  They are not read as NumPy's: to import that takes longer than
+# everything else that a small model needs until its first token.
+FORMATS = {
+    "u8[]": "B", "i8[]": "b", "u16[]": "H", "i16[]": "h", "u32[]": "I", "i32[]": "i", "f32[]": "f", "bool[]": "?",
+    "u64[]": "Q", "i64[]": "q", "f64[]": "d",
+}  # fmt: skip
 # Keys outside tokenizer.* that say how added tokens are matched.
 MODEL_KEYS = ("general.name", "general.architecture")
 
@@ -67,9 +71,14 @@ def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     ]
     keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key not in packed]
     keys += [key for key in MODEL_KEYS if reader.has(key)]
-    metadata = {key: reader.value(key) for key in keys}
+    metadata = {key: _value(reader, key) for key in keys}
     metadata.update((key, PackedStrings(*reader.packed_strings(key))) for key in packed)
     return vocabulary_of_metadata(metadata)
+
+
+def _value(reader: Reader, key: str) -> object:
+    code = FORMATS.get(reader.value_type(key))
+    return reader.value(key) if code is None else memoryview(reader.packed_numbers(key)).cast(code)  # type: ignore[call-overload]
 
 
 def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
@@ -153,11 +162,22 @@ def _case(metadata: Mapping[str, object]) -> CaseRules:
     return CaseRules(lowercase, _boolean(metadata, "tokenizer.ggml.normalizer.strip_accents", lowercase))
 
 
+def _packed(value: object) -> memoryview | None:
+    """An array of numbers, which may also be NumPy's."""
+    try:
+        return None if isinstance(value, bytes) else memoryview(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _listed(value: object) -> object:
+    packed = _packed(value)
+    return value if packed is None else packed.tolist()
+
+
 def _scores(metadata: Mapping[str, object], n: int) -> list[float]:
     key = "tokenizer.ggml.scores"
-    values = metadata.get(key)
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
+    values = _listed(metadata.get(key))
     if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
         raise LoadError(f"[tokenizer] {key} must be an array of numbers but is {type(values).__name__}")
     if len(values) != n:
@@ -167,8 +187,9 @@ def _scores(metadata: Mapping[str, object], n: int) -> list[float]:
 
 def _bytes(metadata: Mapping[str, object], key: str) -> bytes:
     value = metadata.get(key, b"")
-    if isinstance(value, np.ndarray) and value.dtype in (np.int8, np.uint8):
-        return value.tobytes()
+    packed = _packed(value)
+    if packed is not None and packed.format in ("b", "B"):
+        return packed.tobytes()
     if not isinstance(value, bytes):
         raise LoadError(f"[tokenizer] {key} must be an array of bytes but is {type(value).__name__}")
     return value
@@ -201,15 +222,16 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
     values = metadata.get(key)
     if values is None:
         return [TokenKind.NORMAL] * len(texts)
-    if not isinstance(values, (list, np.ndarray)):
+    kinds = list(values) if isinstance(values, list) else _listed(values)
+    if not isinstance(kinds, list):
         raise LoadError(f"[tokenizer] {key} must be an array but is {type(values).__name__}")
-    kinds: list[int] = list(values) if isinstance(values, list) else values.tolist()
     used = set(kinds)
     allowed = set(TokenKind) - {TokenKind.BYTE} if family is Family.BYTE_PAIR else set(TokenKind)
     for odd in used - allowed:
         raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
-    ids = [id for id in np.flatnonzero(np.asarray(kinds) == TokenKind.USER_DEFINED).tolist() if id < len(texts)]
+    user_defined = int(TokenKind.USER_DEFINED)
+    ids = [id for id, kind in enumerate(kinds[: len(texts)]) if kind == user_defined]
     names = texts.pick(ids) if isinstance(texts, PackedStrings) else [texts[id] for id in ids]
     for id, name in zip(ids, names, strict=True):
         if name in NAMES:
