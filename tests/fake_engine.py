@@ -20,7 +20,7 @@ from quire.server.protocol import (
     Work,
 )
 
-INFO = ModelInfo("fake", "none", 128, 100, 8, 4, {}, None, "", "", "0.0")
+INFO = ModelInfo("fake", "none", 128, 100, 8, 4, 64, {}, None, "", "", "0.0")
 
 
 class FakeEngine(Streams):

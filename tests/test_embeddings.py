@@ -61,7 +61,7 @@ def test_the_mean_is_of_all_prefixes(llm: LLM) -> None:
 
 def test_prompts_of_more_than_a_step(llm: LLM) -> None:
     ids = llm.tokenizer.encode(LONG)
-    assert len(ids) > llm.config.max_step_tokens
+    assert len(ids) > llm.sizes.max_step_tokens
     for pooling in ("last", "mean"):
         long, short = llm.embed([ids, ids[:600]], pooling=pooling, normalize=False)  # type: ignore[arg-type]
         alone = llm.embed(ids[:600], pooling=pooling, normalize=False, salt=b"another")[0]  # type: ignore[arg-type]

@@ -60,6 +60,15 @@ def test_the_command_line_wins_then_the_environment_then_the_file(
     assert opened(monkeypatch)[1] == "other.gguf"
 
 
+def test_sizes_that_are_not_given_are_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"n_ctx", "n_blocks", "max_sequences", "max_step_tokens"}
+    assert not sizes & set(opened(monkeypatch)[2])
+    given = opened(monkeypatch, "-c", "64", "--cache-blocks", "5", "--max-sequences", "2", "--batch-size", "16")[2]
+    assert {name: given[name] for name in sizes} == {
+        "n_ctx": 64, "n_blocks": 5, "max_sequences": 2, "max_step_tokens": 16,
+    }  # fmt: skip
+
+
 def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu"]

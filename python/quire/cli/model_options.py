@@ -96,7 +96,7 @@ _OPTIONS = (
     click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own]."),
     click.option(
         "-c", "--ctx-size", "n_ctx", type=click.IntRange(1), metavar="N",
-        help="Tokens of prompt and answer together [the model's own, at most 4096].",
+        help="Tokens of prompt and answer together [the model's own, as memory allows].",
     ),
     click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0: one per core."),
     click.option(

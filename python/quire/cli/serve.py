@@ -43,7 +43,13 @@ __all__ = ["command"]
     metavar="DIR",
     help="Models there are opened when they are asked for.",
 )
-@click.option("--memory-budget", "memory_budget_bytes", type=int, metavar="BYTES", help="Of open models [3/4 of all].")
+@click.option(
+    "--memory-budget",
+    "memory_budget_bytes",
+    type=int,
+    metavar="BYTES",
+    help="Of models and their caches [what is left].",
+)
 @click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
@@ -60,16 +66,16 @@ __all__ = ["command"]
     show_default=True,
     help="Who runs first; dynamic: by age, length and priority, fair among keys.",
 )
-@click.option("--max-sequences", type=click.IntRange(1, 4096), default=32, show_default=True, help="In a batch.")
-@click.option("--cache-blocks", type=click.IntRange(2), metavar="N", help="Of 32 tokens [two contexts' worth].")
+@click.option(
+    "--max-sequences", type=click.IntRange(1, 4096), metavar="N", help="In a batch [32, or as memory allows]."
+)
+@click.option("--cache-blocks", type=click.IntRange(2), metavar="N", help="Of 32 tokens [as memory allows].")
 @click.option(
     "--batch-size",
     "max_step_tokens",
     type=click.IntRange(1, 65536),
-    default=512,
-    show_default=True,
     metavar="N",
-    help="Tokens in one step of the model.",
+    help="Tokens in one step of the model [512, or as memory allows].",
 )
 def command(**options: Any) -> None:
     """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.

@@ -22,7 +22,7 @@ class Sizes:
 
     n_ctx: int | None = None
     n_blocks: int | None = None
-    max_sequences: int = 32
+    max_sequences: int | None = None
 
 
 def _open(options: ModelOptions, sizes: Sizes) -> LLM:

@@ -27,6 +27,7 @@ _LIMITS = {
     "cpu_mask": (1, 2**1024 - 1),
     "max_step_tokens": (1, 2**16),
     "max_sequences": (1, 2**12),
+    "memory_bytes": (1, 2**60),
 }
 
 
@@ -35,16 +36,18 @@ class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
     ``device``: a name of ``quire.devices()``, or ``"gpu"`` for the first.  ``n_ctx``: tokens of prompt and answer of
-    one sequence; ``None`` is what the model was trained on, but at most 4096.  ``threads``: 0 is one per
-    core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i; ``None``: any.
-    ``kv_dtype``: of the cache; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own kernels.
-    ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences; ``None`` is enough for two full contexts,
-    as far as a quarter of the free memory reaches.  ``kernels``: ``"auto"`` (Quire's own where there are some),
-    ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels in the whole process, from
-    this model on; ``None`` leaves it, at first the best of this machine.  ``load``: ``"mmap"`` maps the file,
-    ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the weights are
-    kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs first.
-    ``max_step_tokens`` and ``max_sequences``: budgets of one step.
+    one sequence; ``None`` is what the model was trained on, as far as the memory at hand reaches.  ``threads``: 0 is
+    one per core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i;
+    ``None``: any.  ``kv_dtype``: of the cache; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own
+    kernels.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences; ``None`` is a context, or 1024
+    tokens for each of ``max_sequences`` where that is more, within half of the memory that the weights leave.
+    ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the
+    instruction set of Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best
+    of this machine.  ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.
+    ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start; ``None``:
+    nowhere.  ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is
+    512 and 32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what
+    the machine has left.
     """
 
     device: str = "cpu"
@@ -58,8 +61,9 @@ class EngineConfig:
     load: LoadMode = "mmap"
     packed_cache: str | None = None
     policy: Policy = "fifo"
-    max_step_tokens: int = 512
-    max_sequences: int = 32
+    max_step_tokens: int | None = None
+    max_sequences: int | None = None
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):

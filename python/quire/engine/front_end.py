@@ -42,8 +42,9 @@ class FrontEnd:
         load: LoadMode = "mmap",
         packed_cache: str | os.PathLike[str] | None = None,
         policy: Policy = "fifo",
-        max_step_tokens: int = 512,
-        max_sequences: int = 32,
+        max_step_tokens: int | None = None,
+        max_sequences: int | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self.config = EngineConfig(
             device=device,
@@ -59,10 +60,12 @@ class FrontEnd:
             policy=policy,
             max_step_tokens=max_step_tokens,
             max_sequences=max_sequences,
+            memory_bytes=memory_bytes,
         )
         opened = open_model(model, self.config)
         self.model_name, self.architecture = opened.model_name, opened.architecture
-        self.n_ctx, self.n_vocab = opened.n_ctx, opened.n_vocab
+        self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
+        self.n_ctx = opened.sizes.n_ctx
         # What the model's makers advise; the commands take it, calls that give no parameters do not.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling

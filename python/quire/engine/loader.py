@@ -13,23 +13,23 @@ from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache, cache_bytes_per_block
 from .._native.kernels import set_isa
-from ..errors import CapacityError, LoadError, RequestError, UnsupportedError
+from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import EngineConfig
 from .engine import Pooling
+from .memory import available_bytes
+from .sizes import ModelNeeds, Sizes, check_weights, choose_sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
-    from ..nn import CacheSpec
+    from ..models import LoadedModel
 
 __all__ = ["OpenedModel", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
-BLOCK_TOKENS = 32
-DEFAULT_N_CTX = 4096
 # Keys of a file below general.sampling, by the fields of SamplingParams.
 _ADVICE = {
     "temp": "temperature",
@@ -58,7 +58,7 @@ class OpenedModel:
     model_name: str
     architecture: str
     n_vocab: int
-    n_ctx: int
+    sizes: Sizes
     sampling: SamplingParams
     pooling: Pooling | None  # None where the file asks for one that is not known
 
@@ -76,7 +76,7 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
 
     Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
-    CapacityError when the cache does not fit.
+    CapacityError when the weights or the cache do not fit into memory.
     """
     if config.isa is not None:
         _use_isa(config.isa, find_device(config.device))
@@ -125,20 +125,23 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     device = find_device(config.device)
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
+    available = _memory_at_hand(config, device)
+    if path.is_file():
+        check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
     reader = GGUFReader(path, "mmap" if mapped else config.load)
     model = load_model(reader, _placing(device))
     n_vocab = model.trace.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
-    n_ctx = config.n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
+    sizes = choose_sizes(_needs(path, reader, model, config, device), config, available)
     executor = Executor(
         model.trace,
         device,
-        n_blocks=config.n_blocks or _default_n_blocks(model.cache, config, device, n_ctx),
+        n_blocks=sizes.n_blocks,
         threads=config.threads,
         kv_dtype=config.kv_dtype,
         kernels=config.kernels,
-        max_rows=config.max_step_tokens,
-        max_sequences=config.max_sequences,
+        max_rows=sizes.max_step_tokens,
+        max_sequences=sizes.max_sequences,
         repack="lock" if config.load == "lock" else "release",
         packed_cache=_packed_cache(reader, device, config),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
@@ -147,11 +150,11 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
-    decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=n_ctx, policy=config.policy))
+    decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=sizes.n_ctx, policy=config.policy))
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, n_ctx, sampling, pooling)
+    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling)
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
@@ -180,10 +183,22 @@ def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
     return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)
 
 
-def _default_n_blocks(cache: list[CacheSpec], config: EngineConfig, device: Device, n_ctx: int) -> int:
-    """Two full contexts, as far as a quarter of the free memory reaches, at least one; and the null block."""
-    per_context = -(-n_ctx // BLOCK_TOKENS)
-    affordable = device.memory_free_bytes // 4 // cache_bytes_per_block(cache, config.kv_dtype)
-    if affordable < 2:
-        raise CapacityError(f"[loader] n_ctx {n_ctx} must fit into the memory of {device.name} but does not")
-    return max(min(2 * per_context, affordable), per_context) + 1
+def _memory_at_hand(config: EngineConfig, device: Device) -> int:
+    if config.memory_bytes is not None:
+        return config.memory_bytes
+    # Of the CPU, the device tells what the machine has, not what is left of it.
+    left = available_bytes() if device.kind == "cpu" else None
+    return device.memory_free_bytes if left is None else left
+
+
+def _needs(path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, device: Device) -> ModelNeeds:
+    """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
+    c = model.config
+    return ModelNeeds(
+        name=path.name,
+        n_ctx_train=c.n_ctx_train,
+        weights_bytes=reader.size_bytes,
+        block_bytes=max(1, cache_bytes_per_block(model.cache, config.kv_dtype)),
+        token_bytes=4 * (8 * c.dim + 4 * max(c.ffn_dim, c.n_head * c.head_dim)),
+        paged=device.kind == "cpu" and config.kernels != "stock",
+    )

@@ -118,6 +118,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     n_vocab: int
     n_usable_blocks: int
     max_sequences: int
+    max_step_tokens: int
     advised: JsonObject
     chat_template: str | None
     bos: str

@@ -97,6 +97,8 @@ def open_service(
     from .protocol import Open
     from .supervisor import WorkerEngine
 
+    if settings.memory_budget_bytes is not None:
+        config = {**config, "memory_bytes": settings.memory_budget_bytes}
     if settings.models_dir is None:
         name = model_name(path)
         return Service(settings, Library.of(name, WorkerEngine(Open(path, config), launched=launched)))

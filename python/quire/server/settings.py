@@ -39,7 +39,7 @@ class Settings:
     ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
     (the header ``x-quire-ignored`` names them).  ``aliases``: further names of the model.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
-    (None: three quarters of the machine's memory).
+    (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  ``max_queue``, ``max_queue_tokens``: requests, and their
     tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from acceptance to the

@@ -15,6 +15,10 @@ from ..protocol import Delta, Finished, Logprob
 
 __all__ = ["Answering", "Message", "Usage", "new_id"]
 
+# Tokens that an answer without a limit counts as in the queue: most are shorter, and no context is so short that few
+# such answers would fill the queue.
+_USUAL_ANSWER = 4096
+
 
 @dataclass
 class Usage:
@@ -56,7 +60,7 @@ class Answering:
         self.usage.n_prompt = started.n_prompt_tokens
         n_new = self.stream.n_most_new
         room = self.stream.n_ctx - started.n_prompt_tokens
-        n_new = room if n_new is None else min(n_new, room)
+        n_new = min(room, _USUAL_ANSWER if n_new is None else n_new)
         self.call.scope["quire.ticket"].know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:

@@ -134,6 +134,7 @@ def _model_status(name: str, engine: Any) -> dict[str, Any]:
     if engine.state is EngineState.READY:
         info = engine.info
         known |= {"name": info.name, "architecture": info.architecture, "n_ctx": info.n_ctx, "n_vocab": info.n_vocab}
+        known |= {"max_sequences": info.max_sequences, "batch_tokens": info.max_step_tokens}
     if (beat := engine.beat) is not None:
         used = beat.n_usable_blocks - beat.n_free_blocks
         known |= {

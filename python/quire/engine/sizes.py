@@ -1,0 +1,120 @@
+"""Sizes that nobody gave: chosen by what the model needs and by the memory at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import CapacityError
+from .config import EngineConfig
+
+__all__ = ["BLOCK_TOKENS", "ModelNeeds", "Sizes", "check_weights", "choose_sizes"]
+
+BLOCK_TOKENS = 32
+# Of what the weights leave: the rest is for everything else on the machine.
+_CACHE_PART, _STEP_PART = 2, 8
+_MOST_SEQUENCES, _TOKENS_OF_A_SEQUENCE, _LEAST_TOKENS_OF_A_SEQUENCE = 32, 1024, 256
+_MOST_STEP_TOKENS, _LEAST_STEP_TOKENS = 512, 32
+_LEAST_N_CTX = 512
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large an engine is: ``n_blocks`` with the null block; see ``EngineConfig`` for the rest."""
+
+    n_ctx: int
+    n_blocks: int
+    max_sequences: int
+    max_step_tokens: int
+
+
+@dataclass(frozen=True)
+class ModelNeeds:
+    """Bytes that a model takes: its weights, a block of its cache, and the step's buffer for each token.
+
+    ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
+    is used; elsewhere every graph is planned for all of it.
+    """
+
+    name: str
+    n_ctx_train: int
+    weights_bytes: int
+    block_bytes: int
+    token_bytes: int
+    paged: bool = True
+
+
+def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) -> Sizes:
+    """The sizes that ``config`` gives, and for the others what fits into ``available_bytes``.
+
+    The cache takes at most half of what the weights leave: one context of the model's training where that is enough
+    room, and 1024 tokens for each of 32 sequences.  CapacityError where the weights, or what is asked for, do not fit.
+    """
+    check_weights(needs.name, needs.weights_bytes, available_bytes)
+    left = available_bytes - needs.weights_bytes
+    fair_blocks, most_blocks = left // _CACHE_PART // needs.block_bytes, left // needs.block_bytes
+    n_ctx = config.n_ctx or _context(needs, config, fair_blocks, most_blocks)
+    n_blocks = config.n_blocks or _blocks(needs, config, n_ctx, fair_blocks) + 1
+    needed = n_blocks if config.n_blocks is not None else _blocks_of(n_ctx) + 1
+    if needed > most_blocks:
+        asked = f"n_blocks {n_blocks}" if config.n_blocks is not None else f"n_ctx {n_ctx}"
+        raise CapacityError(
+            f"[memory] {asked} must fit into the {_mib(left)} beside the weights of {needs.name} "
+            f"but takes {_mib(needed * needs.block_bytes)}"
+        )
+    n_sequences = _MOST_SEQUENCES
+    if config.n_blocks is None:
+        n_sequences = max(1, min(n_sequences, (n_blocks - 1) * BLOCK_TOKENS // _LEAST_TOKENS_OF_A_SEQUENCE))
+    return Sizes(
+        n_ctx=n_ctx,
+        n_blocks=n_blocks,
+        max_sequences=config.max_sequences or n_sequences,
+        max_step_tokens=config.max_step_tokens or _step_tokens(needs, left),
+    )
+
+
+def check_weights(name: str, n_bytes: int, available_bytes: int) -> None:
+    """CapacityError for weights that leave no memory."""
+    if n_bytes >= available_bytes:
+        raise CapacityError(
+            f"[memory] the weights of {name} must fit into the memory at hand, {_mib(available_bytes)}, "
+            f"but take {_mib(n_bytes)}"
+        )
+
+
+def _blocks_of(n_tokens: int) -> int:
+    return -(-n_tokens // BLOCK_TOKENS)
+
+
+def _context(needs: ModelNeeds, config: EngineConfig, fair_blocks: int, most_blocks: int) -> int:
+    """What the model was trained on, as far as the cache reaches; a short one may take more than the cache's part."""
+    if config.n_blocks is not None:
+        return min(needs.n_ctx_train, (config.n_blocks - 1) * BLOCK_TOKENS)
+    n_ctx = min(needs.n_ctx_train, (fair_blocks - 1) * BLOCK_TOKENS)
+    least = min(needs.n_ctx_train, _LEAST_N_CTX)
+    if n_ctx >= least:
+        return n_ctx
+    if _blocks_of(least) + 1 > most_blocks:
+        raise CapacityError(
+            f"[memory] a context of {least} tokens must fit beside the weights of {needs.name} but "
+            f"{_mib((_blocks_of(least) + 1) * needs.block_bytes)} are more than the memory at hand"
+        )
+    return least
+
+
+def _blocks(needs: ModelNeeds, config: EngineConfig, n_ctx: int, fair_blocks: int) -> int:
+    """One context at least; beyond it what 32 usual sequences fill, or two contexts where a large cache costs more."""
+    per_context = _blocks_of(n_ctx)
+    n_sequences = config.max_sequences or _MOST_SEQUENCES
+    wanted = n_sequences * _blocks_of(min(n_ctx, _TOKENS_OF_A_SEQUENCE)) if needs.paged else 2 * per_context
+    return max(min(wanted, fair_blocks - 1), per_context)
+
+
+def _step_tokens(needs: ModelNeeds, left: int) -> int:
+    n_tokens = _MOST_STEP_TOKENS
+    while n_tokens > _LEAST_STEP_TOKENS and n_tokens * needs.token_bytes > left // _STEP_PART:
+        n_tokens //= 2
+    return n_tokens
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 20):.0f} MiB"

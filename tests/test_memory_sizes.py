@@ -1,0 +1,138 @@
+"""Sizes by the memory at hand.
+
+Oracles: the rules of ``EngineConfig`` worked out by hand for models of round sizes; files as proc(5) and the kernel's
+documents of control groups describe them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire.engine import LLM
+from quire.engine.config import EngineConfig
+from quire.engine.loader import packaged_model
+from quire.engine.memory import available_bytes
+from quire.engine.sizes import ModelNeeds, Sizes, choose_sizes
+from quire.errors import CapacityError
+
+MIB, GIB = 1 << 20, 1 << 30
+# 1 GiB of weights, 4 MiB for a block (128 KiB for a token), 256 KiB for a token of a step.
+MODEL = ModelNeeds("model.gguf", 32768, GIB, 4 * MIB, 256 * 1024)
+
+
+def sizes(available: int, needs: ModelNeeds = MODEL, **given: Any) -> Sizes:
+    return choose_sizes(needs, EngineConfig(**given), available)
+
+
+def test_with_much_memory_the_model_has_all_that_it_can_use() -> None:
+    # 32 sequences of 1024 tokens are 1024 blocks, as many as the context of its training.
+    assert sizes(1000 * GIB) == Sizes(n_ctx=32768, n_blocks=1025, max_sequences=32, max_step_tokens=512)
+    small = replace(MODEL, n_ctx_train=512)
+    assert sizes(1000 * GIB, small) == Sizes(n_ctx=512, n_blocks=32 * 16 + 1, max_sequences=32, max_step_tokens=512)
+
+
+def test_with_less_memory_the_cache_has_half_of_what_the_weights_leave() -> None:
+    # 2 GiB are left: 1 GiB is 256 blocks, one of them the null block.
+    assert sizes(3 * GIB) == Sizes(n_ctx=255 * 32, n_blocks=256, max_sequences=31, max_step_tokens=512)
+    # 256 MiB are left: 32 blocks; a step has an eighth, 32 MiB, which is 128 tokens.
+    assert sizes(GIB + 256 * MIB) == Sizes(n_ctx=31 * 32, n_blocks=32, max_sequences=3, max_step_tokens=128)
+
+
+@pytest.mark.parametrize("available", [GIB + n * MIB for n in (100, 200, 500, 1000, 5000, 50_000)])
+@pytest.mark.parametrize("trained", [600, 4096, 131072])
+def test_never_more_than_a_fair_part(available: int, trained: int) -> None:
+    chosen = sizes(available, replace(MODEL, n_ctx_train=trained))
+    left = available - GIB
+    # A context of 512 tokens is worth more than the part.
+    assert chosen.n_blocks * 4 * MIB <= max(left // 2, (512 // 32 + 1) * 4 * MIB)
+    assert chosen.n_blocks * 4 * MIB < left
+    assert chosen.n_ctx <= (chosen.n_blocks - 1) * 32
+    assert chosen.max_step_tokens * 256 * 1024 <= max(left // 8, 32 * 256 * 1024)
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {"n_ctx": 1000, "n_blocks": 77, "max_sequences": 5, "max_step_tokens": 700}
+    assert sizes(3 * GIB, **given) == Sizes(**given)
+    assert sizes(3 * GIB, n_blocks=11).n_ctx == 320
+    # A context that is given may take more than the fair part.
+    assert sizes(3 * GIB, n_ctx=300 * 32).n_blocks == 301
+    # Where every graph is planned for the whole cache, it is two contexts.
+    assert sizes(1000 * GIB, replace(MODEL, paged=False, n_ctx_train=4096)).n_blocks == 257
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "words"),
+    [
+        (GIB, {}, "weights of model.gguf must fit into the memory at hand, 1024 MiB, but take 1024 MiB"),
+        (GIB // 2, {}, "weights of model.gguf"),
+        (GIB + 60 * MIB, {}, "a context of 512 tokens must fit"),
+        (2 * GIB, {"n_ctx": 8192}, "n_ctx 8192 must fit into the 1024 MiB beside the weights of model.gguf"),
+        (2 * GIB, {"n_blocks": 257}, "n_blocks 257 must fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused(available: int, given: dict[str, int], words: str) -> None:
+    with pytest.raises(CapacityError, match=words):
+        sizes(available, **given)
+
+
+def test_a_model_that_is_opened_with_little_memory() -> None:
+    file_bytes = packaged_model().stat().st_size
+    with LLM(threads=1, memory_bytes=file_bytes + 8 * MIB) as llm:
+        assert llm.stats().n_usable_blocks < 32
+        assert llm.n_ctx <= llm.stats().n_usable_blocks * 32
+        assert llm.generate("Once")[0].text
+    with pytest.raises(CapacityError, match="weights of tiny-chat"):
+        LLM(threads=1, memory_bytes=file_bytes - 1)
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    8000 kB\n"}
+STAT = "anon 5\nactive_file 300\ninactive_file 700\ntotal_active_file 3000\ntotal_inactive_file 7000\n"
+
+
+def test_memory_of_the_machine(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) is None
+    assert available_bytes(tree(tmp_path, MEMINFO)) == 8000 * 1024
+
+
+def test_control_groups_of_version_2_allow_less(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/user/app/memory."
+    files = {"proc/self/cgroup": "0::/user/app\n", f"{group}max": "50000\n", f"{group}current": "21000\n"}
+    root = tree(tmp_path, {**MEMINFO, **files, f"{group}stat": STAT})
+    # Pages of files, 1000 bytes, can be dropped.
+    assert available_bytes(root) == 50000 - 20000
+    (root / f"{group}max").write_text("max\n")
+    assert available_bytes(root) == 8000 * 1024
+    # The group around it counts, too.
+    outer = "sys/fs/cgroup/user/memory."
+    tree(root, {f"{outer}max": "40000\n", f"{outer}current": "39000\n", f"{outer}stat": STAT})
+    assert available_bytes(root) == 2000
+    (root / f"{outer}current").write_text("90000\n")
+    assert available_bytes(root) == 0
+
+
+def test_control_groups_of_version_1_allow_less(tmp_path: Path) -> None:
+    # In a container the path is the host's, and the container's own group is the top.
+    group = "sys/fs/cgroup/memory/memory."
+    files = {"proc/self/cgroup": "4:cpu,memory:/docker/abc\n3:cpuset:/x\n", f"{group}limit_in_bytes": "90000\n"}
+    root = tree(tmp_path, {**MEMINFO, **files, f"{group}usage_in_bytes": "30000\n", f"{group}stat": STAT})
+    assert available_bytes(root) == 90000 - 20000
+    (root / f"{group}limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    assert available_bytes(root) == 8000 * 1024
+
+
+def test_this_machine_tells() -> None:
+    left = available_bytes()
+    if left is None:
+        pytest.skip("this system does not tell how much memory is left")
+    assert 0 < left < 2**50
