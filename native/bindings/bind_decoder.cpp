@@ -26,7 +26,7 @@ Pooling pooling(const std::string &name) {
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
-                     const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding) {
+                     const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced) {
     if (embedding && prompt_logits)
         throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
@@ -42,11 +42,12 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             priority,
             std::move(key),
             std::move(visible),
-            embedding ? pooling(*embedding) : Pooling::last};
+            embedding ? pooling(*embedding) : Pooling::last,
+            announced ? Admission::announced : Admission::silent};
 }
 
 const char *kind_name(const Event &event) {
-    static const char *const names[] = {"delta", "logits", "prompt_logits", "embedding", "finish", "error"};
+    static const char *const names[] = {"delta", "logits", "prompt_logits", "embedding", "admitted", "finish", "error"};
     return names[static_cast<int>(event.kind)];
 }
 
@@ -96,7 +97,8 @@ void bind_event(py::module_ &m) {
         .def(py::init(&make_request), py::arg("token_ids"), py::arg("params") = nullptr, py::kw_only(),
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
              py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
-             py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none());
+             py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none(),
+             py::arg("announced") = false);
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

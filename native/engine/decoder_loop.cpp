@@ -139,6 +139,8 @@ bool DecoderLoop::step() {
         if (ActiveRequest &request = *owners_.at(id).request; !request.admitted_s) {
             request.admitted_s = now_s();
             request.n_cached = scheduler_.sequence(id).n_cached;
+            if (request.request.admission == Admission::announced)
+                events_.push_back(request.event(EventKind::admitted, 0));
         }
     const float *logits = run(plan);
     if (!logits) return true;

@@ -30,6 +30,9 @@ enum class LogitsProcessor { none, outside };
 // What the answer must follow.  Its masks are computed outside, see engine/grammar_mask.h.
 enum class Constraint { none, grammar };
 
+// Whether an event tells that the request has left the queue.
+enum class Admission { silent, announced };
+
 struct Request {
     std::vector<int32_t> token_ids;               // the prompt
     std::shared_ptr<const SamplingParams> params; // none where nothing is generated
@@ -42,6 +45,7 @@ struct Request {
     // Control tokens that show after all, with what they show: marks that the reader of the text looks for.
     std::vector<std::pair<int32_t, std::string>> visible_tokens;
     Pooling pooling = Pooling::last; // of an embedding
+    Admission admission = Admission::silent;
 };
 
 enum class EventKind {
@@ -49,6 +53,7 @@ enum class EventKind {
     logits,        // a row that waits for provide_logits()
     prompt_logits, // rows of the prompt
     embedding,     // of the prompt
+    admitted,      // the first event of a request that asks for it: it runs from now on
     finish,        // the last event of a choice
     error,         // the last event of a request, all choices included
 };

@@ -156,7 +156,7 @@ class Request:
     ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
     some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
     ``embedding``: nothing is generated (``params`` None); the hidden state of the last token, or the mean of all, comes
-    out.
+    out.  ``announced``: its first event tells that it has left the queue.
     """
 
     def __init__(
@@ -172,6 +172,7 @@ class Request:
         grammar: bool = False,
         visible_tokens: Mapping[int, bytes] = {},
         embedding: Literal["last", "mean"] | None = None,
+        announced: bool = False,
     ) -> None: ...
 
 @final
@@ -206,8 +207,8 @@ class Event:
     ``delta``: ``token_ids`` drawn, ``text`` that may be shown, ``logprobs`` one per token where asked for; the first of
     choice 0 carries ``prompt_logprobs`` (of the prompt's tokens from the second on).  ``logits``: a row ``[n_vocab]``
     that waits for ``provide_logits``.  ``prompt_logits``: rows ``[n, n_vocab]`` from ``first_position`` on.
-    ``embedding``: of the prompt.  ``finish``: the last one of a choice.  ``error``: the last one of a request, all its
-    choices included.
+    ``embedding``: of the prompt.  ``admitted``: it runs from now on.  ``finish``: the last one of a choice.  ``error``:
+    the last one of a request, all its choices included.
     """
 
     @property
@@ -215,7 +216,7 @@ class Event:
     @property
     def choice(self) -> int: ...
     @property
-    def kind(self) -> Literal["delta", "logits", "prompt_logits", "embedding", "finish", "error"]: ...
+    def kind(self) -> Literal["delta", "logits", "prompt_logits", "embedding", "admitted", "finish", "error"]: ...
     @property
     def text(self) -> str: ...
     @property

@@ -56,6 +56,8 @@ __all__ = ["command"]
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
 @click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [33554432].")
 @click.option("--request-timeout", "request_timeout_s", type=float, metavar="S", help="Until the last token [600].")
+@click.option("--first-token-timeout", "first_token_timeout_s", type=float, metavar="S", help="Until the first [any].")
+@click.option("--queue-timeout", "queue_timeout_s", type=float, metavar="S", help="Until a request runs [any].")
 @click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
 @click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 @click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")

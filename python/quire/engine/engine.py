@@ -42,6 +42,7 @@ class EngineRequest:
     ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
     control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows.
+    ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
     token_ids: list[int]
@@ -52,6 +53,7 @@ class EngineRequest:
     visible_tokens: Mapping[int, bytes] = field(default_factory=dict)
     grammar: Grammar | None = None
     embedding: Pooling | None = None
+    announced: bool = False
 
     @property
     def n(self) -> int:
@@ -123,6 +125,7 @@ class Engine:
             embedding=request.embedding,
             visible_tokens=request.visible_tokens,
             grammar=request.grammar is not None,
+            announced=request.announced,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
-__all__ = ["Body", "content_length", "decode_object", "read_body", "to_wire"]
+__all__ = ["Body", "TimedBody", "content_length", "decode_object", "read_body", "to_wire"]
 
 T = TypeVar("T")
 _AT = re.compile(r" - at `(.*)`$")
@@ -27,6 +27,18 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     A subclass's ``refused`` names fields that are known and not honoured, each with the values that ask for nothing.
     """
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class TimedBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """A body that may shorten the server's time limits, all from the request's arrival: until it leaves the queue,
+    until its first token, until it is complete."""
+
+    queue_timeout_s: Seconds | None = None
+    first_token_timeout_s: Seconds | None = None
+    request_timeout_s: Seconds | None = None
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

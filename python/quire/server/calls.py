@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import QuireError
 from . import sse
-from .bodies import content_length, decode_object, read_body, to_wire
+from .bodies import TimedBody, content_length, decode_object, read_body, to_wire
 from .failures import ApiError, Dialect, error_body, of_quire
+from .protocol import Ask, Embed
+from .time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -61,7 +63,10 @@ class Call(Generic[T]):
         stream = engine.submit(work)
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx
-        stream.deadline_s = self.arrived_s + self.service.settings.request_timeout_s
+        body = self.body if isinstance(self.body, TimedBody) else None
+        stream.limits = TimeLimits.of(self.service.settings, body, self.arrived_s)
+        if isinstance(work, Ask | Embed):  # an answer as a whole
+            stream.limits = stream.limits.without_first_token()
         return stream
 
     async def ask(self, engine: Engine, work: Work) -> Any:

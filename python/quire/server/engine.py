@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +13,21 @@ from typing import Any, Protocol
 import msgspec
 
 from .failures import ApiError, api_error
-from .protocol import Answer, Ask, Beat, Delta, Embed, Failed, Finished, FromEngine, ModelInfo, Started, Work
+from .protocol import (
+    Admitted,
+    Answer,
+    Ask,
+    Beat,
+    Delta,
+    Embed,
+    Failed,
+    Finished,
+    FromEngine,
+    ModelInfo,
+    Started,
+    Work,
+)
+from .time_limits import TimeLimits
 
 __all__ = ["Engine", "EngineState", "Stream", "StreamEvent", "Streams"]
 
@@ -72,10 +87,15 @@ class Stream:
         self._wake: asyncio.Future[None] | None = None
         self.submitted_s = time.monotonic()
         self.started: Started | None = None
-        self.deadline_s: float | None = None
+        self.limits = TimeLimits()
 
     def put(self, message: FromEngine) -> None:
         """Another message (from the loop's own thread)."""
+        if isinstance(message, Admitted):
+            self.limits = self.limits.without_queue()
+            return
+        if isinstance(message, Delta):
+            self.limits = self.limits.without_first_token()
         self._waiting.append(message)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -136,24 +156,24 @@ class Stream:
         return api_error(message.kind, message.message)
 
     async def _wait(self, idle_s: float | None) -> bool:
-        """Whether there is a message, after at most ``idle_s``.  ApiError after the deadline."""
+        """Whether there is a message, after at most ``idle_s``.  ApiError after a time limit."""
+        idle_at_s = math.inf if idle_s is None else time.monotonic() + idle_s
         while not self._waiting:
-            left = None if self.deadline_s is None else self.deadline_s - time.monotonic()
-            if left is not None and left <= 0:
-                raise ApiError(504, "timeout", "the answer must be complete within the time limit but is not")
-            limit = min((s for s in (left, idle_s) if s is not None), default=None)
+            now, at_s = time.monotonic(), self.limits.next_s
+            if at_s <= now:
+                raise self.limits.passed()
+            if idle_at_s <= now:
+                return False
             self._wake = asyncio.get_running_loop().create_future()
             timer = None
-            if limit is not None:
-                timer = asyncio.get_running_loop().call_later(limit, _wake, self._wake)
+            if (limit_s := min(at_s, idle_at_s)) < math.inf:
+                timer = asyncio.get_running_loop().call_later(limit_s - now, _wake, self._wake)
             try:
                 await self._wake
             finally:
                 self._wake = None
                 if timer is not None:
                     timer.cancel()
-            if not self._waiting and limit is not None and limit is idle_s:
-                return False
         return True
 
 
@@ -189,7 +209,7 @@ class Streams(ABC):
         """Hand messages to their readers; those of requests that nobody reads are dropped."""
         streams = self._streams
         for message in messages:
-            if isinstance(message, Started | Delta | Finished | Failed | Answer):
+            if isinstance(message, Started | Admitted | Delta | Finished | Failed | Answer):
                 stream = streams.get(message.id)
                 if stream is not None:
                     stream.put(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +172,7 @@ class Host(FrontEnd):
             request = self._prompts.request(message.prompt, params, options)
             answer = _Answering(self, message.id, request, None)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
-        native_id = self._engine.submit(request, answer.deliver)
+        native_id = self._engine.submit(replace(request, announced=True), answer.deliver)
         answer.announce(request.token_ids if wants_ids else None)
         self._know(running, native_id)
 
@@ -279,6 +279,9 @@ class _Answering:
             if isinstance(item, Failure):
                 host._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
                 return
+            if item.kind == "admitted":
+                messages.append(wire.Admitted(self._id))
+                continue
             if (delta := self._delta(item)) is not None:
                 messages.append(delta)
             if item.kind == "finish":

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 __all__ = [
+    "Admitted",
     "Answer",
     "Ask",
     "Beat",
@@ -140,6 +141,12 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
     prompt_ids: list[int] | None = None
 
 
+class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
+    """A request has left the queue and runs."""
+
+    id: int
+
+
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
     """A token with what it shows, its log-probability, and the likeliest ones: (id, bytes, log-probability)."""
 
@@ -222,4 +229,4 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     anonymous_bytes: int
 
 
-FromEngine: TypeAlias = Ready | Started | Delta | Finished | Failed | Answer | Beat
+FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

@@ -17,6 +17,8 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "max_queue": (0, 100_000),
     "max_queue_tokens": (1, 2**31),
     "request_timeout_s": (0.1, 86_400),
+    "queue_timeout_s": (0.1, 86_400),
+    "first_token_timeout_s": (0.1, 86_400),
     "header_timeout_s": (0.1, 3600),
     "body_timeout_s": (0.1, 3600),
     "send_timeout_s": (0.1, 3600),
@@ -42,9 +44,10 @@ class Settings:
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  ``max_queue``, ``max_queue_tokens``: requests, and their
-    tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from acceptance to the
-    last token.  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment
-    is sent on silent streams so often.  ``drain_s``: how long a stopping server lets answers go on.
+    tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to the last
+    token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
+    time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment is
+    sent on silent streams so often.  ``drain_s``: how long a stopping server lets answers go on.
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     """
 
@@ -63,6 +66,8 @@ class Settings:
     max_queue: int = 256
     max_queue_tokens: int = 4_000_000
     request_timeout_s: float = 600.0
+    first_token_timeout_s: float | None = None
+    queue_timeout_s: float | None = None
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0

@@ -10,7 +10,7 @@ from msgspec import Meta
 from ...errors import RequestError
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
-from ..bodies import Body
+from ..bodies import Body, TimedBody
 from ..calls import Caller
 from ..failures import ApiError
 from ..protocol import ModelInfo, Treatment
@@ -46,7 +46,7 @@ Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 
 
-class SamplingFields(Body, kw_only=True, forbid_unknown_fields=True):
+class SamplingFields(TimedBody, kw_only=True, forbid_unknown_fields=True):
     """The fields of ``quire.SamplingParams`` that go by the same name everywhere."""
 
     temperature: NotNegative | None = None
@@ -72,10 +72,13 @@ class SamplingFields(Body, kw_only=True, forbid_unknown_fields=True):
 
     def same_names(self) -> dict[str, Any]:
         """The parameters that are given."""
-        given = {name: getattr(self, name) for name in SamplingFields.__struct_fields__}
+        given = {name: getattr(self, name) for name in _SAMPLING}
         if given["top_k"] == -1:  # no limit, by which other servers' clients say it
             given["top_k"] = 0
         return {name: value for name, value in given.items() if value is not None}
+
+
+_SAMPLING = tuple(name for name in SamplingFields.__struct_fields__ if name not in TimedBody.__struct_fields__)
 
 
 class FormFields(Body, kw_only=True, forbid_unknown_fields=True):

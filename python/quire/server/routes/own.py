@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from ...sampling import SamplingParams
 from .. import sse
-from ..bodies import Body
+from ..bodies import Body, TimedBody
 from ..calls import Call, Events, Reply
 from ..engine import EngineState
 from ..failures import Dialect, error_body
@@ -61,7 +61,7 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
         return SamplingParams(**values)
 
 
-class GenerateBody(Body, kw_only=True, forbid_unknown_fields=True):
+class GenerateBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
     """A prompt as raw text, and how to go on."""
 
     prompt: Text

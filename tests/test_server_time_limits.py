@@ -1,0 +1,135 @@
+"""Requests that wait or take too long.
+
+Oracles: the code and the shape of each interface's errors, written down; what the decoder says of its blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from one_call import post
+from quire.errors import RequestError
+from quire.server.engine import Stream
+from quire.server.protocol import Admitted, Delta, FromEngine, Started, Work
+from quire.server.settings import Settings
+from served import served
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+GENERATE = {"prompt": "x"}
+ALL = {"queue_timeout_s": 0.1, "first_token_timeout_s": 0.2, "request_timeout_s": 0.3}
+
+
+class StuckEngine(FakeEngine):
+    """Takes a request, and goes so far with it: ``waiting``, ``running`` or ``answering``."""
+
+    def __init__(self, how_far: str) -> None:
+        super().__init__()
+        self.how_far = how_far
+
+    def submit(self, work: Work) -> Stream:
+        made, stream = self.open(work)
+        messages: list[FromEngine] = [Started(made.id, 3)]
+        if self.how_far != "waiting":
+            messages.append(Admitted(made.id))
+        if self.how_far == "answering":
+            messages.append(Delta(made.id, 0, "part", [1]))
+        asyncio.get_running_loop().call_soon(self.dispatch, messages)
+        return stream
+
+
+@pytest.mark.parametrize(
+    ("how_far", "status", "code"),
+    [("waiting", 503, "queue_timeout"), ("running", 504, "first_token_timeout"), ("answering", 504, "timeout")],
+)
+@pytest.mark.parametrize("asked", [False, True])
+def test_each_limit_holds_until_it_is_reached(how_far: str, status: int, code: str, asked: bool) -> None:
+    """The server's limits, or the request's own; each is over before the next one."""
+    engine = StuckEngine(how_far)
+    body, options = ({**CHAT, **ALL}, {}) if asked else (CHAT, ALL)
+    response = post("/v1/chat/completions", body, engine=engine, options=options)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert ("retry-after" in response.headers) == (status == 503)
+    assert engine.cancelled == [1]
+    assert engine.n_active == 0
+
+
+def test_a_request_cannot_lengthen_the_servers_limits() -> None:
+    body = {**CHAT, "queue_timeout_s": 3600, "first_token_timeout_s": 3600, "request_timeout_s": 3600}
+    response = post("/v1/chat/completions", body, engine=StuckEngine("answering"), options={"request_timeout_s": 0.1})
+    assert response.json()["error"]["code"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "last"),
+    [
+        ("/v1/chat/completions", CHAT, {"error": {"code": "timeout", "type": "timeout_error"}}),
+        ("/v1/completions", GENERATE, {"error": {"code": "timeout", "type": "timeout_error"}}),
+        ("/v1/generate", GENERATE, {"done": True, "error": {"code": "timeout"}}),
+        ("/completion", GENERATE, {"error": {"code": 504, "type": "timeout_error"}}),
+        ("/v1/responses", {"input": "x"}, {"type": "error", "code": "timeout"}),
+        (
+            "/v1/messages", {**CHAT, "model": "fake", "max_tokens": 9},
+            {"type": "error", "error": {"type": "timeout_error"}},
+        ),
+        ("/api/chat", {**CHAT, "model": "fake"}, {"error": "the answer must be complete within the time limit but is not"}),
+    ],
+)  # fmt: skip
+def test_a_stream_ends_with_the_error_of_its_interface(path: str, body: dict[str, Any], last: dict[str, Any]) -> None:
+    engine = StuckEngine("answering")
+    response = post(path, {**body, "stream": True}, engine=engine, options={"request_timeout_s": 0.1})
+    assert response.status_code == 200
+    (line,) = [line for line in response.text.splitlines() if line][-1:]
+    event = json.loads(line.removeprefix("data: "))
+    for name, value in last.items():
+        shown = {key: event[name][key] for key in value} if isinstance(value, dict) else event[name]
+        assert shown == value
+    assert engine.cancelled == [1]
+
+
+def test_limits_have_limits() -> None:
+    for name in ALL:
+        with pytest.raises(RequestError, match=name):
+            Settings(**{name: 0})
+        response = post("/v1/chat/completions", {**CHAT, name: 0})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+
+
+def test_what_waits_too_long_leaves_the_queue_and_what_runs_too_long_gives_its_blocks_back(tmp_path: Path) -> None:
+    # A batch of one: the second request waits for the first.
+    with served(tmp_path, ["--max-sequences", "1"]) as server, server.client() as client:
+        long = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
+        stopped: list[httpx.Response] = []
+
+        def run_too_long() -> None:
+            stopped.append(client.post("/v1/completions", json={**long, "n": 8, "request_timeout_s": 1.0}))
+
+        first = threading.Thread(target=run_too_long)
+        first.start()
+        until(lambda: state(client)["queue"]["running"] == 1)
+        second = client.post("/v1/completions", json={**long, "queue_timeout_s": 0.2})
+        first.join()
+        assert (second.status_code, second.json()["error"]["code"]) == (503, "queue_timeout")
+        assert [r.json()["error"]["code"] for r in stopped] == ["timeout"]
+        until(lambda: state(client)["cache"]["used"] == 0 and state(client)["queue"] == {"waiting": 0, "running": 0})
+        # One that runs in time is not touched by the limit of the queue.
+        answer = client.post("/v1/completions", json={**long, "max_tokens": 300, "queue_timeout_s": 5}).json()
+        assert answer["usage"]["completion_tokens"] == 300
+
+
+def state(client: httpx.Client) -> Any:
+    return client.get("/v1/status").json()["models"][0]
+
+
+def until(holds: Any) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
