@@ -156,7 +156,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "weights_cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), LoadError, r"must fill the file"),
     "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), LoadError, "tokenizer.json must be readable"),
     "word_level": (edit("tokenizer.json", model={"type": "WordLevel", "vocab": {}}), UnsupportedError, "model.type must be BPE"),
-    "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "the pre-tokenizer 'ByteLevel'"),  # type: ignore[dict-item]
+    "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "all 256 byte tokens"),  # type: ignore[dict-item]
     "unknown_split": (edit("tokenizer.json", pre_tokenizer=SPLIT), UnsupportedError, "expression"),
     "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "token ids must be below vocab_size"),
 }  # fmt: skip

@@ -159,7 +159,11 @@ def test_requests_are_checked() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"ggml.model": "plamo2"}, UnsupportedError, "must be one of gpt2, llama, t5, bert, rwkv but is 'plamo2'"),
+        (
+            {"ggml.model": "plamo2"},
+            UnsupportedError,
+            "must be one of gpt2, llama, gemma4, t5, bert, rwkv, whitespace but is 'plamo2'",
+        ),
         ({"ggml.model": None}, LoadError, "tokenizer.ggml.model must be a string but is absent"),
         ({"ggml.pre": "tekken-9"}, UnsupportedError, "one of gpt-2, .* but is 'tekken-9'"),
         ({"ggml.tokens": "x"}, LoadError, "tokens must be an array of strings"),
@@ -245,12 +249,12 @@ def test_checkpoint_folder_to_gguf_metadata(shared: Path) -> None:
     ("place", "value", "error", "text"),
     [
         (("model", "type"), "WordLevel", UnsupportedError, "model.type must be BPE"),
-        (("model", "byte_fallback"), True, UnsupportedError, "pre-tokenizer 'Split'"),
+        (("model", "byte_fallback"), True, UnsupportedError, "all 256 byte tokens"),
         (("model", "dropout"), 0.1, UnsupportedError, "model.dropout"),
         (("model", "merges"), 3, LoadError, "merges must be a list"),
         (("model", "vocab"), {"a": -1}, LoadError, "small integer"),
         (("normalizer",), {"type": "NFKC"}, UnsupportedError, "normalizer must be absent or NFC but is 'NFKC'"),
-        (("pre_tokenizer",), None, UnsupportedError, "pre_tokenizer must be byte-level"),
+        (("pre_tokenizer",), None, UnsupportedError, "pre_tokenizer must end in ByteLevel"),
         (("pre_tokenizer",), {"type": "Metaspace"}, UnsupportedError, "must end in ByteLevel"),
         (("pre_tokenizer",), {"type": "ByteLevel", "add_prefix_space": True}, UnsupportedError, "add_prefix_space"),
         (("pre_tokenizer", "pretokenizers", 0, "pattern"), {"Regex": r"\bx"}, UnsupportedError, r"escape \\b"),

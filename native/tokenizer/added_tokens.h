@@ -144,4 +144,20 @@ class AddedTokens {
     std::array<bool, 256> starts_{};
 };
 
+// A text between added tokens, or, where `id` is not -1, an added token.
+struct Fragment {
+    int32_t id;
+    Range text;
+};
+
+// What a tokenizer's `partition` finds, in order.
+template <class Tokenizer>
+std::vector<Fragment> fragments_of(const Tokenizer &tokenizer, std::string_view text, const MatchRules &rules) {
+    std::vector<Fragment> found;
+    tokenizer.partition(
+        text, rules, [&](size_t begin, size_t end) { found.push_back({-1, {begin, end}}); },
+        [&](int32_t id) { found.push_back({id, {0, 0}}); });
+    return found;
+}
+
 } // namespace quire::tokenizer

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,7 +25,7 @@ enum class Stage { both, second };
 // any number of threads may encode.
 // A piece is what merges make: a token, or a hidden piece, which is a step on the way and no token; in the result a
 // hidden piece falls apart into its bytes' tokens.
-class BytePairModel {
+class BytePairModel : public MergeSink {
   public:
     std::vector<Pass> passes;
     bool ignore_merges = false; // a word that is a token is not merged
@@ -64,7 +62,7 @@ class BytePairModel {
         n_tokens_ = kinds_.size();
         for (int byte = 0; byte < 256; ++byte) {
             const char c = static_cast<char>(byte);
-            byte_pieces_[byte] = piece_of({&c, 1});
+            bytes_.pieces[byte] = piece_of({&c, 1});
         }
     }
 
@@ -73,7 +71,7 @@ class BytePairModel {
         if (!text.empty()) added_[normalized ? 1 : 0].add(text, token);
     }
 
-    void add_merge(std::string_view left, std::string_view right) {
+    void add_merge(std::string_view left, std::string_view right) override {
         buffer_.clear();
         if (!byte_map.append(left, buffer_)) throw_merge(left);
         const size_t n_left = buffer_.size();
@@ -90,7 +88,7 @@ class BytePairModel {
         merges_.insert(first, second, {n_merges_++, last_joined_});
     }
 
-    void end_merges() { makes_itself_ = std::make_unique<std::atomic<uint8_t>[]>(pieces_.size()); }
+    void end_merges() { whole_.reset(pieces_.size()); }
 
     size_t n_tokens() const { return n_tokens_; }
     TokenKind kind(size_t id) const { return kinds_[id]; }
@@ -98,7 +96,7 @@ class BytePairModel {
 
     // Append the ids of `text`.
     void encode(std::string_view text, const MatchRules &rules, Stage stage, std::vector<int32_t> &ids) const {
-        Merger merger(merges_, n_merges_, byte_pieces_.data(), joints_);
+        Merger merger(merges_, n_merges_, bytes_, joints_);
         auto add_id = [&](int32_t id) { ids.push_back(id); };
         auto plain = [&](size_t begin, size_t end) {
             split(passes, 0, text.data(), begin, end,
@@ -122,6 +120,15 @@ class BytePairModel {
     }
 
   private:
+    struct Bytes {
+        std::array<uint32_t, 256> pieces{};
+
+        void append(std::string_view word, LargeVector<uint32_t> &found) const {
+            found.resize(word.size());
+            for (size_t i = 0; i < word.size(); ++i) found[i] = pieces[static_cast<uint8_t>(word[i])];
+        }
+    };
+
     [[noreturn]] static void throw_merge(std::string_view part) {
         throw std::invalid_argument("a merge must join two words of the byte-level alphabet but has '" +
                                     std::string(part) + "'");
@@ -147,24 +154,18 @@ class BytePairModel {
             return;
         }
         for (const char c : pieces_[piece]) {
-            const int32_t id = id_of(byte_pieces_[static_cast<uint8_t>(c)]);
+            const int32_t id = id_of(bytes_.pieces[static_cast<uint8_t>(c)]);
             if (id >= 0 || unknown_id >= 0) ids.push_back(id >= 0 ? id : unknown_id);
         }
     }
 
-    // Most words are one token.  That merging arrives at it too is found out once per token and remembered.
-    void encode_word(std::string_view word, Merger &merger, std::vector<int32_t> &ids) const {
-        enum : uint8_t { unasked, yes, no };
+    void encode_word(std::string_view word, Merger<Bytes> &merger, std::vector<int32_t> &ids) const {
         const uint32_t whole = word.size() <= longest_ ? index_.find(pieces_, word) : StringIndex::none;
-        if (whole != StringIndex::none) {
-            const bool known = makes_itself_[whole].load(std::memory_order_relaxed) == yes;
-            if (known || (ignore_merges && id_of(whole) >= 0)) return emit(whole, ids);
+        if (whole != StringIndex::none && (whole_.is_known(whole) || (ignore_merges && id_of(whole) >= 0))) {
+            return emit(whole, ids);
         }
         const LargeVector<uint32_t> &pieces = merger.merge(word);
-        if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == unasked) {
-            const bool itself = pieces.size() == 1 && pieces[0] == whole;
-            makes_itself_[whole].store(itself ? yes : no, std::memory_order_relaxed);
-        }
+        if (whole != StringIndex::none) whole_.learn(whole, pieces.size() == 1 && pieces[0] == whole);
         for (const uint32_t piece : pieces) emit(piece, ids);
     }
 
@@ -177,9 +178,9 @@ class BytePairModel {
     StringIndex index_;
     MergeIndex merges_;
     Joints joints_;
-    std::array<uint32_t, 256> byte_pieces_{};
+    Bytes bytes_;
     std::array<AddedTokens, 2> added_;
-    std::unique_ptr<std::atomic<uint8_t>[]> makes_itself_;
+    WholeWords whole_;
     std::string buffer_;
 };
 

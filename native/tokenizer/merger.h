@@ -1,9 +1,11 @@
-// Joining the bytes of one word by merges, the lowest rank first and the leftmost of equals:
+// Joining the bytes or characters of one word by merges, the lowest rank first and the leftmost of equals:
 // short words by looking at all pairs again, long ones by a queue over a linked list, so that the time is linear.
 #pragma once
 
+#include <atomic>
 #include <bitset>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,17 @@
 #include "rank_queue.h"
 
 namespace quire::tokenizer {
+
+// What takes merges, by falling precedence.
+class MergeSink {
+  public:
+    MergeSink() = default;
+    MergeSink(const MergeSink &) = delete;
+    MergeSink &operator=(const MergeSink &) = delete;
+    virtual ~MergeSink() = default;
+    // Throws std::invalid_argument.
+    virtual void add_merge(std::string_view left, std::string_view right) = 0;
+};
 
 // Pairs of bytes that some merge brings together.  Between two others no merge ever joins anything, so that a long word
 // falls into parts there.
@@ -28,10 +41,28 @@ class Joints {
     std::bitset<65536> pairs_;
 };
 
-class Merger {
+// Most words are one token.  That merging arrives at it too is found out once per token and remembered, by any thread.
+class WholeWords {
   public:
-    Merger(const MergeIndex &merges, size_t n_ranks, const uint32_t *byte_pieces, const Joints &joints)
-        : merges_(merges), n_ranks_(n_ranks), byte_pieces_(byte_pieces), joints_(joints) {}
+    void reset(size_t n_pieces) { states_ = std::make_unique<std::atomic<uint8_t>[]>(n_pieces); }
+    bool is_known(uint32_t piece) const { return states_[piece].load(std::memory_order_relaxed) == yes; }
+    void learn(uint32_t piece, bool makes_itself) const {
+        std::atomic<uint8_t> &state = states_[piece];
+        if (state.load(std::memory_order_relaxed) == unasked) {
+            state.store(makes_itself ? yes : no, std::memory_order_relaxed); // once: threads share the line
+        }
+    }
+
+  private:
+    enum : uint8_t { unasked, yes, no };
+    std::unique_ptr<std::atomic<uint8_t>[]> states_;
+};
+
+// `Alphabet::append(word, pieces)` gives the pieces that merging begins with.
+template <class Alphabet> class Merger {
+  public:
+    Merger(const MergeIndex &merges, size_t n_ranks, const Alphabet &alphabet, const Joints &joints)
+        : merges_(merges), n_ranks_(n_ranks), alphabet_(alphabet), joints_(joints) {}
 
     // The pieces that `word` (not empty) falls into; valid until the next call.
     const LargeVector<uint32_t> &merge(std::string_view word) {
@@ -52,9 +83,9 @@ class Merger {
     static constexpr uint32_t none = 0xffffffff;
 
     const LargeVector<uint32_t> &merge_part(std::string_view word) {
-        pieces_.resize(word.size());
-        for (size_t i = 0; i < word.size(); ++i) pieces_[i] = byte_pieces_[static_cast<uint8_t>(word[i])];
-        if (word.size() <= short_word) {
+        pieces_.clear();
+        alphabet_.append(word, pieces_);
+        if (pieces_.size() <= short_word) {
             merge_short();
         } else {
             merge_long();
@@ -128,7 +159,7 @@ class Merger {
 
     const MergeIndex &merges_;
     size_t n_ranks_;
-    const uint32_t *byte_pieces_;
+    const Alphabet &alphabet_;
     const Joints &joints_;
     LargeVector<uint32_t> pieces_, parts_;
     LargeVector<Link> links_;

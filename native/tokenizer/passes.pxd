@@ -15,6 +15,7 @@ cdef extern from "pretokenize.h" namespace "quire::tokenizer" nogil:
     cdef enum class DigitGroups(int32_t):
         cuts
         word_ends
+        numbers
     cdef cppclass Pass:
         pass
 
@@ -42,7 +43,8 @@ cdef inline int read_passes(object passes, vector[Pass] &found) except -1:
         "merged_with_next": <int>Behavior.merged_with_next,
         "contiguous": <int>Behavior.contiguous,
     }
-    groups = {"cuts": <int>DigitGroups.cuts, "word_ends": <int>DigitGroups.word_ends}
+    groups = {"cuts": <int>DigitGroups.cuts, "word_ends": <int>DigitGroups.word_ends,
+              "numbers": <int>DigitGroups.numbers}
     for step in passes:
         if step.expression is None:
             add_digits(found, <DigitGroups><int32_t>groups[step.behavior])

@@ -5,36 +5,49 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "added_tokens.h"
 #include "character_map.h"
 #include "longest_match.h"
 #include "piece_model.h"
+#include "ranked_merges.h"
 #include "scored_merges.h"
 #include "unigram.h"
 
 namespace quire::tokenizer {
 
-enum class Family : int32_t { scored_merges, unigram, word_piece, longest_match };
+enum class Family : int32_t { scored_merges, ranked_merges, unigram, word_piece, longest_match };
 
-// Filled once (tokens in the order of their ids, `end_tokens`, added tokens), then constant: any number of threads may
-// encode.
-class PieceTokenizer {
+// Filled once (tokens in the order of their ids, `end_tokens`, for ranked merges these and `end_merges`, added tokens),
+// then constant: any number of threads may encode.
+class PieceTokenizer : public MergeSink {
   public:
     PieceTable table;
     TextNormalizer normalizer;
+    RankedRules ranked;
     bool drops_marks = false; // WordPiece leaves combining marks out
 
     void end_tokens(Family family, const std::vector<float> &scores) {
         switch (family) {
         case Family::scored_merges: model_ = std::make_unique<ScoredMergeModel>(table, scores); break;
+        case Family::ranked_merges: {
+            auto model = std::make_unique<RankedMergeModel>(table, ranked);
+            merging_ = model.get();
+            model_ = std::move(model);
+            break;
+        }
         case Family::unigram: model_ = std::make_unique<UnigramModel>(table, scores); break;
         case Family::word_piece: model_ = std::make_unique<WordPieceModel>(table, drops_marks); break;
         case Family::longest_match: model_ = std::make_unique<LongestMatchModel>(table); break;
         }
         plain_ = family == Family::word_piece || family == Family::longest_match;
     }
+
+    // Of the family of ranked merges only.
+    void add_merge(std::string_view left, std::string_view right) override { merging_->add_merge(left, right); }
+    void end_merges() { merging_->end_merges(); }
 
     void add_added_token(std::string_view text, const AddedToken &token) {
         if (!text.empty()) added_.add(text, token);
@@ -64,6 +77,7 @@ class PieceTokenizer {
     }
 
     std::unique_ptr<PieceModel> model_;
+    RankedMergeModel *merging_ = nullptr; // the model, while merges are added
     AddedTokens added_;
     bool plain_ = false;
 };

@@ -27,6 +27,7 @@ enum class Behavior : int32_t {
 enum class DigitGroups : int32_t {
     cuts,       // (?=(\d{3})+(?!\d))
     word_ends,  // \d{1,3}(?=(?:\d{3})*\b)
+    numbers,    // \p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))
 };
 
 class Pass {
@@ -107,22 +108,24 @@ class Pass {
             from = at;
         };
         std::vector<size_t> starts; // of the digits of a run
+        const bool isolates = groups_ != DigitGroups::cuts;
+        const Classes digit = groups_ == DigitGroups::numbers ? number : bit(Category::Nd);
         for (size_t at = begin; at < end;) {
             starts.clear();
             Character c{};
             for (; at < end; at += c.n_bytes) {
                 c = character_at(text, at, end);
-                if (!(c.classes & bit(Category::Nd))) break;
+                if (!(c.classes & digit)) break;
                 starts.push_back(at);
             }
             const bool at_word_end = at == end || !goes_on(c);
             const size_t stop = at;
             if (at < end) at += c.n_bytes;
             if (starts.empty() || (groups_ == DigitGroups::word_ends && !at_word_end)) continue;
-            if (groups_ == DigitGroups::word_ends) cut(starts[0]);
+            if (isolates) cut(starts[0]);
             for (size_t i = 0; i < starts.size(); ++i)
                 if ((starts.size() - i) % 3 == 0) cut(starts[i]);
-            if (groups_ == DigitGroups::word_ends) cut(stop);
+            if (isolates) cut(stop);
         }
         cut(end);
     }

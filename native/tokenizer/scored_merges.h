@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -160,7 +158,7 @@ class ScoredMergeModel : public PieceModel {
             longest_ = std::max(longest_, text.size());
             for (size_t i = 1; i < text.size(); ++i) joints_.add(text[i - 1], text[i]);
         }
-        makes_itself_ = std::make_unique<std::atomic<uint8_t>[]>(table.n_tokens());
+        whole_.reset(table.n_tokens());
     }
 
     void encode(std::string_view text, std::vector<int32_t> &ids) const override {
@@ -176,18 +174,14 @@ class ScoredMergeModel : public PieceModel {
   private:
     static bool is_continuation(char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; }
 
-    // Most words are one token.  That merging arrives at it too is found out once per token and remembered.
     void encode_part(std::string_view part, ScoredMerger &merger, std::vector<int32_t> &ids) const {
-        enum : uint8_t { unasked, yes, no };
         const uint32_t whole = part.size() <= longest_ ? table_.index().find(table_.texts(), part) : StringIndex::none;
-        if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == yes) {
+        if (whole != StringIndex::none && whole_.is_known(whole)) {
             ids.push_back(static_cast<int32_t>(whole));
             return;
         }
         const LargeVector<ScoredMerger::Symbol> &symbols = merger.merge(part);
-        if (whole != StringIndex::none && makes_itself_[whole].load(std::memory_order_relaxed) == unasked) {
-            makes_itself_[whole].store(symbols.size() == 1 ? yes : no, std::memory_order_relaxed);
-        }
+        if (whole != StringIndex::none) whole_.learn(whole, symbols.size() == 1);
         for (const ScoredMerger::Symbol &symbol : symbols) {
             if (symbol.token != StringIndex::none) {
                 ids.push_back(static_cast<int32_t>(symbol.token));
@@ -201,7 +195,7 @@ class ScoredMergeModel : public PieceModel {
     std::vector<uint32_t> ranks_;
     size_t n_ranks_ = 0, longest_ = 0;
     Joints joints_;
-    std::unique_ptr<std::atomic<uint8_t>[]> makes_itself_;
+    WholeWords whole_;
 };
 
 } // namespace quire::tokenizer

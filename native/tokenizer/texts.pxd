@@ -18,6 +18,9 @@ cdef extern from "<string_view>" namespace "std" nogil:
         const char *data()
         size_t size()
 
+cdef extern from "unicode.h" namespace "quire::tokenizer" nogil:
+    cbool is_utf8(string_view)
+
 cdef extern from "added_tokens.h" namespace "quire::tokenizer" nogil:
     cdef enum class Control:
         plain
@@ -25,6 +28,9 @@ cdef extern from "added_tokens.h" namespace "quire::tokenizer" nogil:
     cdef cppclass Range:
         size_t begin
         size_t end
+    cdef cppclass Fragment:
+        int32_t id
+        Range text
     cdef cppclass MatchRules:
         Control control
         const vector[Range] *literal
@@ -95,3 +101,24 @@ cdef inline AddedToken added_token(size_t id, cbool control, object rule):
     token.right_strip = rule is not None and rule.right_strip
     token.single_word = rule is not None and rule.single_word
     return token
+
+
+cdef inline MatchRules rules_of(object parse_control, const vector[Range] *literal) noexcept:
+    """How control tokens are matched; `literal`, or NULL, is where they never are."""
+    cdef MatchRules rules
+    rules.control = Control.parsed if parse_control else Control.plain
+    rules.literal = literal
+    return rules
+
+
+cdef inline list list_of_fragments(const vector[Fragment] &parts, string_view text):
+    """Pieces of a text and the ids of the added tokens between them; bytes that are no UTF-8 as U+FFFD."""
+    cdef size_t i
+    found = []
+    for i in range(parts.size()):
+        if parts[i].id >= 0:
+            found.append(parts[i].id)
+        else:
+            found.append(PyUnicode_DecodeUTF8(
+                text.data() + parts[i].text.begin, parts[i].text.end - parts[i].text.begin, "replace"))
+    return found

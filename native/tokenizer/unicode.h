@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "unicode_tables.h"
@@ -130,6 +131,15 @@ struct Character {
 inline Character character_at(const char *text, size_t at, size_t end) {
     const Code c = code_at(text, at, end);
     return {c.code, c.code == not_a_code ? bit(Category::Cn) : categories[c.code], c.n_bytes};
+}
+
+inline bool is_utf8(std::string_view text) {
+    for (size_t at = 0; at < text.size();) {
+        const Code c = code_at(text.data(), at, text.size());
+        if (c.code == not_a_code) return false;
+        at += c.n_bytes;
+    }
+    return true;
 }
 
 // The character that ends just before `at`, for looking back; `at` is above `begin`.

@@ -1,12 +1,14 @@
-"""Tokenizers of pieces of text: SentencePiece's byte-pair encoding and unigram model, WordPiece, longest match."""
+"""Tokenizers of pieces of text: byte-pair encoding over characters, by scores (SentencePiece) or listed merges, the
+unigram model, WordPiece, longest match."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .bpe import AddedRule
+from .pretokenize import PassRule
 
 FAMILIES: dict[str, int]
-"""GGUF's names of the families: llama, t5, bert, rwkv."""
+"""GGUF's names of the families: llama, gemma4, t5, bert, rwkv."""
 PREFIXES: dict[str, int]
 """Which stretches of text between added tokens get a space before them: none, first, every."""
 
@@ -23,6 +25,14 @@ class SpaceRules(Protocol):
     def write_spaces(self) -> bool: ...
     @property
     def prefix_once(self) -> bool: ...
+
+class WordRules(Protocol):
+    """How text falls into words before listed merges."""
+
+    @property
+    def passes(self) -> Iterable[PassRule]: ...
+    @property
+    def whole_newlines(self) -> bool: ...
 
 class PieceEncoder:
     """Added tokens, normalization, model.
@@ -44,9 +54,12 @@ class PieceEncoder:
         unknown_id: int | None = None,
         added: Iterable[AddedRule] = (),
         drops_marks: bool = False,
+        merges: Sequence[str | tuple[str, str] | list[str]] = (),
+        pre_tokenizer: WordRules | None = None,
     ) -> None:
         """``matched[id]`` is what a token stands for in normalized text, ``texts[id]`` how control and user-defined
-        tokens are found in text as it came, ``kinds`` by GGUF's numbers, ``scores`` by token (logarithms).
+        tokens are found in text as it came, ``kinds`` by GGUF's numbers, ``scores`` by token (logarithms);
+        ``merges`` by falling precedence and ``pre_tokenizer`` for the family gemma4.
 
         Raises LoadError where entries do not fit together.
         """

@@ -44,7 +44,10 @@ def encoder_of(vocabulary: Vocabulary) -> Encoder:
     """The encoder of a vocabulary's family.  Raises LoadError where the vocabulary does not fit together."""
     if vocabulary.family is Family.BYTE_PAIR:
         return BytePairs(vocabulary)
-    return WordPieces(vocabulary) if vocabulary.family is Family.WORD_PIECE else Pieces(vocabulary)
+    cases = vocabulary.family is Family.WORD_PIECE or (
+        vocabulary.family is Family.CHARACTER_PAIR and vocabulary.case.lowercase
+    )
+    return CasedPieces(vocabulary) if cases else Pieces(vocabulary)
 
 
 class BytePairs:
@@ -92,7 +95,7 @@ class BytePairs:
 
 
 class Pieces:
-    """SentencePiece's families and RWKV's."""
+    """The families whose tokens are pieces of text: all but byte-level byte-pair encoding."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -110,6 +113,8 @@ class Pieces:
             unknown_id=vocabulary.special_ids.get("unk"),
             added=vocabulary.added,
             drops_marks=family is Family.WORD_PIECE and vocabulary.case.strip_accents,
+            merges=vocabulary.merges,
+            pre_tokenizer=vocabulary.pre_tokenizer if family is Family.CHARACTER_PAIR else None,
         )
 
     def _matched(self) -> Sequence[str | bytes]:
@@ -172,11 +177,11 @@ class Pieces:
         return table
 
 
-class WordPieces(Pieces):
-    """BERT's: letters become small and lose their accents before words are looked up."""
+class CasedPieces(Pieces):
+    """Letters become small, and BERT's may lose their accents, before words are looked up."""
 
     def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
-        """The ids of a text; bytes that are no UTF-8 are left out."""
+        """The ids of a text; bytes that are no UTF-8 are U+FFFD, which BERT's leave out."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._normalized(self._native.split_added([(text, True)], parse_special))
@@ -198,7 +203,7 @@ class WordPieces(Pieces):
         case = self._vocabulary.case
         if case.strip_accents and not text.isascii():
             text = unicodedata.normalize("NFD", text)
-        # BERT's lower case looks at one character at a time: no final sigma.
+        # The published lower case looks at one character at a time: no final sigma.
         return text.replace("Σ", "σ").lower() if case.lowercase else text
 
 

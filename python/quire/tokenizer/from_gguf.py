@@ -10,8 +10,9 @@ from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.end_of_generation import NAMES
-from quire.tokenizer.pretokenizers import PreTokenizer, named
+from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (
+    BYTE_TOKEN,
     SPACE_PREFIX,
     SPECIAL_KEYS,
     AddedTokenRule,
@@ -24,7 +25,8 @@ from quire.tokenizer.vocabulary import (
 
 __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
-MODEL, TOKENS, MERGES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
+TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 # Arrays of numbers as memoryview names what they hold.  They are not read as NumPy's: to import that takes longer than
 # everything else that a small model needs until its first token.
 FORMATS = {
@@ -52,6 +54,7 @@ FAMILIES = {
     Family.SCORED_PAIR: FamilyDefaults(
         {"bos": 1, "eos": 2, "unk": 0}, add_before=True, spaces=SpaceRules("every", write_spaces=True)
     ),
+    Family.CHARACTER_PAIR: FamilyDefaults(),
     Family.UNIGRAM: FamilyDefaults(
         {"eos": 1, "unk": 2, "pad": 0}, add_after=True, spaces=SpaceRules(write_spaces=True)
     ),
@@ -62,13 +65,13 @@ FAMILIES = {
 }
 
 
+OVER_CHARACTERS = {name for name, known in BY_NAME.items() if known.alphabet is Alphabet.CHARACTERS}
+
+
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """The vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
     reader = Reader(os.fspath(path), load="mmap")
-    is_byte_pair = reader.has(MODEL) and reader.value(MODEL) == Family.BYTE_PAIR.value
-    packed = [
-        key for key in (TOKENS, MERGES) if is_byte_pair and reader.has(key) and reader.value_type(key) == "string[]"
-    ]
+    packed = [key for key in _packed_keys(reader) if reader.has(key) and reader.value_type(key) == "string[]"]
     keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key not in packed]
     keys += [key for key in MODEL_KEYS if reader.has(key)]
     metadata = {key: _value(reader, key) for key in keys}
@@ -81,29 +84,34 @@ def _value(reader: Reader, key: str) -> object:
     return reader.value(key) if code is None else memoryview(reader.packed_numbers(key)).cast(code)  # type: ignore[call-overload]
 
 
+def _packed_keys(reader: Reader) -> tuple[str, ...]:
+    """What native code reads as the file has it."""
+    model, pre = (reader.value(key) if reader.has(key) else None for key in (MODEL, PRE))
+    over_bytes = model == Family.BYTE_PAIR.value and not (isinstance(pre, str) and pre in OVER_CHARACTERS)
+    return (TOKENS, MERGES) if over_bytes else (MERGES,)
+
+
 def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     """The vocabulary in GGUF keys and values.
 
     Raises LoadError where a value is absent, of a wrong type, or does not fit the others, and UnsupportedError for a
     family or pre-tokenizer that is not known.
     """
-    family = _family(_string(metadata, MODEL))
+    family, pre_tokenizer = _family(metadata)
     defaults = FAMILIES[family]
-    is_byte_pair = family is Family.BYTE_PAIR
-    pre_tokenizer = named(_string(metadata, "tokenizer.ggml.pre", "default")) if is_byte_pair else PreTokenizer(())
     texts = _strings(metadata, TOKENS)
     special_ids = {name: id for name, id in defaults.ids.items() if id < len(texts)}
     special_ids |= {name: _integer(metadata, key) for name, key in SPECIAL_KEYS.items() if key in metadata}
     for name, id in special_ids.items():
         if not 0 <= id < len(texts):
             raise LoadError(f"[tokenizer] {SPECIAL_KEYS[name]} must be below {len(texts)} but is {id}")
-    prefix_ids, suffix_ids = _around(metadata, defaults, special_ids, pre_tokenizer.add_bos)
+    prefix_ids, suffix_ids = _around(metadata, defaults, special_ids, pre_tokenizer)
     kinds = _kinds(metadata, texts, family)
     prefix = "tokenizer.chat_template"
     return Vocabulary(
         texts=texts,
         kinds=kinds,
-        merges=_strings(metadata, MERGES) if is_byte_pair else (),
+        merges=_strings(metadata, MERGES) if family in (Family.BYTE_PAIR, Family.CHARACTER_PAIR) else (),
         pre_tokenizer=pre_tokenizer,
         special_ids=special_ids,
         prefix_ids=prefix_ids,
@@ -116,27 +124,40 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
         },
         family=family,
         scores=_scores(metadata, len(texts)) if family in (Family.SCORED_PAIR, Family.UNIGRAM) else (),
-        spaces=_spaces(metadata, defaults.spaces) if family in (Family.SCORED_PAIR, Family.UNIGRAM) else SpaceRules(),
+        spaces=_spaces(metadata, defaults.spaces)
+        if family in (Family.SCORED_PAIR, Family.UNIGRAM)
+        else SpaceRules(write_spaces=pre_tokenizer.write_spaces),
         character_map=_bytes(metadata, "tokenizer.ggml.precompiled_charsmap"),
-        case=_case(metadata),
+        case=_case(metadata, family),
     )
 
 
-def _family(name: str) -> Family:
-    known = {family.value: family for family in Family}
+def _family(metadata: Mapping[str, object]) -> tuple[Family, PreTokenizer]:
+    """The family, and how it splits text; one of the two names may stand for both."""
+    name = _string(metadata, MODEL)
+    known = {family.value: family for family in Family} | {"whitespace": Family.CHARACTER_PAIR}
     if name not in known:
         raise UnsupportedError(f"[tokenizer] tokenizer.ggml.model must be one of {', '.join(known)} but is {name!r}")
-    return known[name]
+    if known[name] not in (Family.BYTE_PAIR, Family.CHARACTER_PAIR):
+        return known[name], PreTokenizer(())
+    pre_tokenizer = named(_string(metadata, PRE, "default") if name == Family.BYTE_PAIR.value else name)
+    by_bytes = pre_tokenizer.alphabet is Alphabet.BYTES
+    return Family.BYTE_PAIR if by_bytes else Family.CHARACTER_PAIR, pre_tokenizer
 
 
 def _around(
-    metadata: Mapping[str, object], defaults: FamilyDefaults, special_ids: Mapping[str, int], pre_adds_bos: bool
+    metadata: Mapping[str, object],
+    defaults: FamilyDefaults,
+    special_ids: Mapping[str, int],
+    pre_tokenizer: PreTokenizer,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids before and after a text."""
     before, after = defaults.before, defaults.after
     if before == "cls" and "tokenizer.ggml.cls_token_id" not in metadata and "bos" in special_ids:
         before = "bos"
-    add_before = _boolean(metadata, "tokenizer.ggml.add_bos_token", defaults.add_before or pre_adds_bos)
+    by_default = defaults.add_before or pre_tokenizer.add_bos
+    # Files of always_bos were made that wrongly say no.
+    add_before = _boolean(metadata, "tokenizer.ggml.add_bos_token", by_default) or pre_tokenizer.always_bos
     key = "tokenizer.ggml.add_sep_token" if after == "sep" else "tokenizer.ggml.add_eos_token"
     add_after = _boolean(metadata, key, defaults.add_after)
     return (
@@ -157,8 +178,11 @@ def _spaces(metadata: Mapping[str, object], defaults: SpaceRules) -> SpaceRules:
     )
 
 
-def _case(metadata: Mapping[str, object]) -> CaseRules:
-    lowercase = _boolean(metadata, "tokenizer.ggml.normalizer.lowercase", True)
+def _case(metadata: Mapping[str, object], family: Family) -> CaseRules:
+    is_words = family is Family.WORD_PIECE
+    lowercase = _boolean(metadata, "tokenizer.ggml.normalizer.lowercase", is_words)
+    if not is_words:
+        return CaseRules(lowercase, strip_accents=False)
     return CaseRules(lowercase, _boolean(metadata, "tokenizer.ggml.normalizer.strip_accents", lowercase))
 
 
@@ -225,6 +249,10 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
     kinds = list(values) if isinstance(values, list) else _listed(values)
     if not isinstance(kinds, list):
         raise LoadError(f"[tokenizer] {key} must be an array but is {type(values).__name__}")
+    if family is Family.CHARACTER_PAIR and len(kinds) == len(texts):  # some files have byte tokens as normal ones
+        for id, text in enumerate(texts):
+            if kinds[id] == TokenKind.NORMAL and len(text) == 6 and BYTE_TOKEN.fullmatch(text):
+                kinds[id] = TokenKind.BYTE
     used = set(kinds)
     allowed = set(TokenKind) - {TokenKind.BYTE} if family is Family.BYTE_PAIR else set(TokenKind)
     for odd in used - allowed:

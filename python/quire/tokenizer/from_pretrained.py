@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +15,22 @@ from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.configuration import special_ids_of, with_configuration
+from quire.tokenizer.json_merges import character_pairs, merges_of
 from quire.tokenizer.json_models import (
     case_rules,
     character_map,
-    merge_scores,
     space_rules,
     unigram_entries,
     word_piece_texts,
 )
-from quire.tokenizer.pretokenizers import EXPRESSIONS, Pass, PreTokenizer
+from quire.tokenizer.json_passes import is_white_space_split, passes_of
+from quire.tokenizer.pretokenizers import PreTokenizer
 from quire.tokenizer.sentencepiece import read_sentencepiece
-from quire.tokenizer.vocabulary import AddedTokenRule, Family, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import BYTE_TOKEN, AddedTokenRule, Family, Normalization, TokenKind, Vocabulary
 
 __all__ = ["read_pretrained"]
 
 Json: TypeAlias = "Mapping[str, object]"
-
-BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
@@ -83,14 +81,14 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
 def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
     """With what the family needs."""
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
-    is_bytes = model.get("type", "BPE") == "BPE" and not model.get("byte_fallback")
-    if is_bytes:
-        splitting = PreTokenizer(_passes(pre_tokenizer), ignore_merges=bool(model.get("ignore_merges", False)))
+    kind = model.get("type", "BPE")
+    if kind == "BPE" and not model.get("byte_fallback") and not is_white_space_split(pre_tokenizer):
+        splitting = PreTokenizer(passes_of(pre_tokenizer), ignore_merges=bool(model.get("ignore_merges", False)))
         normalization = _normalization(normalizer)
-        return replace(found, merges=_merges(model), pre_tokenizer=splitting, normalization=normalization, scores=())
+        return replace(found, merges=merges_of(model), pre_tokenizer=splitting, normalization=normalization, scores=())
     if normalizer is not None and any(rule.normalized for rule in found.added):
         raise UnsupportedError("[tokenizer] tokenizer.json: added tokens must be matched before normalization")
-    if model.get("type") == "WordPiece":
+    if kind == "WordPiece":
         return replace(
             found,
             family=Family.WORD_PIECE,
@@ -98,23 +96,10 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
             case=case_rules(normalizer, pre_tokenizer),
             scores=(),
         )
-    spaces = space_rules(normalizer, pre_tokenizer)
-    if model.get("type") == "Unigram":
-        charmap = character_map(normalizer)
-        return replace(found, family=Family.UNIGRAM, spaces=spaces, character_map=charmap)
-    if character_map(normalizer):
-        raise UnsupportedError("[tokenizer] tokenizer.json: the normalizer of BPE must not be Precompiled")
-    if sum(kind == TokenKind.BYTE for kind in found.kinds) != 256:
-        raise UnsupportedError("[tokenizer] tokenizer.json: byte_fallback must find all 256 byte tokens")
-    merges = [split_merge(merge) for merge in _merges(model)]
-    scores = merge_scores(found.texts, found.kinds, merges)
-    return replace(found, family=Family.SCORED_PAIR, spaces=spaces, scores=scores)
-
-
-def split_merge(merge: str) -> tuple[str, str]:
-    """The two parts of a merge that is written with a space between."""
-    left, _, right = merge.partition(" ")
-    return left, right
+    if kind == "Unigram":
+        spaces = space_rules(normalizer, pre_tokenizer)
+        return replace(found, family=Family.UNIGRAM, spaces=spaces, character_map=character_map(normalizer))
+    return character_pairs(found, tokenizer, model)
 
 
 def _read_json(path: Path) -> Json:
@@ -152,8 +137,6 @@ def _check_model(model: Json) -> None:
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key) and kind == "BPE":
             raise UnsupportedError(f"[tokenizer] tokenizer.json: model.{key} must be unset but is {model[key]!r}")
-    if kind == "BPE" and model.get("byte_fallback") and model.get("ignore_merges"):
-        raise UnsupportedError("[tokenizer] tokenizer.json: model.ignore_merges must be unset with byte_fallback")
 
 
 def _words(model: Json) -> tuple[Mapping[str, object], list[float]]:
@@ -203,84 +186,6 @@ def _tokens(
         texts[id] = text
         kinds[id] = TokenKind.UNKNOWN if id == unknown and kind in marked else kind
     return texts, kinds, tuple(rules)
-
-
-def _merges(model: Json) -> list[str]:
-    merges = model.get("merges")
-    if not isinstance(merges, list):
-        raise LoadError("[tokenizer] tokenizer.json: model.merges must be a list")
-    try:
-        return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    except TypeError:
-        raise LoadError("[tokenizer] tokenizer.json: model.merges must hold pairs of strings") from None
-
-
-def _passes(pre_tokenizer: object) -> tuple[Pass, ...]:
-    """The passes of a pre-tokenizer; it must end in the byte-level alphabet."""
-    if not isinstance(pre_tokenizer, dict):
-        raise UnsupportedError("[tokenizer] tokenizer.json: pre_tokenizer must be byte-level but is absent")
-    steps = _objects(pre_tokenizer, "pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
-    if not steps or steps[-1].get("type") != "ByteLevel":
-        raise UnsupportedError(
-            "[tokenizer] tokenizer.json: pre_tokenizer must end in ByteLevel but has "
-            f"{[step.get('type') for step in steps]}"
-        )
-    passes: list[Pass] = []
-    for step in steps:
-        passes += _passes_of_step(step)
-    return tuple(passes)
-
-
-BEHAVIORS = {
-    "Isolated": "isolated",
-    "Removed": "removed",
-    "MergedWithPrevious": "merged_with_previous",
-    "MergedWithNext": "merged_with_next",
-    "Contiguous": "contiguous",
-}
-# Expressions whose matches leave nothing between them: removing the rest is keeping the matches.
-COMPLETE = frozenset(EXPRESSIONS[name] for name in ("gpt2", "llama3", "qwen2", "gpt4o", "tekken"))
-THREES = {r"(?=(\d{3})+(?!\d))": "cuts", r"\d{1,3}(?=(?:\d{3})*\b)": "word_ends"}
-
-
-def _passes_of_step(step: Json) -> tuple[Pass, ...]:
-    kind = step.get("type")
-    if kind == "ByteLevel":
-        if step.get("add_prefix_space", True):
-            raise UnsupportedError("[tokenizer] tokenizer.json: ByteLevel.add_prefix_space must be false but is true")
-        return (Pass(EXPRESSIONS["gpt2"]),) if step.get("use_regex", True) else ()
-    if kind == "Digits":
-        return (Pass(EXPRESSIONS["digits" if step.get("individual_digits", False) else "number_runs"]),)
-    if kind == "Punctuation":
-        return (Pass(EXPRESSIONS["chameleon_punctuation"], _behavior(step)),)
-    if kind == "Split":
-        return (_split(step),)
-    raise UnsupportedError(
-        f"[tokenizer] tokenizer.json: the pre-tokenizer {kind!r} must be ByteLevel, Digits, Punctuation or Split"
-    )
-
-
-def _behavior(step: Json) -> str:
-    name = step.get("behavior", "Isolated")
-    if not isinstance(name, str) or name not in BEHAVIORS:
-        raise UnsupportedError(f"[tokenizer] tokenizer.json: behavior must be one of {', '.join(BEHAVIORS)}")
-    return BEHAVIORS[name]
-
-
-def _split(step: Json) -> Pass:
-    pattern = step.get("pattern")
-    pattern = pattern if isinstance(pattern, dict) else {}
-    expression, text = pattern.get("Regex"), pattern.get("String")
-    if expression is None and isinstance(text, str) and text:
-        expression = re.sub(r"([^0-9A-Za-z\s_])", r"\\\1", text) if text.isascii() else text
-    if not isinstance(expression, str):
-        raise LoadError("[tokenizer] tokenizer.json: Split.pattern must be a Regex or a String")
-    behavior, inverted = _behavior(step), bool(step.get("invert"))
-    if behavior == "removed" and inverted and expression in COMPLETE:
-        behavior, inverted = "isolated", False
-    if expression in THREES and behavior == "isolated" and not inverted:
-        return Pass(None, THREES[expression])
-    return Pass(expression, behavior, inverted)
 
 
 def _normalization(normalizer: object) -> Normalization:

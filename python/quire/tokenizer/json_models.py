@@ -10,7 +10,16 @@ from typing import TypeAlias
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.vocabulary import CaseRules, SpaceRules, TokenKind
 
-__all__ = ["case_rules", "character_map", "merge_scores", "space_rules", "unigram_entries", "word_piece_texts"]
+__all__ = [
+    "Json",
+    "case_rules",
+    "character_map",
+    "space_rules",
+    "steps",
+    "unigram_entries",
+    "unsupported",
+    "word_piece_texts",
+]
 
 Json: TypeAlias = "Mapping[str, object]"
 SPACE = "\u2581"
@@ -95,42 +104,6 @@ def character_map(normalizer: object) -> bytes:
         except binascii.Error:
             raise LoadError("[tokenizer] tokenizer.json: precompiled_charsmap must be base64 but is not") from None
     return found
-
-
-def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]) -> list[float]:
-    """Scores that join characters as the merges do.
-
-    SentencePiece's scores became merges when the file was made: all ways to make a token, and those of tokens of one
-    score, which runs of one character are, among each other.  Raises UnsupportedError where merges are not of that
-    kind, which scores could not express.
-    """
-    ids = {text: id for id, text in enumerate(texts) if kinds[id] in (TokenKind.NORMAL, TokenKind.USER_DEFINED)}
-    ranks: dict[str, list[int]] = {}  # by what is made
-    for rank, (left, right) in enumerate(merges):
-        text = left + right
-        if left not in ids or right not in ids or text not in ids:
-            raise unsupported(f"merges must join tokens to tokens but one joins {left!r} and {right!r}")
-        ranks.setdefault(text, []).append(rank)
-    for text in ids:
-        ways = sum(text[:cut] in ids and text[cut:] in ids for cut in range(1, len(text)))
-        if ways != len(ranks.get(text, ())):
-            raise unsupported(f"merges must have all {ways} ways to make {text!r}")
-    runs = {text[0] for text, found in ranks.items() if not is_block(found)}
-    for character in runs:
-        made = [text for text in ranks if set(text) == {character}]
-        joined = sorted(rank for text in made for rank in ranks[text])
-        ranks.update(dict.fromkeys(made, joined))
-    scores = [-float(len(merges) + 1)] * len(texts)
-    for text, found in ranks.items():
-        if not is_block(found):
-            raise unsupported(f"merges that make one token must stand together but those of {text!r} do not")
-        scores[ids[text]] = -float(found[0])
-    return scores
-
-
-def is_block(ranks: Sequence[int]) -> bool:
-    """Whether ascending ranks leave none out."""
-    return ranks[-1] - ranks[0] + 1 == len(ranks)
 
 
 def word_piece_texts(model: Json, texts: Sequence[str], kinds: Sequence[int]) -> list[str]:

@@ -6,11 +6,13 @@ A pre-tokenizer is a list of passes; each splits the words of the one before.  T
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.errors import UnsupportedError
 
-__all__ = ["BY_NAME", "EXPRESSIONS", "Pass", "PreTokenizer", "gguf_name", "named"]
+__all__ = ["BY_NAME", "EXPRESSIONS", "Alphabet", "Pass", "PreTokenizer", "gguf_name", "named"]
 
 # Parts that expressions share.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -100,6 +102,13 @@ EXPRESSIONS = {
     "punctuation": r"\s?\p{P}+",
     "line_ends": r"[\r\n]",
     "lines": r"[^\n]+|[\n]+",
+    "not_spaces": r"\S+",
+    # The third range begins where U+F900 normalizes to: so the reference has it.
+    "asian_scripts": (
+        "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+        "\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
+        "\u1100-\u11ff]+"
+    ),
     "digits": r"\p{N}",
     "number_runs": r"\p{N}+",
     "number_triples": r"\p{N}{1,3}",
@@ -119,7 +128,7 @@ class Pass:
     """One step: an expression, or, where that is None, digits cut into threes from the right.
 
     ``behavior`` is what becomes of matches: "isolated", "removed", "merged_with_previous", "merged_with_next" or
-    "contiguous", and the other way round if ``inverted``; of digits "cuts" or "word_ends" (docs/tokenizers.md).
+    "contiguous", and the other way round if ``inverted``; of digits a name in ``THREES``.
     """
 
     expression: str | None
@@ -127,25 +136,42 @@ class Pass:
     inverted: bool = False
 
 
-CUT_THREES = Pass(None, "cuts")  # (?=(\d{3})+(?!\d))
-WORD_END_THREES = Pass(None, "word_ends")  # \d{1,3}(?=(?:\d{3})*\b)
+# Digits in threes from the right, which the compiled expressions cannot look far enough ahead for.
+THREES = {
+    "cuts": r"(?=(\d{3})+(?!\d))",
+    "word_ends": r"\d{1,3}(?=(?:\d{3})*\b)",
+    "numbers": r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+}
+CUT_THREES, WORD_END_THREES, NUMBER_THREES = (Pass(None, name) for name in THREES)
+
+
+class Alphabet(enum.Enum):
+    """What the words of byte-pair encoding are made of."""
+
+    BYTES = "bytes"  # each written as a character, as GPT-2 has it
+    CHARACTERS = "characters"  # and a token for each byte, where no other stands for a character
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
     """How a text falls into words, and what goes by the same name in GGUF files.
 
-    ``ignore_merges``: a word that is a token is that token, whatever the merges say.  ``add_bos``: whether the
-    beginning-of-sequence token is added where the file does not say.
+    ``ignore_merges``: a word that is a token is that token, whatever the merges say; ``whole_newlines``: one of
+    nothing but line feeds is.  ``add_bos``: whether the beginning-of-sequence token is added where the file does not
+    say, ``always_bos`` whatever it says.  ``write_spaces``: a space is written U+2581 (``CHARACTERS`` only).
     """
 
     passes: tuple[Pass, ...]
     ignore_merges: bool = False
     add_bos: bool = False
+    alphabet: Alphabet = Alphabet.BYTES
+    whole_newlines: bool = False
+    write_spaces: bool = False
+    always_bos: bool = False
 
 
-def _of(*names: str, **flags: bool) -> PreTokenizer:
-    return PreTokenizer(tuple(Pass(EXPRESSIONS[name]) for name in names), **flags)
+def _of(*names: str, **rules: Any) -> PreTokenizer:
+    return PreTokenizer(tuple(Pass(EXPRESSIONS[name]) for name in names), **rules)
 
 
 _GPT2 = _of("gpt2")
@@ -157,6 +183,8 @@ _DEEPSEEK3 = _of("number_triples", "kana_and_han", "deepseek3")
 _BLOOM = _of("bloom")
 _GPT4O = _of("gpt4o")
 _TINY_AYA = PreTokenizer((WORD_END_THREES, Pass(EXPRESSIONS["gpt4o"])))
+_LINES = _of("lines", alphabet=Alphabet.CHARACTERS, write_spaces=True)
+_GEMMA4 = replace(_LINES, whole_newlines=True, always_bos=True)
 
 # The first name of a pre-tokenizer is the one that is written.
 BY_NAME = {
@@ -216,6 +244,10 @@ BY_NAME = {
         "chameleon_sentinels", "chameleon_images", "chameleon_spaces", "digits", "chameleon_punctuation", "gpt2",
         add_bos=True,
     ),
+    "afmoe": PreTokenizer((NUMBER_THREES, Pass(EXPRESSIONS["asian_scripts"]), Pass(EXPRESSIONS["deepseek3"]))),
+    **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), _GEMMA4),
+    "sarvam-moe": _LINES,
+    "whitespace": PreTokenizer((Pass(EXPRESSIONS["not_spaces"], "removed", True),), alphabet=Alphabet.CHARACTERS),
     "default": _of("punctuation_runs", "gpt2", "number_runs", "digit_triples"),
 }  # fmt: skip
 
@@ -230,7 +262,7 @@ def named(name: str) -> PreTokenizer:
 def gguf_name(pre_tokenizer: PreTokenizer) -> str:
     """The ``tokenizer.ggml.pre`` name that stands for a pre-tokenizer.  Raises UnsupportedError if there is none."""
     for name, known in BY_NAME.items():
-        if known.passes == pre_tokenizer.passes and known.ignore_merges == pre_tokenizer.ignore_merges:
+        if replace(known, add_bos=pre_tokenizer.add_bos, always_bos=pre_tokenizer.always_bos) == pre_tokenizer:
             return name
     raise UnsupportedError(
         "[tokenizer] GGUF must have a name for the pre-tokenizer but has none for the expressions "

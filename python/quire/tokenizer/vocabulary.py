@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from quire.errors import LoadError, UnsupportedError
-from quire.tokenizer.pretokenizers import PreTokenizer, gguf_name
+from quire.tokenizer.pretokenizers import Alphabet, PreTokenizer, gguf_name, named
 
 __all__ = ["AddedTokenRule", "CaseRules", "Family", "Normalization", "SpaceRules", "TokenKind", "Vocabulary"]
 
@@ -28,6 +30,7 @@ class Family(enum.Enum):
 
     BYTE_PAIR = "gpt2"
     SCORED_PAIR = "llama"  # SentencePiece's byte-pair encoding
+    CHARACTER_PAIR = "gemma4"  # listed merges as in BYTE_PAIR, over characters
     UNIGRAM = "t5"
     WORD_PIECE = "bert"
     LONGEST_MATCH = "rwkv"
@@ -98,6 +101,9 @@ SPECIAL_KEYS = {
 SPACE_PREFIX = "tokenizer.quire.space_prefix"
 """Which stretches of text get a space before them, where that is not every one: a key of ours."""
 
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+"""How families over characters write the token of a byte."""
+
 NO_PRE_TOKENIZER = PreTokenizer(())
 
 
@@ -109,8 +115,8 @@ class Vocabulary:
     ``special_ids``, ``prefix_ids``, ``suffix_ids`` and ``added`` is below it.  ``texts`` are written as GGUF writes
     them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
     that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
-    ``pre_tokenizer`` are for byte-pair encoding, ``scores``, ``spaces`` and ``character_map`` for SentencePiece's
-    models, ``case`` for WordPiece.
+    ``pre_tokenizer`` are for byte-pair encoding, ``scores`` and ``character_map`` for SentencePiece's models,
+    ``spaces`` for them and byte-pair encoding over characters, ``case`` for this and WordPiece.
     """
 
     texts: Sequence[str]
@@ -146,7 +152,7 @@ class Vocabulary:
         """
         metadata: dict[str, object] = {
             "tokenizer.ggml.model": self.family.value,
-            "tokenizer.ggml.pre": gguf_name(self.pre_tokenizer) if self.family is Family.BYTE_PAIR else "default",
+            "tokenizer.ggml.pre": "default",
             "tokenizer.ggml.tokens": list(self.texts),
             "tokenizer.ggml.token_type": [int(kind) for kind in self.kinds],
         }
@@ -177,7 +183,9 @@ class Vocabulary:
 
     def _family_metadata(self) -> dict[str, object]:
         if self.family is Family.BYTE_PAIR:
-            return {"tokenizer.ggml.merges": list(self.merges)}
+            return {"tokenizer.ggml.pre": gguf_name(self.pre_tokenizer), "tokenizer.ggml.merges": list(self.merges)}
+        if self.family is Family.CHARACTER_PAIR:
+            return self._character_pair_metadata()
         if self.family is Family.WORD_PIECE:
             return {
                 "tokenizer.ggml.normalizer.lowercase": self.case.lowercase,
@@ -198,3 +206,45 @@ class Vocabulary:
         if self.character_map:
             found["tokenizer.ggml.precompiled_charsmap"] = self.character_map
         return found
+
+    def _character_pair_metadata(self) -> dict[str, object]:
+        """Under the name of a pre-tokenizer that gives the same ids: those that GGUF knows split at line feeds."""
+        if self.spaces != SpaceRules(write_spaces=self.spaces.write_spaces):
+            raise UnsupportedError("[tokenizer] GGUF must have a key for spaces that merges see added but has none")
+        splitting, merges = self.pre_tokenizer, list(self.merges)
+        if not splitting.passes and not any(joins_lines(merge) for merge in merges):
+            splitting = named("sarvam-moe")
+            adds_bos = self.prefix_ids == (self.special_ids.get("bos"),)
+            if adds_bos and newlines_make_themselves(self.texts, merges):
+                splitting = named("gemma4")
+        splitting = replace(splitting, alphabet=Alphabet.CHARACTERS, write_spaces=self.spaces.write_spaces)
+        name = gguf_name(splitting)
+        return {
+            "tokenizer.ggml.model": name if name in ("gemma4", "whitespace") else Family.BYTE_PAIR.value,
+            "tokenizer.ggml.pre": name,
+            "tokenizer.ggml.normalizer.lowercase": self.case.lowercase,
+            "tokenizer.ggml.merges": merges,
+        }
+
+
+def joins_lines(merge: str) -> bool:
+    """Whether a merge brings a line feed and something else together."""
+    return 0 < merge.count("\n") < len(merge) - 1
+
+
+def newlines_make_themselves(texts: Sequence[str], merges: Sequence[str]) -> bool:
+    """Whether merges arrive at every token of nothing but line feeds."""
+    ranks: dict[tuple[int, int], int] = {}
+    for rank, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if left and right and not (left + right).strip("\n"):
+            ranks.setdefault((len(left), len(right)), rank)
+    for n in {len(text) for text in texts if text and not text.strip("\n")}:
+        sizes = [1] * n
+        while len(sizes) > 1:
+            pairs = [(ranks.get(pair, len(merges)), at) for at, pair in enumerate(pairwise(sizes))]
+            rank, at = min(pairs)
+            if rank == len(merges):
+                return False
+            sizes[at : at + 2] = [sizes[at] + sizes[at + 1]]
+    return True

@@ -1,0 +1,141 @@
+"""Byte-pair encoding over characters in ``tokenizer.json``: SentencePiece's scores where merges say no more."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quire.errors import LoadError
+from quire.tokenizer.json_models import Json, character_map, space_rules, steps, unsupported
+from quire.tokenizer.json_passes import is_white_space_split, passes_of_step
+from quire.tokenizer.pretokenizers import Alphabet, PreTokenizer, named
+from quire.tokenizer.vocabulary import CaseRules, Family, TokenKind, Vocabulary
+
+__all__ = ["character_pairs", "merges_of"]
+
+
+def merges_of(model: Json) -> list[str]:
+    """Each as two words with a space between."""
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        raise LoadError("[tokenizer] tokenizer.json: model.merges must be a list")
+    try:
+        return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    except TypeError:
+        raise LoadError("[tokenizer] tokenizer.json: model.merges must hold pairs of strings") from None
+
+
+def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
+    """With the merges and what goes before them.  Raises UnsupportedError for what would change ids otherwise."""
+    normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
+    merges = merges_of(model)
+    if is_white_space_split(pre_tokenizer):
+        return _between_white_space(found, tokenizer, model, merges)
+    if model.get("ignore_merges"):
+        raise unsupported("model.ignore_merges must be unset with byte_fallback")
+    if character_map(normalizer):
+        raise unsupported("the normalizer of BPE must not be Precompiled")
+    if sum(kind == TokenKind.BYTE for kind in found.kinds) != 256:
+        raise unsupported("byte_fallback must find all 256 byte tokens")
+    splits = [step for step in steps(pre_tokenizer, "pre_tokenizer") if is_split(step)]
+    others = [step for step in steps(pre_tokenizer, "pre_tokenizer") if not is_split(step)]
+    if splits and any(step.get("type") == "Metaspace" for step in others):
+        raise unsupported("Metaspace must stand alone but has other steps beside it")
+    spaces = space_rules(normalizer, {"type": "Sequence", "pretokenizers": others})
+    if not splits:
+        scores = merge_scores(found.texts, found.kinds, [split_merge(merge) for merge in merges])
+        if scores is not None:
+            return replace(found, family=Family.SCORED_PAIR, spaces=spaces, scores=scores)
+    passes = tuple(part for step in splits for part in passes_of_step(step))
+    return replace(
+        found,
+        family=Family.CHARACTER_PAIR,
+        merges=merges,
+        pre_tokenizer=PreTokenizer(passes, alphabet=Alphabet.CHARACTERS, write_spaces=True),
+        spaces=spaces,
+        case=CaseRules(lowercase=False, strip_accents=False),
+        scores=(),
+    )
+
+
+def _between_white_space(found: Vocabulary, tokenizer: Json, model: Json, merges: Sequence[str]) -> Vocabulary:
+    """Words between white space, perhaps in small letters, with an unknown token."""
+    kinds = [step.get("type") for step in steps(tokenizer.get("normalizer"), "normalizer")]
+    if kinds not in ([], ["Lowercase"]):
+        raise unsupported(f"the normalizer before words between white space must be Lowercase but is {kinds}")
+    if model.get("ignore_merges") or model.get("fuse_unk"):
+        raise unsupported("model.ignore_merges and fuse_unk must be unset with words between white space")
+    step = steps(tokenizer.get("pre_tokenizer"), "pre_tokenizer")[0]
+    if step.get("type") == "Whitespace" and not all(map(stays_in_words, map(split_merge, merges))):
+        raise unsupported("merges behind Whitespace must not join letters and punctuation but one does")
+    unknown, ids = model.get("unk_token"), dict(found.special_ids)
+    if isinstance(unknown, str) and unknown in found.texts:
+        ids["unk"] = found.texts.index(unknown)
+    return replace(
+        found,
+        family=Family.CHARACTER_PAIR,
+        merges=merges,
+        pre_tokenizer=named("whitespace"),
+        special_ids=ids,
+        case=CaseRules(lowercase=kinds == ["Lowercase"], strip_accents=False),
+        scores=(),
+    )
+
+
+def is_split(step: Json) -> bool:
+    """Whether a step cuts text; a split at spaces, which are written otherwise by then, finds nothing."""
+    return step.get("type") in ("Split", "Digits", "Punctuation") and step.get("pattern") != {"String": " "}
+
+
+def stays_in_words(merge: tuple[str, str]) -> bool:
+    """Whether ``Whitespace``, which cuts between word characters and others, cuts nothing that is merged."""
+    return len(set(map(is_word, "".join(merge)))) < 2
+
+
+def is_word(character: str) -> bool:
+    """Whether a character is a ``\\w`` of Unicode's regular expressions."""
+    category = unicodedata.category(character)
+    circled = "\u24b6" <= character <= "\u24e9" or ("\U0001f130" <= character <= "\U0001f189" and category == "So")
+    return category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d" or circled
+
+
+def split_merge(merge: str) -> tuple[str, str]:
+    """The two parts of a merge that is written with a space between."""
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]) -> list[float] | None:
+    """Scores that join characters as the merges do, or None where there are none.
+
+    SentencePiece's scores became merges when the file was made: all ways to make a token, and those of tokens of one
+    score, which runs of one character are, among each other.
+    """
+    ids = {text: id for id, text in enumerate(texts) if kinds[id] in (TokenKind.NORMAL, TokenKind.USER_DEFINED)}
+    ranks: dict[str, list[int]] = {}  # by what is made
+    for rank, (left, right) in enumerate(merges):
+        text = left + right
+        if left not in ids or right not in ids or text not in ids:
+            return None
+        ranks.setdefault(text, []).append(rank)
+    for text in ids:
+        ways = sum(text[:cut] in ids and text[cut:] in ids for cut in range(1, len(text)))
+        if ways != len(ranks.get(text, ())):
+            return None
+    runs = {text[0] for text, found in ranks.items() if not is_block(found)}
+    for character in runs:
+        made = [text for text in ranks if set(text) == {character}]
+        joined = sorted(rank for text in made for rank in ranks[text])
+        ranks.update(dict.fromkeys(made, joined))
+    scores = [-float(len(merges) + 1)] * len(texts)
+    for text, found in ranks.items():
+        if not is_block(found):
+            return None
+        scores[ids[text]] = -float(found[0])
+    return scores
+
+
+def is_block(ranks: Sequence[int]) -> bool:
+    """Whether ascending ranks leave none out."""
+    return ranks[-1] - ranks[0] + 1 == len(ranks)
