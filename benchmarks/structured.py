@@ -3,7 +3,7 @@
 
     structured.py validity [MODEL ...] [--shared ../shared] [--schemas 300] [--tokens 300] [--threads 2]
     structured.py masks VOCABULARY.gguf [--schemas 60] [--tokens 200]
-    structured.py throughput [MODEL] [--streams 8] [--tokens 64] [--rounds 5] [--threads 2]
+    structured.py throughput [MODEL ...] [--streams 8] [--tokens 64] [--rounds 5] [--threads 2]
     structured.py hostile VOCABULARY.gguf
 
 validity: answers at temperature 1 to schemas over every keyword (tests/structured_schemas.py, fixed seeds), judged by
@@ -11,9 +11,10 @@ the ``jsonschema`` package.  Without MODEL: the models in SHARED/models, the pac
 Answers that reach the limit of tokens are counted by themselves.  Exit code 1 where a complete answer is invalid.
 
 masks: seconds per mask and per drawn token in walks through the same schemas, one thread, beside no model; and per
-compilation.  throughput: tokens a second of all streams together, free and held to a schema which allows nothing to end
-before the limit, in alternation.  hostile: what forms that mean harm (tests/structured_bombs.py) cost until they are
-accepted or refused; exit code 1 where one takes more than a second.
+compilation.  throughput: tokens a second of all streams together, free, held to a schema which allows nothing to end
+before the limit, and as many of each at once, in alternation (without MODEL, the package's).  hostile: what forms that
+mean harm (tests/structured_bombs.py) cost until they are accepted or refused; exit code 1 where one takes more than a
+second.
 """
 
 from __future__ import annotations
@@ -120,21 +121,25 @@ def throughput(arguments: argparse.Namespace) -> None:
     n, n_tokens = arguments.streams, arguments.tokens
     free = SamplingParams(max_tokens=n_tokens, ignore_eos=True, seed=1)
     held = SamplingParams(max_tokens=n_tokens, seed=1, structured_outputs=StructuredOutputsParams(json=ENDLESS))
-    found: dict[str, list[float]] = {"free": [], "held": []}
-    with LLM(arguments.model, threads=arguments.threads, n_ctx=512, load="copy") as model:
-        prompts = [model.tokenizer.encode(f"JSON number {i}: ") for i in range(n)]
-        for i in range(arguments.rounds + 1):
-            for name, params in (("free", free), ("held", held)):
-                begin = time.perf_counter()
-                answers = model.generate(prompts, params)
-                seconds = time.perf_counter() - begin
-                assert all(len(answer.token_ids) == n_tokens for answer in answers)
-                if i:  # the first round makes the vocabulary's tree
-                    found[name].append(n * n_tokens / seconds)
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    for name, values in found.items():
-        print(f"{name}: {medians[name]:.1f} tokens/s ({n} streams; {', '.join(f'{v:.1f}' for v in values)})")
-    print(f"held / free: {medians['held'] / medians['free']:.3f}")
+    kinds = {"free": [free] * n, "held": [held] * n, "held beside free": [held, free] * n}
+    print("| model | streams | tokens/s | of free | lowest | highest |\n|---|---|---|---|---|---|")
+    for path in arguments.models or [packaged_model()]:
+        found: dict[str, list[float]] = {name: [] for name in kinds}
+        with LLM(path, threads=arguments.threads, n_ctx=512, load="copy") as model:
+            prompts = [model.tokenizer.encode(f"JSON number {i}: ") for i in range(2 * n)]
+            for i in range(arguments.rounds + 1):
+                for name, params in kinds.items():
+                    begin = time.perf_counter()
+                    answers = model.generate(prompts[: len(params)], params)
+                    seconds = time.perf_counter() - begin
+                    assert all(len(answer.token_ids) == n_tokens for answer in answers)
+                    if i:  # the first round makes the vocabulary's tree
+                        found[name].append(len(params) * n_tokens / seconds)
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        for name, values in found.items():
+            ratio = "" if name == "held beside free" else f"{medians[name] / medians['free']:.3f}"
+            cells = f"{medians[name]:.1f} | {ratio} | {min(values):.1f} | {max(values):.1f}"
+            print(f"| {path.name} | {len(kinds[name])} {name} | {cells} |", flush=True)
 
 
 def hostile(arguments: argparse.Namespace) -> bool:
@@ -167,7 +172,7 @@ def main() -> int:
     checks.add_argument("--shared", type=Path, default=TESTS.parent.parent / "shared")
     costs = commands.add_parser("masks")
     speeds = commands.add_parser("throughput")
-    speeds.add_argument("model", nargs="?", type=Path)
+    speeds.add_argument("models", nargs="*", type=Path)
     speeds.add_argument("--streams", type=int, default=8)
     speeds.add_argument("--rounds", type=int, default=5)
     bombs = commands.add_parser("hostile")
