@@ -209,6 +209,42 @@ def test_longest_match_equals_a_search_in_python() -> None:
     assert tokenizer.encode("<s>", parse_special=True) == [0]
 
 
+@cache
+def rwkv_pieces() -> list[bytes]:
+    """Stretches of bytes, characters cut or not, as RWKV's vocabulary has them."""
+    rng = random.Random(27)
+    pieces: dict[bytes, None] = {}
+    for text in random_texts(600, seed=27):
+        data = text.encode()
+        for _ in range(6 if data else 0):
+            begin = rng.randrange(len(data))
+            pieces[data[begin : begin + rng.choice((2, 3, 4, 6, 9, 30))]] = None
+    return [piece for piece in pieces if len(piece) > 1]
+
+
+def rwkv() -> tuple[Tokenizer, tokenizers.Tokenizer]:
+    """RWKV's, and the longest match of WordPiece with each byte as a character."""
+    escaped = ["".join(f"\\x{byte:02x}" for byte in piece) for piece in rwkv_pieces()]
+    words = {piece.decode("latin-1"): 257 + i for i, piece in enumerate(rwkv_pieces())}
+    words |= {chr(byte): 1 + byte for byte in range(256)} | {"\u0100": 0}  # which no byte is
+    oracle = tokenizers.Tokenizer(
+        models.WordPiece(words, unk_token="\u0100", max_input_chars_per_word=1 << 20, continuing_subword_prefix="")
+    )
+    return Tokenizer(vocabulary_of_metadata(rwkv_metadata(escaped))), oracle
+
+
+def test_longest_match_equals_hugging_face() -> None:
+    tokenizer, oracle = rwkv()
+    rng = random.Random(28)
+    for text in random_texts(1500, seed=28, longest=6):
+        data = bytearray(text.encode()[:500])
+        if data and rng.random() < 0.3:
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        ids = tokenizer.encode(bytes(data))
+        assert ids == (oracle.encode(data.decode("latin-1")).ids if data else []), bytes(data)
+        assert tokenizer.decode_bytes(ids) == data
+
+
 SCORED = {
     "tokenizer.ggml.model": "llama",
     "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)),
