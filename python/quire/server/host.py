@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ __all__ = ["Emit", "Host"]
 
 Emit = Callable[[Sequence[wire.FromEngine]], None]
 _PREPARING_THREADS = 2
+_BETWEEN_FIGURES_S = 0.02
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Host(FrontEnd):
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
+        self._told_s = 0.0
         self._preparing = ThreadPoolExecutor(_PREPARING_THREADS, thread_name_prefix="quire-prepare")
         shown = self.tokenizer.all_token_bytes()
         self._shown = shown + [b""] * (self.n_vocab - len(shown))
@@ -155,9 +158,13 @@ class Host(FrontEnd):
     def _end(self, id_: int, messages: Sequence[wire.FromEngine]) -> None:
         """The last that is heard of a request, unless it was cancelled."""
         with self._lock:
-            if self._running.pop(id_, None) is None:
+            if self._running.pop(id_, None) is not None:
+                self._emit(messages)
                 return
-        self._emit(messages)
+        # Its blocks are back, which nothing else tells before the next sign of life.
+        if (now := time.monotonic()) - self._told_s > _BETWEEN_FIGURES_S:
+            self._told_s = now
+            self._emit([self.beat()])
 
     def _submit(self, message: wire.Generate | wire.Chat, running: _Running) -> None:
         treatment = message.treatment
