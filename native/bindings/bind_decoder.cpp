@@ -136,14 +136,17 @@ void bind_config(py::module_ &m) {
     py::class_<DecoderConfig>(m, "DecoderConfig")
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
-                         std::optional<int> kept_back_blocks, int max_preemptions) {
-                 return DecoderConfig{n_ctx,       scheduling_policy(policy), weights,        max_step_tokens,
-                                      max_running, kept_back_blocks,          max_preemptions};
+                         std::optional<int> kept_back_blocks, int max_preemptions, std::optional<double> step_s) {
+                 if (step_s && !(*step_s > 0))
+                     throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
+                 return DecoderConfig{n_ctx,       scheduling_policy(policy), weights,         max_step_tokens,
+                                      max_running, kept_back_blocks,          max_preemptions, step_s};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
              py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
              py::arg("max_running") = py::none(), py::arg("kept_back_blocks") = py::none(),
-             py::arg("max_preemptions") = defaults.max_preemptions)
+             py::arg("max_preemptions") = defaults.max_preemptions, py::arg("step_s") = py::none())
+        .def_readonly("step_s", &DecoderConfig::step_s)
         .def_readonly("n_ctx", &DecoderConfig::n_ctx)
         .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
         .def_readonly("weights", &DecoderConfig::weights)

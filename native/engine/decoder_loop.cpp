@@ -23,6 +23,9 @@ constexpr bool checks_every_step = false;
 
 } // namespace
 
+// Fewer cost as much: products of matrices read every weight for them.
+constexpr int least_step_tokens = 64;
+
 SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &executor) {
     if (config.n_ctx < 2)
         throw RequestError("decoder", cat("n_ctx must have room for a prompt and an answer but is ", config.n_ctx));
@@ -43,6 +46,7 @@ DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig
     : executor_(std::move(executor)),
       scheduler_(scheduler_config(config, *executor_),
                  std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
+      pace_(config.step_s, least_step_tokens, within(config.max_step_tokens, executor_->max_rows(), "max_step_tokens")),
       n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
 
 double DecoderLoop::now_s() {
@@ -133,7 +137,7 @@ void DecoderLoop::resume(RequestId id, int index) {
 }
 
 bool DecoderLoop::step() {
-    const Plan plan = scheduler_.plan(now_s());
+    const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
     if (plan.items.empty()) return !plan.preempted.empty();
     for (SequenceId id : plan.admitted)
         if (ActiveRequest &request = *owners_.at(id).request; !request.admitted_s) {
@@ -142,8 +146,10 @@ bool DecoderLoop::step() {
             if (request.request.admission == Admission::announced)
                 events_.push_back(request.event(EventKind::admitted, 0));
         }
+    const double started_s = now_s();
     const float *logits = run(plan);
     if (!logits) return true;
+    pace_.took(plan.n_tokens, now_s() - started_s);
     scheduler_.commit(plan);
     Rows rows{logits, batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr};
     for (const PlanItem &item : plan.items) {

@@ -17,6 +17,7 @@
 
 #include "engine/active_request.h"
 #include "engine/scheduler.h"
+#include "engine/step_pace.h"
 #include "graph/executor.h"
 
 namespace quire {
@@ -29,6 +30,7 @@ struct DecoderConfig {
     std::optional<int> max_running;     // none: what the executor can
     std::optional<int> kept_back_blocks;
     int max_preemptions = SchedulerConfig{}.max_preemptions;
+    std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
 };
 
 // The budgets of `config` within the executor's; CapacityError naming what exceeds them.
@@ -93,6 +95,7 @@ class DecoderLoop {
 
     std::shared_ptr<Executor> executor_;
     Scheduler scheduler_;
+    StepPace pace_;
     size_t n_vocab_, n_hidden_;
     StepBatch batch_;
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;

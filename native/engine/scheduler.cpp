@@ -91,11 +91,13 @@ void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
     held_kv_tokens += sign * decoding.n_tokens();
 }
 
-Plan Scheduler::plan(double now_s) {
+Plan Scheduler::plan(double now_s) { return plan_within(now_s, config_.max_step_tokens); }
+
+Plan Scheduler::plan_within(double now_s, int step_tokens) {
     Plan plan;
     plan.number = ++n_plans_;
     ranks_.advance_to(now_s);
-    Budget budget{config_.max_step_tokens, config_.max_step_logit_rows,
+    Budget budget{std::clamp(step_tokens, config_.max_running, config_.max_step_tokens), config_.max_step_logit_rows,
                   config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
     run_running(plan, budget);
     if (plan.preempted.empty()) admit_waiting(plan, budget);

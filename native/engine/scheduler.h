@@ -76,6 +76,8 @@ class Scheduler {
     // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The copies of a
     // plan must be made even when it is not committed.
     Plan plan(double now_s);
+    // The same with at most so many tokens; not fewer than max_running, and no more than max_step_tokens count.
+    Plan plan_within(double now_s, int step_tokens);
     // The step ran: its tokens are computed, full blocks can be found, choices whose prompt is ready are running.
     // Every sequence that now lacks work waits for append() or remove().
     void commit(const Plan &plan);

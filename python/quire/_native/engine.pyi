@@ -257,7 +257,8 @@ class Event:
 class DecoderConfig:
     """``n_ctx``: tokens of a prompt and its answer at most.  The rest as in ``SchedulerConfig``.
 
-    ``max_step_tokens`` and ``max_running`` None: the executor's limits.
+    ``max_step_tokens`` and ``max_running`` None: the executor's limits.  ``step_s``: about so long may a step take,
+    where fewer tokens (64 at least) make it shorter; None: any time.
     """
 
     def __init__(
@@ -270,7 +271,10 @@ class DecoderConfig:
         max_running: int | None = None,
         kept_back_blocks: int | None = None,
         max_preemptions: int = 4,
+        step_s: float | None = None,
     ) -> None: ...
+    @property
+    def step_s(self) -> float | None: ...
     @property
     def n_ctx(self) -> int: ...
     @property

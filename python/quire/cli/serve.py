@@ -79,6 +79,15 @@ __all__ = ["command"]
     metavar="N",
     help="Tokens in one step of the model [512, or as memory allows].",
 )
+@click.option(
+    "--step-time",
+    "step_s",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=0.25,
+    show_default=True,
+    metavar="S",
+    help="Of one step, where reading less of a prompt makes it shorter.",
+)
 def command(**options: Any) -> None:
     """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.
 
@@ -96,7 +105,9 @@ def command(**options: Any) -> None:
     path = path or model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
-    engine = {name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks", "max_step_tokens")}
+    engine = {
+        name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks", "max_step_tokens", "step_s")
+    }
     settings, config = _settings(options), _engine_config(model, engine)
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
     launched = launch() if path is not None or settings.models_dir is None else None
@@ -135,5 +146,6 @@ def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any
         "max_sequences": engine["max_sequences"],
         "n_blocks": engine["cache_blocks"],
         "max_step_tokens": engine["max_step_tokens"],
+        "step_s": engine["step_s"],
     }
     return {name: value for name, value in config.items() if value is not None}

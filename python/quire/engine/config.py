@@ -47,7 +47,8 @@ class EngineConfig:
     ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start; ``None``:
     nowhere.  ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is
     512 and 32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what
-    the machine has left.
+    the machine has left.  ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter;
+    ``None``: any time.
     """
 
     device: str = "cpu"
@@ -64,6 +65,7 @@ class EngineConfig:
     max_step_tokens: int | None = None
     max_sequences: int | None = None
     memory_bytes: int | None = None
+    step_s: float | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -77,6 +79,9 @@ class EngineConfig:
                     raise RequestError(
                         f"[engine] {entry.name} must be an int from {low} to {most} but is {value!r:.40}"
                     )
+            elif entry.name == "step_s":
+                if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 3600:
+                    raise RequestError(f"[engine] step_s must be above 0 and at most 3600 but is {value!r:.40}")
             elif not isinstance(value, str):
                 raise RequestError(f"[engine] {entry.name} must be a string but is {value!r:.40}")
             elif entry.name in _CHOICES and value not in _CHOICES[entry.name]:

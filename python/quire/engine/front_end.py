@@ -45,6 +45,7 @@ class FrontEnd:
         max_step_tokens: int | None = None,
         max_sequences: int | None = None,
         memory_bytes: int | None = None,
+        step_s: float | None = None,
     ) -> None:
         self.config = EngineConfig(
             device=device,
@@ -61,6 +62,7 @@ class FrontEnd:
             max_step_tokens=max_step_tokens,
             max_sequences=max_sequences,
             memory_bytes=memory_bytes,
+            step_s=step_s,
         )
         opened = open_model(model, self.config)
         self.model_name, self.architecture = opened.model_name, opened.architecture

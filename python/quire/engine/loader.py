@@ -150,7 +150,11 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
-    decoder = Decoder(executor, _vocab_info(tokenizer, n_vocab), DecoderConfig(n_ctx=sizes.n_ctx, policy=config.policy))
+    decoder = Decoder(
+        executor,
+        _vocab_info(tokenizer, n_vocab),
+        DecoderConfig(n_ctx=sizes.n_ctx, policy=config.policy, step_s=config.step_s),
+    )
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
