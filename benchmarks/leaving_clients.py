@@ -2,7 +2,7 @@
 
     python benchmarks/leaving_clients.py [--model FILE] [--rounds N] [--threads N]
 
-A client is cut, by FIN or by RST, while its request waits in the queue, while its prompt is read, or while its answer is
+A client is cut, by FIN or RST, while its request waits in the queue, while its prompt is read, or while its answer is
 written, as a stream or as a whole.  "noticed": until the server counts a cancellation; "blocks": until no block of the
 cache is held (in the queue: until nothing waits).  What is polled is /metrics and /v1/status, every millisecond.
 """

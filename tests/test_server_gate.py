@@ -287,3 +287,40 @@ def test_the_page_runs_its_own_script_and_nothing_else() -> None:
     closed = call("GET", "/", options={"api_keys": (KEY,)})
     assert (closed.status_code, closed.headers["www-authenticate"]) == (401, 'Basic realm="quire"')
     assert call("GET", "/", options={"api_keys": (KEY,)}, auth=("any", KEY)).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_every_method_of_every_route_is_closed_without_a_key(method: str) -> None:
+    for path in {route.path for route in ROUTES} - {"/health"}:
+        assert call(method, path, options={"api_keys": (KEY,)}).status_code == 401
+
+
+def test_a_key_is_compared_with_every_known_one_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that neither how much of a key is right, nor which one it is, shows in the time that it takes."""
+    seen: list[tuple[bytes, bytes]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        seen.append((a, b))
+        return a == b
+
+    monkeypatch.setattr("quire.server.gate.hmac.compare_digest", compare)
+    keys = ("first-of-the-keys", KEY, "last-of-the-keys")
+    digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    for given, status in (
+        (keys[0], 200),
+        (KEY, 200),
+        (keys[2], 200),
+        ("no-key", 401),
+        (KEY[:-1], 401),
+        ("x" * 9999, 401),
+    ):
+        seen.clear()
+        response = call("GET", "/v1/models", options={"api_keys": keys}, headers={"x-api-key": given})
+        assert response.status_code == status
+        assert seen == [(hashlib.sha256(given.encode()).digest(), digest) for digest in digests]
+
+
+def test_a_key_that_comes_twice_is_refused() -> None:
+    headers = [("x-api-key", "wrong"), ("x-api-key", KEY)]
+    response = call("GET", "/v1/models", options={"api_keys": (KEY,)}, headers=headers)
+    assert (response.status_code, response.headers["connection"]) == (400, "close")

@@ -61,7 +61,8 @@ class ApiError(Exception):
         found = []
         if self.retry_after_s is not None:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
-        if self.status in (408, 413):  # the rest of the body is not waited for
+        # The rest of the body is not waited for, or nobody knows where it ends.
+        if self.status in (408, 413) or self.code == "malformed_request":
             found.append((b"connection", b"close"))
         return found
 

@@ -31,6 +31,8 @@ __all__ = ["Gate"]
 
 OPEN_PATHS = frozenset({"/health"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+# Whose last one would count here, and perhaps the first one elsewhere.
+_ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("quire.server")
 
@@ -66,6 +68,7 @@ class Gate:
             await send(message)
 
         try:
+            _check_head(scope, headers)
             await self._admit(scope, headers, receive, sending)
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
@@ -161,6 +164,19 @@ class Gate:
             entry.update(scope["quire.usage"])
         # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
         sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
+
+
+def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """ApiError 400 for a head that a proxy before this server may have read in another way."""
+    names = [name for name, _ in scope["headers"]]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            raise ApiError(400, "malformed_request", f"the header {name.decode()} must come once but comes again")
+    version = scope["http_version"]
+    if version == "1.1" and b"host" not in headers:
+        raise ApiError(400, "malformed_request", "the Host header must be given but is absent")
+    if version == "1.0" and b"transfer-encoding" in headers:
+        raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
 
 
 async def _send_reply(reply: Reply, scope: Scope, send: Send) -> None:
