@@ -10,14 +10,17 @@ import contextlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -91,15 +94,11 @@ class Answer:
 async def ask(port: int, path: str, body: dict[str, Any], leave_after_s: float | None = None) -> Answer:
     """One request on a connection of its own; the client leaves after ``leave_after_s`` where that is given."""
     data = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(data)}\r\n\r\n"
-    )
     answer = Answer()
     started = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
-        writer.write(head.encode() + data)
+        writer.write(_head(path, len(data)) + data)
         reading = _read(reader, answer, started)
         if leave_after_s is None:
             await reading
@@ -112,6 +111,13 @@ async def ask(port: int, path: str, body: dict[str, Any], leave_after_s: float |
         writer.close()
     answer.total_s = time.monotonic() - started
     return answer
+
+
+def _head(path: str, n_bytes: int) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"content-length: {n_bytes}\r\n\r\n"
+    ).encode()
 
 
 async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) -> None:
@@ -129,6 +135,47 @@ async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) ->
                 answer.gaps_s.append(now - last)
             last = now
         answer.body += part
+
+
+def ask_blocking(port: int, path: str, body: dict[str, Any]) -> tuple[int, float]:
+    """Status and seconds until the head of one reply, connecting included, without an event loop that could be late.
+
+    The client leaves then, so that of a stream nothing further is computed.
+    """
+    data = json.dumps(body).encode()
+    request = _head(path, len(data)) + data
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request)
+        reply = connection.recv(1 << 16)
+        elapsed_s = time.monotonic() - started
+    return int(reply[9:12] or 0), elapsed_s
+
+
+def loop_run(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop, which a server has anyway and which costs a client least."""
+    import uvloop
+
+    return uvloop.run(main)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line of the table: what, how much, and what is asked for."""
+
+    what: str
+    value: str
+    wanted: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.value}" + (f" (asked for: {self.wanted})" if self.wanted else "")
+
+
+def shown(seconds: Sequence[float], unit: str, most: bool = False) -> str:
+    """The median, the 99th percentile and perhaps the maximum, in ``ms`` or ``s``."""
+    scale, digits = (1e3, 1) if unit == "ms" else (1.0, 2)
+    values = [quantile(seconds, 0.5), quantile(seconds, 0.99), *([max(seconds, default=0.0)] if most else [])]
+    return ", ".join(f"{value * scale:.{digits}f}" for value in values) + f" {unit}"
 
 
 def quantile(values: Sequence[float], share: float) -> float:

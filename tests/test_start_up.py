@@ -6,10 +6,14 @@ Oracle: ``sys.modules`` of fresh processes.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from quire.server.engine import EngineState
 
 MODEL_CODE = ("numpy", "jinja2", "llguidance", "quire._native", "quire._tokenizer", "quire.engine", "quire.tokenizer")
 WEB_CODE = ("asyncio", "ssl", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client", "click", "numpy")
@@ -43,6 +47,35 @@ def test_a_process_imports_only_what_it_needs(program: str, unwanted: tuple[str,
     assert modules(program, unwanted) == []
 
 
+@pytest.mark.parametrize("faults", ["1", ""])
+def test_an_exception_that_nobody_takes_ends_the_worker(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
+    """The signal that throws works only where the environment says so; else it does what SIGUSR1 does: it ends."""
+    from quire.server.protocol import Open
+    from quire.server.supervisor import Watch, WorkerEngine
+
+    monkeypatch.setenv("QUIRE_FAULTS", faults)
+
+    async def test() -> None:
+        engine = WorkerEngine(Open(None, {"threads": 1, "n_ctx": 256}), Watch(check_s=0.05))
+        await engine.start()
+        try:
+            before = engine.process_id
+            worker = engine._worker
+            assert before is not None
+            assert worker is not None
+            os.kill(before, signal.SIGUSR1)
+            end_s = time.monotonic() + 30
+            while engine.process_id == before or engine.state is not EngineState.READY:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.01)
+            assert worker.process.returncode == (1 if faults else -signal.SIGUSR1)
+            assert engine.n_restarts == 1
+        finally:
+            await engine.stop()
+
+    asyncio.run(test())
+
+
 def test_a_worker_that_was_started_before_is_told_its_model() -> None:
     from quire.server.launch import launch
     from quire.server.protocol import Open
@@ -53,6 +86,8 @@ def test_a_worker_that_was_started_before_is_told_its_model() -> None:
         engine = WorkerEngine(Open(None, {"threads": 1, "n_ctx": 256}), launched=launched)
         await engine.start()
         try:
+            # Threads inherit it, so those that compute have it, too.
+            assert os.getpriority(os.PRIO_PROCESS, launched.process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
             assert (engine.process_id, engine.info.n_ctx) == (launched.process.pid, 256)
         finally:
             await engine.stop()

@@ -28,14 +28,16 @@ class Watch:
     """How a worker is watched, in seconds.
 
     ``silent_s``: without a sign of life it counts as away; ``hung_s``: it is ended.  ``step_s``: so long may one step
-    of the model take.  ``load_s``: so long may opening take.  ``pause_s``: between restarts at most.
+    of the model take.  ``load_s``: so long may opening take.  ``pause_s``: between restarts at most.  ``settled_s``:
+    one that lived so long with its model is replaced at once, as it is none that ends whenever it is started.
     """
 
-    silent_s: float = 5.0
-    hung_s: float = 9.0
+    silent_s: float = 2.5
+    hung_s: float = 5.0
     step_s: float = 120.0
     load_s: float = 1800.0
     pause_s: float = 10.0
+    settled_s: float = 2.0
     check_s: float = 0.25
 
 
@@ -220,7 +222,7 @@ class WorkerEngine(Streams):
                 return
             self._lost(worker)
             lived_s = time.monotonic() - worker.started_s
-            pause_s = 0.0 if lived_s > 30 + self._load_s else min(max(2 * pause_s, 0.1), self._watch.pause_s)
+            pause_s = 0.0 if lived_s > self._watch.settled_s + self._load_s else min(max(2 * pause_s, 0.1), self._watch.pause_s)
             await asyncio.sleep(pause_s)
             self.n_restarts += 1
             self._worker = self._told(launch(self._command))
