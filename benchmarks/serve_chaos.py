@@ -3,8 +3,9 @@ anything hang?
 
     python benchmarks/serve_chaos.py [--rounds 20]
 
-Killed: SIGKILL.  Stopped: SIGSTOP, which only a watch of its signs of life notices.  Thrown: an exception where it takes
-its messages, by a signal that a worker with QUIRE_FAULTS=1 has for it.  Twenty rounds of each take about five minutes.
+Killed: SIGKILL.  Stopped: SIGSTOP, which only a watch of its signs of life notices.  Thrown: an exception where it
+takes its messages, by a signal that a worker with QUIRE_FAULTS=1 has for it.
+Twenty rounds of each take about five minutes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ async def fault(server: Running, signum: int) -> tuple[float, float]:
     return told_s, time.monotonic() - started
 
 
-async def rounds(server: Running, signum: int, options: argparse.Namespace) -> tuple[list[tuple[float, float]], list[Answer]]:
+async def rounds(
+    server: Running, signum: int, options: argparse.Namespace
+) -> tuple[list[tuple[float, float]], list[Answer]]:
     answers: list[Answer] = []
     stop = asyncio.Event()
     clients = [asyncio.ensure_future(client(server.port, i, answers, stop)) for i in range(options.clients)]
@@ -89,7 +92,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         longest = max(answer.total_s for answer in answers)
         if longest > LONGEST_S:
             raise SystemExit(f"a request hung for {longest:.1f} s")
-        value = f"told {shown(told, 's', most=True)}; well {shown(well, 's', most=True)}; longest of {len(answers)} {longest:.1f} s"
+        value = f"{shown(told, 's', most=True)}; {shown(well, 's', most=True)}; {longest:.1f} s of {len(answers)}"
         what = f"worker {name} {options.rounds} times under load: told, well again (p50, p99, most); longest request"
         figures.append(Figure(what, value, f"nothing over {LONGEST_S:.0f} s"))
     return figures

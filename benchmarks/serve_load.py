@@ -2,6 +2,9 @@
 request alone, all blocks come back, and memory afterwards is that of before.
 
     python benchmarks/serve_load.py [--clients 200] [--seconds 120]
+
+The clients are spread over processes, so that what is timed is the server rather than their event loop; all share the
+machine.  Memory is read before, after a few seconds of the same that are not counted, and after, when all is quiet.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import asyncio
 import json
 import random
 import time
-import urllib.request
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
-from serving import Answer, ask, quantile, running
+from serving import Answer, Figure, ask, get, loop_run, running, shown
 
 SUBJECTS = ("a fox", "the sea", "a king", "two birds", "an old house", "the rain", "a small boat", "a bear")
 BAD: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -29,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--processes", type=int, default=2, help="for the clients")
     return parser.parse_args()
 
 
@@ -57,82 +62,115 @@ def text_of(answer: Answer) -> str:
     return "".join(choice["text"] for part in parts for choice in part["choices"])
 
 
+@dataclass
+class Outcome:
+    """What came of some clients' requests.  ``n_odd``: neither a right answer, nor a refusal that was due."""
+
+    firsts_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    n_complete: int = 0
+    n_tokens: int = 0
+    n_left: int = 0
+    n_bad: int = 0
+    n_full: int = 0
+    odd: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+async def learn(port: int) -> list[str]:
+    """The answer to each request alone."""
+    return [text_of(await ask(port, "/v1/completions", body)) for body in requests()]
+
+
 class Load:
     """What the clients do, and what came of it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, expected: list[str]) -> None:
         self.port = port
         self.bodies = requests()
-        self.expected: list[str] = []
-        self.complete: list[Answer] = []
-        self.wrong = self.left = self.refused = 0
-
-    async def learn(self) -> None:
-        """Each request alone."""
-        for body in self.bodies:
-            self.expected.append(text_of(await ask(self.port, "/v1/completions", body)))
+        self.expected = expected
+        self.outcome = Outcome()
 
     async def client(self, until: float, rng: random.Random) -> None:
+        outcome = self.outcome
         while time.monotonic() < until:
             kind = rng.random()
             if kind < 0.1:
                 answer = await ask(self.port, *rng.choice(BAD))
-                self.refused += 400 <= answer.status < 500
-                self.wrong += not 400 <= answer.status < 500
+                if 400 <= answer.status < 500:
+                    outcome.n_bad += 1
+                else:
+                    outcome.odd.append(f"a bad request has status {answer.status}")
             elif kind < 0.3:
                 await ask(self.port, "/v1/completions", rng.choice(self.bodies), rng.random() * 0.2)
-                self.left += 1
+                outcome.n_left += 1
             else:
-                number = rng.randrange(len(self.bodies))
-                answer = await ask(self.port, "/v1/completions", self.bodies[number])
-                if answer.status == 429:
-                    self.refused += 1
-                    await asyncio.sleep(0.2)
-                elif answer.status == 200 and text_of(answer) == self.expected[number]:
-                    self.complete.append(answer)
-                else:
-                    self.wrong += 1
+                await self.whole(rng.randrange(len(self.bodies)))
+
+    async def whole(self, number: int) -> None:
+        outcome = self.outcome
+        answer = await ask(self.port, "/v1/completions", self.bodies[number])
+        if answer.status == 429:
+            outcome.n_full += 1
+            await asyncio.sleep(0.2)
+        elif answer.status == 200 and text_of(answer) == self.expected[number]:
+            outcome.n_complete += 1
+            outcome.n_tokens += answer.usage["completion_tokens"]
+            outcome.firsts_s.append(answer.first_s)
+            outcome.gaps_s += answer.gaps_s
+        else:
+            outcome.odd.append(f"request {number}: {answer.status} {text_of(answer)[-80:]!r}")
+
+    async def run(self, seeds: range, seconds: float) -> Outcome:
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self.client(until, random.Random(seed)) for seed in seeds))
+        return self.outcome
 
 
-def status(port: int) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status") as response:
-        found: dict[str, Any] = json.load(response)["models"][0]
-        return found
+def work(port: int, expected: list[str], seeds: range, seconds: float) -> Outcome:
+    return loop_run(Load(port, expected).run(seeds, seconds))
 
 
-async def measure(options: argparse.Namespace) -> None:
+def all_clients(port: int, expected: list[str], options: argparse.Namespace, seconds: float, first: int) -> Outcome:
+    n = options.processes
+    with ProcessPoolExecutor(n) as processes:
+        parts = [
+            processes.submit(work, port, expected, range(first + i, first + options.clients, n), seconds)
+            for i in range(n)
+        ]
+        return sum((part.result() for part in parts), Outcome())
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
     with running(["--cache-blocks", "512"]) as server:
-        load = Load(server.port)
-        await load.learn()
-        await warm(load, options)
+        expected = loop_run(learn(server.port))
+        all_clients(server.port, expected, options, min(5.0, options.seconds / 4), 10_000)
+        time.sleep(1.0)
         before = server.memory_bytes("RssAnon")
         started = time.monotonic()
-        clients = [load.client(started + options.seconds, random.Random(i)) for i in range(options.clients)]
-        await asyncio.gather(*clients)
+        outcome = all_clients(server.port, expected, options, options.seconds, 0)
         elapsed_s = time.monotonic() - started
-        await asyncio.sleep(2.0)
-        now = status(server.port)
+        time.sleep(2.0)
+        now = get(server.port, "/v1/status")["models"][0]
         after = server.memory_bytes("RssAnon")
-        n_tokens = sum(answer.usage["completion_tokens"] for answer in load.complete)
-        firsts = [answer.first_s for answer in load.complete if answer.first_s]
-        gaps = [gap for answer in load.complete for gap in answer.gaps_s]
-        print(f"{len(load.complete)} complete, {load.left} left, {load.refused} refused, {load.wrong} wrong")
-        print(f"blocks: {now['cache']['free']} of {now['cache']['blocks']} free; requests: {now['requests']}")
-        print(f"tokens a second of complete answers: {n_tokens / elapsed_s:.0f}")
-        for name, values in (("first token", firsts), ("between pieces", gaps)):
-            print(f"{name}: p50 {quantile(values, 0.5) * 1e3:.0f} ms, p99 {quantile(values, 0.99) * 1e3:.0f} ms")
-        print("anonymous MB before and after:", [(a / 1e6, b / 1e6) for a, b in zip(before, after, strict=True)])
-        if load.wrong or now["cache"]["free"] != now["cache"]["blocks"]:
-            raise SystemExit("something was wrong")
-
-
-async def warm(load: Load, options: argparse.Namespace) -> None:
-    """A few seconds of the same, so that what memory is kept for good is there already."""
-    until = time.monotonic() + min(5.0, options.seconds / 4)
-    await asyncio.gather(*(load.client(until, random.Random(-i - 1)) for i in range(options.clients)))
-    load.complete.clear()
-    load.left = load.refused = 0
+    blocks = now["cache"]
+    if outcome.odd or blocks["free"] != blocks["blocks"]:
+        raise SystemExit(f"wrong: {outcome.odd[:5]}; {blocks['free']} of {blocks['blocks']} blocks are free")
+    before_mb, after_mb = (", ".join(f"{n / 1e6:.1f}" for n in values) for values in (before, after))
+    return [
+        Figure(f"{options.clients} mixed clients, {options.seconds:.0f} s: complete answers, all as alone; left early; "
+               "bad; refused as too many",
+               f"{outcome.n_complete}; {outcome.n_left}; {outcome.n_bad}; {outcome.n_full}", "no wrong one"),
+        Figure("tokens a second of complete answers", f"{outcome.n_tokens / elapsed_s:.0f}"),
+        Figure("first token: p50, p99", shown(outcome.firsts_s, "s")),
+        Figure("between pieces: p50, p99", shown(outcome.gaps_s, "ms")),
+        Figure("blocks free afterwards", f"{blocks['free']} of {blocks['blocks']}", "all"),
+        Figure("anonymous memory before and after: listener, worker", f"{before_mb}; {after_mb} MB", "the same"),
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":
-    asyncio.run(measure(arguments()))
+    for figure in measure(arguments()):
+        print(figure)

@@ -3,7 +3,10 @@
     python benchmarks/serve_overhead.py [--model FILE] [--streams 32] [--tokens 256] [--rounds 3]
 
 Both run the same number of requests at a time with the same engine options, in alternation; tokens a second are those
-of all streams, from the first request to the last token.
+of all streams, from the first request to the last token.  Ready: from the command's start until it says its address.
+Memory: the proportional set size (PSS) of the processes, which counts what they share once; also without a model (a
+folder of models of which none is open: the listener alone), and the worker without the weights and the cache: what it
+took before it opened the model.
 """
 
 from __future__ import annotations
@@ -11,13 +14,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from typing import Any
 
 from quire import AsyncLLM, SamplingParams
-from serving import ask, running
+from serving import Figure, ask, loop_run, running
 
 PROMPT = "Once upon a time there was a"
+# The worker's imports, and no model.
+BARE_WORKER = """
+import gc, sys
+import jinja2, quire.server.worker
+gc.collect()
+print(next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")))
+"""
 
 
 def arguments() -> argparse.Namespace:
@@ -58,39 +71,56 @@ async def in_process(llm: AsyncLLM, options: argparse.Namespace) -> float:
     return n_tokens / (time.monotonic() - started)
 
 
-async def measure(options: argparse.Namespace) -> None:
-    http: list[float] = []
-    inside: list[float] = []
+async def inside(options: argparse.Namespace) -> float:
+    llm = await asyncio.to_thread(
+        AsyncLLM, options.model, n_blocks=options.blocks, threads=options.threads, policy="dynamic"
+    )
+    async with llm:
+        await in_process(llm, options)
+        return await in_process(llm, options)
+
+
+def throughput(options: argparse.Namespace) -> Figure:
+    pairs: list[tuple[float, float]] = []
     for _ in range(options.rounds):
         extra = ["--model", options.model] if options.model else []
         size = ["--cache-blocks", str(options.blocks), "--threads", str(options.threads)]
         with running([*extra, *size]) as server:
-            await over_http(server.port, options)
-            http.append(await over_http(server.port, options))
-        llm = await asyncio.to_thread(
-            AsyncLLM, options.model, n_blocks=options.blocks, threads=options.threads, policy="dynamic"
-        )
-        async with llm:
-            await in_process(llm, options)
-            inside.append(await in_process(llm, options))
-    a, b = statistics.median(http), statistics.median(inside)
-    print(f"tokens a second of {options.streams} streams: over HTTP {a:.0f}, in process {b:.0f}, share {a / b:.2f}")
+            loop_run(over_http(server.port, options))
+            http = loop_run(over_http(server.port, options))
+        pairs.append((http, loop_run(inside(options))))
+    a, b = (statistics.median(values) for values in zip(*pairs, strict=True))
+    share = statistics.median(http / within for http, within in pairs)
+    what = f"{options.streams} streams of {options.tokens} tokens, over HTTP and in process: tokens a second, share"
+    return Figure(what, f"{a:.0f}, {b:.0f}: {share:.0%} (medians of {options.rounds} pairs)", "at least 90 %")
 
 
-def at_rest(options: argparse.Namespace) -> None:
+def at_rest(options: argparse.Namespace) -> list[Figure]:
     ready: list[float] = []
-    for _ in range(5):
+    for _ in range(7):
         with running(["--model", options.model] if options.model else []) as server:
             ready.append(server.ready_s)
-            time.sleep(0.5)
-            listener, worker = server.memory_bytes("VmRSS")
-            own = server.memory_bytes("RssAnon")
-    print(f"ready after {statistics.median(ready):.2f} s (median of {len(ready)})")
-    print(f"resident at rest: listener {listener / 1e6:.1f} MB, worker with its model {worker / 1e6:.1f} MB")
-    print(f"anonymous: listener {own[0] / 1e6:.1f} MB, worker {own[1] / 1e6:.1f} MB")
+            time.sleep(0.7)
+            listener, worker = (n / 1e6 for n in server.memory_bytes("Pss"))
+    with tempfile.TemporaryDirectory() as folder, running(["--models-dir", folder]) as server:
+        time.sleep(0.3)
+        (alone,) = (n / 1e6 for n in server.memory_bytes("Pss"))
+    done = subprocess.run([sys.executable, "-c", BARE_WORKER], capture_output=True, text=True, check=True)
+    bare = int(done.stdout) * 1024 / 1e6
+    return [
+        Figure("from the command to ready: median, most", f"{statistics.median(ready):.2f}, {max(ready):.2f} s",
+               "0.8 s"),
+        Figure("memory (PSS) of listener and worker apart from the model", f"{listener:.0f} and {bare:.0f} MB",
+               "70 MB"),
+        Figure("with the model, weights and cache included", f"{listener:.0f} and {worker:.0f} MB"),
+        Figure("the server without a model: the listener alone", f"{alone:.0f} MB"),
+    ]  # fmt: skip
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    return [*at_rest(options), throughput(options)]
 
 
 if __name__ == "__main__":
-    given = arguments()
-    at_rest(given)
-    asyncio.run(measure(given))
+    for figure in measure(arguments()):
+        print(figure)

@@ -2,117 +2,144 @@
 
     python benchmarks/serve_overload.py [--seconds 20] [--factor 5]
 
-Capacity is measured first, by as many clients as run at a time.  Then requests come at ``factor`` times that rate,
-whether or not earlier ones were answered.  Refusals are timed twice: by the process that makes the load, whose own event
-loop waits for a processor too, and by a probe, a process that asks for one thing at a time over a blocking socket.
-The server, the load and the probe share the machine.
+The peak is measured first, by as many clients as run at a time.  Then requests come at ``factor`` times that rate,
+whether or not earlier ones were answered.  Refusals are timed twice: by the process that makes the load, whose own
+event loop waits for a processor too, and by a probe, a process that asks for one thing at a time over a blocking
+socket.  The server, the load and the probe share the machine, so answers are long: with short ones of a small model
+the clients of hundreds of requests a second would take the cores from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from serving import Answer, Figure, ask, ask_blocking, loop_run, quantile, running, shown
+from serving import Figure, ask, ask_blocking, loop_run, running, shown
 
 N_CLIENTS = 40
-PROBE_EVERY_S = 0.02
+PROBE_EVERY_S = 0.01
+FIRST_S = 3.0  # until then the batch and the queue fill
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--factor", type=float, default=5.0)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=512, help="of an answer, half of it to once and a half")
     parser.add_argument("--server", nargs="*", default=[], help="further options of the server")
     return parser.parse_args()
 
 
+def n_tokens(i: int, options: argparse.Namespace) -> int:
+    """Of different lengths, as answers of the same length end together and leave the batch empty together."""
+    return int(options.tokens * random.Random(i).uniform(0.5, 1.5))
+
+
 def body(i: int, options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "prompt": f"Once upon a time there was number {i}", "max_tokens": options.tokens, "ignore_eos": True,
+        "prompt": f"Once upon a time there was number {i}", "max_tokens": n_tokens(i, options), "ignore_eos": True,
         "temperature": 0,
     }  # fmt: skip
 
 
-async def peak(port: int, options: argparse.Namespace) -> float:
-    """Answers a second with the batch full."""
-    done = 0
-    until = time.monotonic() + options.seconds / 2
+@dataclass(frozen=True)
+class Asked:
+    """A request: its tokens, what came of it, how long it took, and when that was."""
 
-    async def client(i: int) -> None:
-        nonlocal done
-        while time.monotonic() < until:
-            answer = await ask(port, "/v1/completions", body(i, options))
-            done += answer.status == 200
+    n_tokens: int
+    status: int
+    total_s: float
+    ended_s: float
 
+
+async def peak(port: int, options: argparse.Namespace) -> list[Asked]:
+    """With the batch full, and no more."""
     started = time.monotonic()
-    await asyncio.gather(*(client(i) for i in range(N_CLIENTS)))
-    return done / (time.monotonic() - started)
+    numbers = count()
+    asked = []
+
+    async def client() -> None:
+        while time.monotonic() < started + options.seconds:
+            i = next(numbers)
+            answer = await ask(port, "/v1/completions", body(i, options))
+            asked.append(Asked(n_tokens(i, options), answer.status, answer.total_s, time.monotonic() - started))
+
+    await asyncio.gather(*(client() for _ in range(N_CLIENTS)))
+    return asked
 
 
-async def overload(port: int, options: argparse.Namespace, per_second: float) -> tuple[list[tuple[int, float]], float]:
-    """Status and seconds of each request, and seconds until the last was answered."""
-    answers: list[Answer] = []
+async def overload(port: int, options: argparse.Namespace, per_second: float) -> list[Asked]:
+    """So many requests a second, whatever comes of them."""
+    started = time.monotonic()
+    asked = []
 
     async def one(i: int) -> None:
-        answers.append(await ask(port, "/v1/completions", body(i, options)))
+        answer = await ask(port, "/v1/completions", body(i, options))
+        asked.append(Asked(n_tokens(i, options), answer.status, answer.total_s, time.monotonic() - started))
 
-    started = time.monotonic()
     tasks = []
-    n = 0
     while (now := time.monotonic() - started) < options.seconds:
-        while n < now * per_second:
-            tasks.append(asyncio.ensure_future(one(n)))
-            n += 1
+        while len(tasks) < now * per_second:
+            tasks.append(asyncio.ensure_future(one(len(tasks))))
         await asyncio.sleep(0.005)
     await asyncio.gather(*tasks)
-    return [(answer.status, answer.total_s) for answer in answers], time.monotonic() - started
+    return asked
 
 
-def make_load(port: int, options: argparse.Namespace, per_second: float) -> tuple[list[tuple[int, float]], float]:
-    return loop_run(overload(port, options, per_second))
+def per_second(asked: list[Asked], options: argparse.Namespace) -> tuple[float, float]:
+    """Answers and their tokens a second, between the first answers and the end."""
+    within = [one for one in asked if one.status == 200 and FIRST_S < one.ended_s < options.seconds]
+    return tuple(
+        sum(values) / (options.seconds - FIRST_S) for values in ([1] * len(within), [one.n_tokens for one in within])
+    )
 
 
-def find_peak(port: int, options: argparse.Namespace) -> float:
+def find_peak(port: int, options: argparse.Namespace) -> list[Asked]:
     return loop_run(peak(port, options))
 
 
+def make_load(port: int, options: argparse.Namespace, rate: float) -> list[Asked]:
+    return loop_run(overload(port, options, rate))
+
+
 def probe(port: int, options: argparse.Namespace) -> list[tuple[int, float]]:
-    """The same, one request at a time, after the queue had time to fill."""
-    time.sleep(2.0)
+    """The same, one request at a time, after the queue had time to fill; it leaves what is not refused."""
+    time.sleep(FIRST_S)
     found = []
-    until = time.monotonic() + options.seconds - 4.0
+    until = time.monotonic() + options.seconds - FIRST_S - 1.0
     while time.monotonic() < until:
-        found.append(ask_blocking(port, "/v1/completions", body(0, options)))
+        found.append(ask_blocking(port, "/v1/completions", {**body(0, options), "stream": True}))
         time.sleep(PROBE_EVERY_S)
     return found
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    with running(["--max-queue", "32", "--cache-blocks", "512", *options.server]) as server, ProcessPoolExecutor(2) as other:
-        other.submit(find_peak, server.port, options).result()
-        capacity = other.submit(find_peak, server.port, options).result()
+    size = ["--max-queue", "32", "--cache-blocks", "1200"]
+    with running([*size, *options.server]) as server, ProcessPoolExecutor(2) as other:
+        answers_a_second, peak_tokens = per_second(other.submit(find_peak, server.port, options).result(), options)
         before = sum(server.memory_bytes("RssAnon"))
-        loading = other.submit(make_load, server.port, options, capacity * options.factor)
+        loading = other.submit(make_load, server.port, options, answers_a_second * options.factor)
         probing = other.submit(probe, server.port, options)
-        answers, elapsed_s = loading.result()
-        probed = probing.result()
+        asked, probed = loading.result(), probing.result()
         grown = sum(server.memory_bytes("RssAnon")) - before
-    done = [s for status, s in answers if status == 200]
-    refused = [s for status, s in answers if status == 429]
+    _, tokens = per_second(asked, options)
+    refused = [one.total_s for one in asked if one.status == 429]
     seen = [s for status, s in probed if status == 429]
-    n_odd = len(answers) - len(done) - len(refused)
-    what = f"{options.factor:g} times too many requests"
+    n_odd = sum(one.status not in (200, 429) for one in asked)
+    what = f"{options.factor:g} times too many requests ({answers_a_second * options.factor:.0f} a second)"
     return [
-        Figure(f"{what}: answers of {options.tokens} tokens a second, of what can be done",
-               f"{len(done) / elapsed_s:.1f} of {capacity:.1f}: {len(done) / elapsed_s / capacity:.0%}", "at least 90 %"),
-        Figure(f"refused, timed by a probe ({len(seen)} of {len(probed)}): p50, p99, most", shown(seen, "ms", most=True), "50 ms"),
-        Figure(f"refused, timed by the load ({len(refused)} of {len(answers)}): p50, p99", shown(refused, "ms")),
-        Figure("neither answered nor refused; anonymous memory", f"{n_odd}; {grown / 1e6:+.1f} MB", "0"),
+        Figure(f"{what}: tokens a second of answers, and of what was the peak",
+               f"{tokens:.0f}, {peak_tokens:.0f}: {tokens / peak_tokens:.0%}", "at least 90 %"),
+        Figure(f"refused, timed by a probe ({len(seen)} of {len(probed)}): p50, p99, most",
+               shown(seen, "ms", most=True), "50 ms"),
+        Figure(f"refused, timed by the load ({len(refused)} of {len(asked)}): p50, p99", shown(refused, "ms")),
+        Figure("neither answered nor refused; anonymous memory grown by", f"{n_odd}; {grown / 1e6:+.1f} MB", "0"),
     ]  # fmt: skip
 
 

@@ -1,6 +1,9 @@
 """Many clients with one long system prompt: what the cache saves.
 
-python benchmarks/serve_prefix.py [--clients 32] [--words 700]
+    python benchmarks/serve_prefix.py [--clients 32] [--tokens 1000] [--model FILE]
+
+The system prompt is made of words until it has as many tokens as asked for by the model's own tokenizer.  Without a
+cache: each request has a ``cache_salt`` of its own, so that nothing is shared.  With it: one request went before.
 """
 
 from __future__ import annotations
@@ -10,47 +13,77 @@ import asyncio
 import random
 from typing import Any
 
-from serving import Answer, ask, quantile, running
+from serving import Answer, Figure, ask, get, loop_run, post, running, shown
+
+WORDS = ("story", "river", "king", "garden", "winter", "letter")
+USER_TOKENS = 64  # for the question, the answer and the template's marks
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--words", type=int, default=330, help="of the system prompt: about a thousand tokens")
+    parser.add_argument("--tokens", type=int, default=1000, help="of the system prompt, at least")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model")
     return parser.parse_args()
 
 
-async def round_of(port: int, options: argparse.Namespace, round_name: str | None) -> list[Answer]:
+def system_prompt(port: int, n_tokens: int) -> tuple[str, int]:
+    """Words, and how many tokens they are."""
     rng = random.Random(1)
-    system = " ".join(
-        rng.choice(("story", "river", "king", "garden", "winter", "letter")) for _ in range(options.words)
-    )
+    words: list[str] = []
+    n = 0
+    while n < n_tokens:
+        words += [rng.choice(WORDS) for _ in range(max(1, (n_tokens - n) // 2))]
+        n = len(post(port, "/tokenize", {"content": " ".join(words)})["tokens"])
+    return " ".join(words), n
+
+
+async def round_of(port: int, options: argparse.Namespace, system: str, salt: str | None) -> list[Answer]:
     bodies: list[dict[str, Any]] = []
     for i in range(options.clients):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": f"Question number {i}"}]
         body: dict[str, Any] = {"messages": messages, "max_tokens": 8, "stream": True, "temperature": 0}
         body["stream_options"] = {"include_usage": True}
-        if round_name is not None:  # so that nothing is shared
-            body["cache_salt"] = f"{round_name}-{i}"
+        if salt is not None:
+            body["cache_salt"] = f"{salt}-{i}"
         bodies.append(body)
-    if round_name is None:
+    if salt is None:
         await ask(port, "/v1/chat/completions", bodies[0])
     return await asyncio.gather(*(ask(port, "/v1/chat/completions", body) for body in bodies))
 
 
-async def measure(options: argparse.Namespace) -> None:
-    with running([*(["--model", options.model] if options.model else []), "--cache-blocks", "2048"]) as server:
-        for name, salt in (("warming up", "a"), ("nothing shared", "b"), ("shared", None)):
-            answers = await round_of(server.port, options, salt)
-            cached = sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers)
-            prompt = sum(answer.usage["prompt_tokens"] for answer in answers)
-            firsts = [answer.first_s for answer in answers]
-            print(
-                f"{name}: {cached} of {prompt} prompt tokens cached; first token p50 "
-                f"{quantile(firsts, 0.5) * 1e3:.0f} ms, p99 {quantile(firsts, 0.99) * 1e3:.0f} ms"
-            )
+def measure(options: argparse.Namespace) -> list[Figure]:
+    model = ["--model", options.model] if options.model else []
+    # So many blocks that all the clients' prompts have room at the same time, shared or not.
+    n_blocks = (options.clients + 1) * ((options.tokens + USER_TOKENS) // 32 + 2) * 2
+    with running([*model, "--cache-blocks", str(n_blocks)]) as server:
+        n_ctx = get(server.port, "/props")["default_generation_settings"]["n_ctx"]
+        wanted = min(options.tokens, n_ctx - 2 * USER_TOKENS)
+        system, n_tokens = system_prompt(server.port, wanted)
+        short = "" if wanted == options.tokens else f" (the model's context, {n_ctx}, has room for no more)"
+        loop_run(round_of(server.port, options, system, "warm"))
+        rows: dict[str, list[Answer]] = {"alone": [], "shared": []}
+        for i in range(options.rounds):
+            rows["alone"] += loop_run(round_of(server.port, options, system, f"round-{i}"))
+            rows["shared"] += loop_run(round_of(server.port, options, system, None))
+    figures = []
+    for name, answers in rows.items():
+        odd = [answer for answer in answers if answer.status != 200 or not answer.first_s]
+        if odd:
+            raise SystemExit(f"an answer has status {odd[0].status} and ends with {bytes(odd[0].body[-200:])!r}")
+        cached = sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers)
+        prompt = sum(answer.usage["prompt_tokens"] for answer in answers)
+        if name == "shared" and cached < len(answers) * (n_tokens - 64):
+            raise SystemExit(f"of the prompts' {prompt} tokens only {cached} were cached")
+        how = "nothing shared" if name == "alone" else "one system prompt in the cache"
+        value = f"{cached} of {prompt} prompt tokens cached; first token {shown([a.first_s for a in answers], 'ms')}"
+        figures.append(
+            Figure(f"{options.clients} clients, system prompt of {n_tokens} tokens{short}, {how}: p50, p99", value)
+        )
+    return figures
 
 
 if __name__ == "__main__":
-    asyncio.run(measure(arguments()))
+    for figure in measure(arguments()):
+        print(figure)

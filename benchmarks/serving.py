@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +39,10 @@ class Running:
         return [int(pid) for pid in path.read_text().split()]
 
     def memory_bytes(self, name: str) -> list[int]:
-        """``VmRSS`` or ``RssAnon`` of the listener and its workers."""
+        """``VmRSS``, ``RssAnon`` or ``Pss`` of the listener and its workers."""
         found = []
         for pid in (self.process.pid, *self.children()):
-            text = Path(f"/proc/{pid}/status").read_text()
+            text = Path(f"/proc/{pid}/{'smaps_rollup' if name == 'Pss' else 'status'}").read_text()
             match = re.search(rf"{name}:\s+(\d+) kB", text)
             found.append(int(match[1]) * 1024 if match else 0)
         return found
@@ -150,6 +151,21 @@ def ask_blocking(port: int, path: str, body: dict[str, Any]) -> tuple[int, float
         reply = connection.recv(1 << 16)
         elapsed_s = time.monotonic() - started
     return int(reply[9:12] or 0), elapsed_s
+
+
+def get(port: int, path: str) -> Any:
+    """What a route answers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as response:
+        return json.load(response)
+
+
+def post(port: int, path: str, body: dict[str, Any]) -> Any:
+    """What a route answers to a body."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
 
 
 def loop_run(main: Coroutine[Any, Any, T]) -> T:

@@ -26,7 +26,7 @@ __all__ = ["BEAT_S", "run"]
 
 BEAT_S = 0.5
 # The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
-_NICE = 5
+_NICE = 3
 HostMaker = Callable[[Open, Emit], Host]
 
 
