@@ -222,7 +222,8 @@ class WorkerEngine(Streams):
                 return
             self._lost(worker)
             lived_s = time.monotonic() - worker.started_s
-            pause_s = 0.0 if lived_s > self._watch.settled_s + self._load_s else min(max(2 * pause_s, 0.1), self._watch.pause_s)
+            settled = lived_s > self._watch.settled_s + self._load_s
+            pause_s = 0.0 if settled else min(max(2 * pause_s, 0.1), self._watch.pause_s)
             await asyncio.sleep(pause_s)
             self.n_restarts += 1
             self._worker = self._told(launch(self._command))
