@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RequestError, UnsupportedError
-from .call_syntax import CALL_SYNTAXES, WITHOUT_JSON, CallSyntax
+from .arguments import arguments_of
+from .call_syntax import CALL_SYNTAXES, NOT_ENFORCED, CallSyntax
 from .frame import Frame, FrameWriter, lark_string
 from .schema import enforceable
 from .source import DEFAULT_WHITESPACE, WHITESPACE_AFTER, GrammarSource, json_body
@@ -144,6 +145,10 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
 
 
+def _json_lark(schema: object) -> str:
+    return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
+
+
 class _Writer:
     """Writes the frame: ``start`` is reasoning, then one of several ``answer``s."""
 
@@ -154,6 +159,7 @@ class _Writer:
         self._answers: list[str] = []
         self._framed = False
         self._trigger = ""
+        self._value_end = ""
 
     @property
     def is_bare(self) -> bool:
@@ -169,7 +175,7 @@ class _Writer:
                 raise UnsupportedError(
                     "[tools] calls must have a wire format to be enforced but the model has none known"
                 )
-            reason = "does not write arguments as JSON" if name in WITHOUT_JSON else "has no grammar"
+            reason = "writes arguments in a notation of its own" if name in NOT_ENFORCED else "has no grammar"
             raise UnsupportedError(f"[tools] calls cannot be enforced in the format {name}, which {reason}")
         self._trigger = syntax.trigger
         if len({function.name for function in functions}) != len(functions):
@@ -183,6 +189,8 @@ class _Writer:
             self._lark.rule(f"f{i}", body)
         self._lark.rule("function", " | ".join(f"f{i}" for i in range(len(functions))))
         self._lark.rule("SPACE", r"/[ \n]{1,8}/")
+        if self._value_end:
+            self._lark.free_text("VALUE", (self._value_end,))
         # Some models begin with white space, which readers skip but before a name.
         space = "" if (syntax.opening + syntax.call).startswith("{name}") else "SPACE? "
         self._lark.rule("calls", space + self._call_list(syntax, self._lark.mark(syntax.trigger)))
@@ -200,11 +208,34 @@ class _Writer:
         parameters = {"type": "object", **parameters}
         try:
             enforced = enforceable(parameters)
+            arguments = self._arguments(syntax, enforced, function) if syntax.argument else _json_lark(enforced)
         except (RequestError, UnsupportedError) as error:
             raise type(error)(f"{error} (parameters of the tool {function.name})") from error
-        schema = json.dumps(json_body(enforced, DEFAULT_WHITESPACE)["json_schema"])
         text = syntax.call if syntax.opening else syntax.call.removeprefix(syntax.trigger)
-        return self._text(text, {"arguments": f"%json {schema}", "name": lark_string(function.name)})
+        return self._text(text, {"arguments": arguments, "name": lark_string(function.name)})
+
+    def _arguments(self, syntax: CallSyntax, parameters: object, function: _Function) -> str:
+        """Arguments one by one."""
+        listed = parameters if function.strict else function.parameters
+        assert isinstance(listed, Mapping)
+        before, _, behind = syntax.argument.partition("{value}")
+        end, space, _ = behind.partition("{space}")
+        parts = []
+        for argument in arguments_of(listed, strict=function.strict):
+            is_text = "true" if argument.is_text else "false"
+            start = self._text(before.replace("{key}", argument.key).replace("{is_text}", is_text), {})
+            if argument.schema is not None:
+                value = f"{_json_lark(argument.schema)} {self._lark.mark(end)}"
+            elif argument.choices:
+                value = f"({' | '.join(map(lark_string, argument.choices))}) {self._lark.mark(end)}"
+            elif argument.pattern is not None:
+                value = f"/{argument.pattern}/ {self._lark.mark(end)}"
+            else:
+                self._value_end = end.strip()
+                value = self._lark.mark(end, before="VALUE")
+            part = f"{start} {value} {self._text(space, {})}"
+            parts.append(part if argument.required else f"({part})?")
+        return " ".join(parts)
 
     def _text(self, template: str, values: Mapping[str, str]) -> str:
         """Lark for a text with places in it."""

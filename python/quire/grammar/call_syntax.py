@@ -1,7 +1,7 @@
-"""How wire formats of tool calls write JSON arguments, for grammars that make a model write them.
+"""How wire formats of tool calls write arguments, for grammars that make a model write them.
 
 The formats are those that ``quire.chat.tools`` reads, under its names.  Another is added by an entry of
-``CALL_SYNTAXES``, or of ``WITHOUT_JSON`` where arguments are not JSON.
+``CALL_SYNTAXES``, or of ``NOT_ENFORCED`` where arguments are in a notation that no grammar here has.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CALL_SYNTAXES", "WITHOUT_JSON", "CallSyntax"]
+__all__ = ["CALL_SYNTAXES", "NOT_ENFORCED", "CallSyntax"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class CallSyntax:
     of each ``call``, that tells calls from other text wherever it stands; empty where calls are the whole answer.
     ``content``: what stands before and behind an answer that is text; ``joint``: between such text and calls behind it.
     ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
-    only templates that have this text write so.
+    only templates that have this text write so.  ``argument``: how each argument is written where they are not one JSON
+    object; in it ``{key}`` stands for its name, ``{value}`` for its text, and ``{is_text}`` for whether that is one
+    of a string.
     """
 
     call: str
@@ -34,6 +36,7 @@ class CallSyntax:
     joint: str | None = None
     reasoning: tuple[str, str] | None = None
     hint: str = ""
+    argument: str = ""
 
 
 _OBJECT = '{"name": "{name}", "arguments": {arguments}}'
@@ -133,21 +136,56 @@ CALL_SYNTAXES: Mapping[str, tuple[CallSyntax, ...]] = {
     ),
     "gigachat": (CallSyntax(f"<|function_call|>{_OBJECT}", trigger="<|function_call|>"),),
     "bare_json": (CallSyntax(_OBJECT),),
+    "qwen3_coder": (
+        CallSyntax(
+            "<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<parameter={key}>\n{value}\n</parameter>\n",
+        ),
+    ),
+    "glm": (
+        CallSyntax(
+            "<tool_call>{name}{space}{arguments}</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<arg_key>{key}</arg_key>{space}<arg_value>{value}</arg_value>{space}",
+        ),
+    ),
+    "hunyuan": (
+        CallSyntax(
+            "<tool_call:opensource>{name}<tool_sep:opensource>{space}{arguments}</tool_call:opensource>",
+            "<tool_calls:opensource>{space}",
+            "{space}</tool_calls:opensource>",
+            separator="{space}",
+            trigger="<tool_calls:opensource>",
+            argument="<arg_key:opensource>{key}</arg_key:opensource>{space}"
+            "<arg_value:opensource>{value}</arg_value:opensource>{space}",
+        ),
+    ),
+    "minimax": (
+        CallSyntax(
+            '<invoke name="{name}">\n{arguments}</invoke>\n',
+            "<minimax:tool_call>\n",
+            "</minimax:tool_call>",
+            separator="",
+            trigger="<minimax:tool_call>",
+            argument='<parameter name="{key}">{value}</parameter>\n',
+        ),
+    ),
+    "deepseek_dsml": tuple(
+        CallSyntax(
+            '<｜DSML｜invoke name="{name}">{space}{arguments}</｜DSML｜invoke>\n',
+            f"<｜DSML｜{block}>\n",
+            f"</｜DSML｜{block}>",
+            separator="",
+            trigger=f"<｜DSML｜{block}>",
+            hint=f"{block}>",
+            argument='<｜DSML｜parameter name="{key}" string="{is_text}">{value}</｜DSML｜parameter>\n',
+        )
+        for block in ("function_calls", "tool_calls")
+    ),
 }
 
-WITHOUT_JSON = frozenset(
-    {
-        "deepseek_dsml",
-        "gemma",
-        "glm",
-        "hunyuan",
-        "kimi_k3",
-        "lfm2",
-        "minicpm",
-        "minimax",
-        "muse",
-        "pythonic",
-        "qwen3_coder",
-    }
-)
-"""Formats that write arguments one by one, in marks of their own or as Python does."""
+NOT_ENFORCED = frozenset({"gemma", "kimi_k3", "lfm2", "minicpm", "muse", "pythonic"})
+"""Formats that write arguments in a notation of their own, or as Python does."""

@@ -1,0 +1,166 @@
+"""Arguments that a wire format writes one by one: plain text where the tool's schema has strings, JSON elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import RequestError, UnsupportedError
+
+__all__ = ["Argument", "arguments_of"]
+
+# What every wire format can carry without quotes.
+_KEY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+_DEFINITIONS = ("$defs", "definitions")
+_OBJECT = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_DEFINITIONS, *_ANNOTATIONS}
+_LENGTHS = {"minLength", "maxLength"}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument.  At most one of the others says what its text is: ``schema`` (JSON), ``choices``, ``pattern`` (a
+    regex); with none it is free."""
+
+    key: str
+    required: bool
+    schema: Mapping[str, object] | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the value is a string as it stands."""
+        return self.schema is None
+
+
+def arguments_of(parameters: Mapping[str, object], *, strict: bool) -> list[Argument]:
+    """The arguments that the schema of an object lists, in its order; others are never written.
+
+    Not ``strict``: each may be any text, or absent.  Raises UnsupportedError naming the keyword that text cannot keep.
+    """
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        raise RequestError("[json_schema] properties must be an object and required a list but one is not")
+    if not strict:
+        return [Argument(key, False) for key in properties if _KEY.fullmatch(key)]
+    for keyword in parameters.keys() - _OBJECT:
+        raise UnsupportedError(f"[json_schema] {keyword!r:.80} cannot be enforced on arguments written one by one")
+    for key in required:
+        if key not in properties:
+            raise UnsupportedError(f"[json_schema] a required argument must be among properties but {key!r:.80} is not")
+    definitions = {name: parameters[name] for name in _DEFINITIONS if name in parameters}
+    return [_argument(key, schema, key in required, definitions) for key, schema in properties.items()]
+
+
+def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
+    if not _KEY.fullmatch(key):
+        raise UnsupportedError(f"[json_schema] the name of an argument must be of A-Za-z0-9_.:/- but is {key!r:.80}")
+    schema = _followed(schema, definitions)
+    if schema is True or (isinstance(schema, Mapping) and schema.keys() <= _ANNOTATIONS):
+        return Argument(key, required)
+    if not isinstance(schema, Mapping):
+        raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
+    said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    kinds = _kinds(said)
+    if kinds is not None and "string" not in kinds:
+        if "#/properties" in json.dumps(said) or '"#"' in json.dumps(said):
+            raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
+        return Argument(key, required, _without_marks(key, {**said, **definitions}))
+    values = said.get("enum", [said["const"]] if "const" in said else None)
+    if isinstance(values, list) and said.keys() <= {"type", "enum", "const"} and not said.keys() >= {"enum", "const"}:
+        texts = tuple(value for value in values if isinstance(value, str))
+        if len(texts) == len(values) and all(text == text.strip() and "<" not in text for text in texts):
+            return Argument(key, required, choices=texts)
+    if said.get("type") == "string" and said.keys() <= {"type", *_LENGTHS}:
+        most = said.get("maxLength", "")
+        # A line of text: no beginning of a mark, which might count.
+        if said.keys() & _LENGTHS:
+            return Argument(key, required, pattern=rf"[^<\n]{{{said.get('minLength', 0)},{most}}}")
+        return Argument(key, required)
+    if kinds is not None and _is_plain(said):
+        return Argument(key, required)  # whatever a text is read as is allowed
+    names = ", ".join(sorted(said)) or "nothing"
+    raise UnsupportedError(f"[json_schema] the argument {key!r}, a text, cannot be held to {names}")
+
+
+_NO_MARK = "^[^<]*$"  # what a reader takes for the end of a value begins so
+_SCALARS = ["null", "boolean", "number", "string"]
+
+
+def _without_marks(key: str, schema: object) -> dict[str, object]:
+    """A schema of JSON that allows no ``<`` in strings and keys: of what the other one allows a part."""
+    if schema is True or schema == {}:
+        return {"type": _SCALARS, "pattern": _NO_MARK}
+    if not isinstance(schema, Mapping):
+        raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
+    found = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    for keyword in ("allOf", "patternProperties"):
+        if keyword in found:
+            raise UnsupportedError(
+                f"[json_schema] {keyword!r} in the argument {key!r} cannot be enforced in its format"
+            )
+    names = [*found.get("properties", {}), *found.get("required", [])]
+    if "<" in json.dumps([names, found.get("enum"), found.get("const")]):
+        raise UnsupportedError(f"[json_schema] names and values in the argument {key!r} must not contain '<'")
+    for keyword in ("properties", *_DEFINITIONS):
+        if keyword in found:
+            found[keyword] = {name: _without_marks(key, inner) for name, inner in found[keyword].items()}
+    for keyword in ("anyOf", "oneOf", "prefixItems"):
+        if keyword in found:
+            found[keyword] = [_without_marks(key, inner) for inner in found[keyword]]
+    kinds = {found["type"]} if isinstance(found.get("type"), str) else set(found.get("type", ()))
+    if not kinds and not found.keys() & {"$ref", "anyOf", "oneOf", "enum", "const", *_DEFINITIONS}:
+        kinds, found["type"] = {"string"}, ["object"] if "properties" in found else _SCALARS
+    if kinds & {"object", "array"} or "properties" in found:
+        others = found.get("additionalProperties", False)
+        found["additionalProperties"] = False
+        if isinstance(others, Mapping) and others:
+            found["patternProperties"] = {_NO_MARK: _without_marks(key, others)}
+    if "array" in kinds and found.get("items") is not False:
+        found["items"] = _without_marks(key, found.get("items", True))
+    if "string" in kinds and not found.keys() & {"format", "enum", "const"}:
+        found["allOf"] = [{"pattern": _NO_MARK}]
+    return found
+
+
+def _followed(schema: object, definitions: Mapping[str, object]) -> object:
+    """What a reference to a definition leads to."""
+    for _ in range(8):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            return schema
+        if schema.keys() - {"$ref", *_ANNOTATIONS}:
+            return schema
+        parts = str(schema["$ref"]).split("/")
+        named = definitions.get(parts[1]) if len(parts) == 3 else None
+        if not isinstance(named, Mapping) or parts[2] not in named:
+            return schema
+        schema = named[parts[2]]
+    return schema
+
+
+def _kinds(schema: Mapping[str, object]) -> set[str] | None:
+    """The types of values that a schema allows; None where it does not say."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return {name for name in kind if isinstance(name, str)}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {"string" if isinstance(value, str) else "other" for value in values}
+    options = schema.get("anyOf")
+    if not isinstance(options, list):
+        return None
+    found = [_kinds(option) if isinstance(option, Mapping) else None for option in options]
+    return None if None in found else {name for kinds in found if kinds is not None for name in kinds}
+
+
+def _is_plain(schema: Mapping[str, object]) -> bool:
+    """Whether types, and nothing about their values, are said."""
+    options = schema.get("anyOf")
+    if schema.keys() == {"anyOf"} and isinstance(options, list):
+        return all(isinstance(option, Mapping) and option.keys() <= {"type", *_ANNOTATIONS} for option in options)
+    return schema.keys() == {"type"}
