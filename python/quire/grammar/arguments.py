@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import RequestError, UnsupportedError
 
@@ -96,7 +97,7 @@ def _without_marks(key: str, schema: object) -> dict[str, object]:
         return {"type": _SCALARS, "pattern": _NO_MARK}
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
-    found = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    found: dict[str, Any] = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
     for keyword in ("allOf", "patternProperties"):
         if keyword in found:
             raise UnsupportedError(
@@ -114,6 +115,12 @@ def _without_marks(key: str, schema: object) -> dict[str, object]:
     kinds = {found["type"]} if isinstance(found.get("type"), str) else set(found.get("type", ()))
     if not kinds and not found.keys() & {"$ref", "anyOf", "oneOf", "enum", "const", *_DEFINITIONS}:
         kinds, found["type"] = {"string"}, ["object"] if "properties" in found else _SCALARS
+    _narrow(key, found, kinds)
+    return found
+
+
+def _narrow(key: str, found: dict[str, Any], kinds: set[str]) -> None:
+    """Close what a schema leaves open: free keys, items, strings."""
     if kinds & {"object", "array"} or "properties" in found:
         others = found.get("additionalProperties", False)
         found["additionalProperties"] = False
@@ -123,7 +130,6 @@ def _without_marks(key: str, schema: object) -> dict[str, object]:
         found["items"] = _without_marks(key, found.get("items", True))
     if "string" in kinds and not found.keys() & {"format", "enum", "const"}:
         found["allOf"] = [{"pattern": _NO_MARK}]
-    return found
 
 
 def _followed(schema: object, definitions: Mapping[str, object]) -> object:
