@@ -108,6 +108,15 @@ def test_a_tool_is_called(client: httpx.Client) -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
 
 
+def test_one_call_at_most_where_several_are_not_wanted(client: httpx.Client) -> None:
+    asked = [{"role": "user", "content": "What is the weather in Paris and in Rome?"}]
+    body = {"messages": asked, "tools": [WEATHER], "max_tokens": 64, "parallel_tool_calls": False, "n": 4, "seed": 1}
+    for choice in ("auto", "required"):
+        answer = client.post("/v1/chat/completions", json={**body, "tool_choice": choice}).json()
+        calls = [len(c["message"].get("tool_calls", [])) for c in answer["choices"]]
+        assert set(calls) <= ({1} if choice == "required" else {0, 1})
+
+
 def test_an_answer_has_the_form_that_is_asked(client: httpx.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -222,9 +231,9 @@ def test_a_context_that_is_too_long_is_refused_before_the_stream(client: httpx.C
     assert answer["usage"]["completion_tokens"] == 1
 
 
-def test_whole_numbers_of_any_size_in_messages(client: httpx.Client) -> None:
+def test_whole_numbers_of_any_size_in_what_may_have_any_shape(client: httpx.Client) -> None:
     for number in (2**64, -(2**63) - 1, 10**40):
-        body = {"messages": [{"role": "user", "content": "x", "more": number}]}
+        body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"more": number}}
         response = client.post("/v1/chat/completions", json=body)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
     assert client.get("/v1/status").json()["models"][0]["requests"] == 0
@@ -239,6 +248,11 @@ def test_models_health_status_and_figures(client: httpx.Client) -> None:
     before = figures(client)
     answer = client.post("/v1/completions", json=body).json()
     after = figures(client)
+    status = client.get("/v1/status").json()
+    assert status["history"][-1]["requests"] >= 1
+    assert status["queue"]["requests"] == 0
+    assert status["memory"]["anonymous_bytes"] < status["memory"]["resident_bytes"]
+    assert status["models"][0]["batch_tokens"] == 512
     assert answer["model"] == "gpt-x"
     for name, key in (("prompt_tokens", "prompt_tokens"), ("generated_tokens", "completion_tokens")):
         assert after[f"quire_{name}_total"] - before[f"quire_{name}_total"] == answer["usage"][key]

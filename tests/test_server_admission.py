@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import INFO, FakeEngine
 from quire.server.admission import Admission, Ticket
 from quire.server.app import build_app
 from quire.server.calls import Caller
@@ -99,8 +100,8 @@ def test_rates_of_requests_and_tokens() -> None:
 
 def test_refusals_over_http_and_their_header() -> None:
     engine = FakeEngine([None] * 8)
+    engine.info = msgspec.structs.replace(INFO, max_sequences=2)
     service = Service(Settings(access_log=False, max_queue=1, request_timeout_s=0.3), Library.of("fake", engine))
-    service.admission.n_running = 2
 
     async def run() -> list[httpx.Response]:
         transport = httpx.ASGITransport(build_app(service))
@@ -112,6 +113,30 @@ def test_refusals_over_http_and_their_header() -> None:
     assert all(int(r.headers["retry-after"]) >= 1 for r in responses if r.status_code == 429)
     assert (service.admission.n_active, service.admission.n_tokens) == (0, 0)
     assert sorted(engine.cancelled) == [1, 2, 3]
+
+
+def test_places_are_those_of_all_open_models() -> None:
+    engines = {"a": FakeEngine(), "b": FakeEngine()}
+    library = Library("a", lambda: dict.fromkeys(engines, 1), engines.__getitem__, 10)
+    service = Service(Settings(max_queue=1), library)
+    assert enter_until_refused_by(service) == 32 + 1
+    library.open_from_start("a")
+    assert enter_until_refused_by(service) == 4 + 1
+    library.open_from_start("b")
+    assert enter_until_refused_by(service) == 8 + 1
+
+
+def enter_until_refused_by(service: Service) -> int:
+    """How many requests of one caller a server lets in."""
+    tickets: list[Ticket] = []
+    try:
+        while len(tickets) < 1000:
+            tickets.append(service.enter(A, 0))
+    except ApiError:
+        pass
+    for ticket in tickets:
+        ticket.close()
+    return len(tickets)
 
 
 def test_a_stopping_server_takes_nothing_new() -> None:

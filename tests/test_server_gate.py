@@ -16,7 +16,7 @@ from fake_engine import FakeEngine
 from one_call import call, post
 from quire.errors import RequestError
 from quire.server.app import ROUTES
-from quire.server.protocol import Failed, Generate
+from quire.server.protocol import Chat, Failed, Generate
 from quire.server.settings import Settings
 
 KEY = "a-secret-of-some-length"
@@ -193,6 +193,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"store": True}, "store"),
     (CHAT, {"audio": {}}, "audio"),
     (CHAT, {"temprature": 1}, "temprature"),
+    (CHAT, {"service_tier": "scale"}, "service_tier"),
+    (CHAT, {"service_tier": "flex", "priority": 3}, "priority"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "prefix": True}]}, "messages[0].prefix"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]}, "messages[0].audio"),
+    (CHAT, {"messages": [*HELLO, {"role": "assistant", "function_call": {}}]}, "messages[1].function_call"),
     (CHAT, {"model": "other"}, "model"),
     (COMPLETIONS, {"prompt": []}, "prompt"),
     (COMPLETIONS, {"prompt": [1, "x"]}, "prompt"),
@@ -224,6 +229,30 @@ def test_a_field_beyond_its_limits_is_refused_by_name(path: str, fields: dict[st
 def test_null_is_absent_and_what_asks_for_nothing_is_taken() -> None:
     body = {"messages": HELLO, "temperature": None, "audio": None, "unknown": None, "store": False, "tools": []}
     assert post(CHAT, body).status_code == 200
+
+
+def test_what_clients_send_back_of_an_answer_is_taken() -> None:
+    said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "name": "n"}
+    assert post(CHAT, {"messages": [*HELLO, {**said, "reasoning_content": "t"}, *HELLO]}).status_code == 200
+    engine = FakeEngine()
+    body = {"messages": [{"role": "user", "content": "x", "prefix": True}]}
+    assert post(CHAT, body, engine=engine, options={"lenient": True}).status_code == 200
+    (work,) = engine.asked
+    assert isinstance(work, Chat)
+    assert work.messages == body["messages"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "x"}), ("/v1/responses", {"input": "x"})]
+)
+def test_a_tier_is_a_priority(path: str, body: dict[str, Any]) -> None:
+    tiers = {"auto": ("default", 0), "default": ("default", 0), "flex": ("flex", -50), "priority": ("priority", 50)}
+    for tier, (shown, priority) in tiers.items():
+        engine = FakeEngine()
+        assert post(path, {**body, "service_tier": tier}, engine=engine).json()["service_tier"] == shown
+        (work,) = engine.asked
+        assert isinstance(work, Chat | Generate)
+        assert work.treatment.priority == priority
 
 
 def test_unknown_fields_are_let_through_only_when_told_to() -> None:

@@ -129,7 +129,7 @@ class Endpoint:
         if self._route.body is None:
             await self._run(scope, {}, _Sender(scope, send, self._service))
             return
-        ticket = self._service.admission.enter(scope["quire.caller"], content_length(scope))
+        ticket = self._service.enter(scope["quire.caller"], content_length(scope))
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:

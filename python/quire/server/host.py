@@ -19,6 +19,7 @@ from ..engine.prompts import RequestOptions
 from ..errors import InternalError, QuireError, RequestError
 from . import protocol as wire
 from .params import params_of, set_fields
+from .process_memory import process_memory
 
 if TYPE_CHECKING:
     from .._native.engine import Event, SampledToken
@@ -87,7 +88,7 @@ class Host(FrontEnd):
     def beat(self) -> wire.Beat:
         """The figures as of now.  The number of steps is read from the decoder itself, so it tells of life."""
         stats = self.stats()
-        rss, anonymous = _memory_bytes()
+        rss, anonymous = process_memory()
         return wire.Beat(
             n_steps=stats.n_steps,
             n_waiting=stats.n_waiting,
@@ -333,17 +334,3 @@ class _Answering:
             prefill_s=times.prefill_s,
             decode_s=times.decode_s,
         )
-
-
-def _memory_bytes() -> tuple[int, int]:
-    """Resident and anonymous bytes of this process, where the system tells; else zeros."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            found = dict(line.split(":", 1) for line in file)
-    except OSError:
-        return 0, 0
-    return _kib(found, "VmRSS"), _kib(found, "RssAnon")
-
-
-def _kib(found: dict[str, str], name: str) -> int:
-    return int(found.get(name, "0 kB").split()[0]) * 1024

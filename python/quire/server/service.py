@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .admission import Admission
+from .admission import Admission, Ticket
+from .engine import EngineState
 from .failures import ApiError
 from .kept import Kept
 from .library import Library, find_models, memory_bytes, size_of
@@ -16,6 +17,7 @@ from .recent import Recent
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from .calls import Caller
     from .engine import Engine
     from .launch import Launched
     from .settings import Settings
@@ -75,11 +77,18 @@ class Service:
         """A model for as long as a block runs, opened if it is not."""
         return self.library.pinned(self.name_of(model))
 
+    def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
+        """Let a request in.  ApiError 429 where there are too many."""
+        ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
+        if ready:
+            self.admission.n_running = sum(engine.info.max_sequences for engine in ready)
+        ticket = self.admission.enter(caller, n_body_bytes)
+        self.recent.add_requests(self.admission.n_active)
+        return ticket
+
     async def start(self) -> None:
         """Open the models."""
         await self.library.start()
-        for engine in self.engines().values():
-            self.admission.n_running = engine.info.max_sequences
 
     async def stop(self) -> None:
         """Close the models."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -25,7 +25,9 @@ __all__ = [
     "Text",
     "form_of",
     "logit_bias_of",
+    "priority_of",
     "seed_of",
+    "shown_tier",
     "treatment_of",
 ]
 
@@ -44,6 +46,7 @@ Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
+_TIERS = {"flex": -50, "priority": 50}
 
 
 class SamplingFields(TimedBody, kw_only=True, forbid_unknown_fields=True):
@@ -123,12 +126,13 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
     cache_salt: Salt | None = None
-    priority: Priority = 0
+    priority: Priority | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     # These describe the caller to whoever keeps records; nothing here depends on them.
     user: Annotated[str, Meta(max_length=512)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {"service_tier": ("auto", "default"), "store": (False,)}
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {"store": (False,)}
 
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
         """The parameters, with what the model's makers advise where nothing is said.  RequestError names a field."""
@@ -159,7 +163,20 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
     def treatment(self, caller: Caller) -> Treatment:
         """How the request stands beside others."""
-        return treatment_of(caller, self.cache_salt, self.priority)
+        return treatment_of(caller, self.cache_salt, priority_of(self.service_tier, self.priority))
+
+
+def priority_of(tier: str | None, priority: int | None = None) -> int:
+    """The priority that OpenAI's word for it is, or the number itself.  ApiError 400 for both."""
+    named = _TIERS.get(tier or "auto", 0)
+    if named and priority is not None:
+        raise ApiError(400, "invalid_value", "priority must come without service_tier but comes with it", "priority")
+    return named or priority or 0
+
+
+def shown_tier(tier: str | None) -> dict[str, str]:
+    """What an answer tells of the tier that it was asked in."""
+    return {} if tier is None else {"service_tier": "default" if tier == "auto" else tier}
 
 
 def treatment_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -> Treatment:

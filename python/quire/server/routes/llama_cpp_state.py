@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from ..calls import Call, Reply
 from ..failures import ApiError
 from ..protocol import Ask
-from .openai_chat import ChatBody, known_roles, options_of
+from .openai_chat import ChatBody, checked_messages, options_of
 
 __all__ = ["apply_template", "lora_adapters", "props", "rerank", "slots"]
 
@@ -17,7 +17,7 @@ async def apply_template(call: Call[ChatBody]) -> Reply:
     """The prompt that a conversation is."""
     body = call.body
     options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
-    values = {"messages": known_roles(body.messages), "options": options}
+    values = {"messages": checked_messages(body.messages, call), "options": options}
     answer = await call.ask(call.engine(body.model), Ask(0, "render", values))
     return Reply.json({"prompt": answer["prompt"]})
 

@@ -16,9 +16,9 @@ from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import CallDelta, Chat, Delta, Finished, Logprob
 from .answers import Answering, Message, new_id
-from .fields import Count, FormFields, SharedFields, form_of
+from .fields import Count, FormFields, SharedFields, form_of, shown_tier
 
-__all__ = ["ChatBody", "StreamOptions", "complete", "options_of"]
+__all__ = ["ChatBody", "StreamOptions", "checked_messages", "complete", "options_of"]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,11 +79,30 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             options["parallel_tool_calls"] = False
         if self.reasoning_budget is not None:
             options["reasoning_budget"] = self.reasoning_budget
-        return Chat(0, known_roles(self.messages), options, set_fields(params), self.treatment(call.caller))
+        return Chat(0, checked_messages(self.messages, call), options, set_fields(params), self.treatment(call.caller))
 
 
-def known_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``."""
+_MESSAGE_KEYS = frozenset(
+    ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking")
+)
+# What clients send back of an answer, with the values that say nothing.
+_EMPTY: dict[str, tuple[object, ...]] = {"refusal": ("",), "annotations": ([],), "audio": (), "function_call": ()}
+
+
+def checked_messages(messages: list[dict[str, Any]], call: Call[Any]) -> list[dict[str, Any]]:
+    """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``.
+
+    ApiError 400 naming a field that is not known, unless the server is lenient: some template may read it.
+    """
+    for i, message in enumerate(messages):
+        for name, value in message.items():
+            if name in _MESSAGE_KEYS or value is None or value in _EMPTY.get(name, ()):
+                continue
+            at = f"messages[{i}].{name[:64]}"
+            if name in _EMPTY:
+                raise ApiError(400, "unsupported_parameter", f"{at} must be left out but is set", at)
+            if not call.service.settings.lenient:
+                raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
     return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
 
 
@@ -126,6 +145,7 @@ class _Shape:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
+            **shown_tier(body.service_tier),
         }
 
     async def whole(self, answering: Answering) -> dict[str, Any]:

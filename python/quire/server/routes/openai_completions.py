@@ -18,7 +18,7 @@ from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
 from .answers import Answering, Usage, new_id
-from .fields import FormFields, Id, Ids, SharedFields, Text, form_of
+from .fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
 from .merging import merged
 from .openai_chat import StreamOptions
 
@@ -118,6 +118,7 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
         "object": "text_completion",
         "created": int(time.time()),
         "model": body.model or call.service.model,
+        **shown_tier(body.service_tier),
     }
     if body.stream:
         return Events(_pieces(body, head, prompts), lambda error: sse.event(error_body(error, Dialect.OPENAI)))

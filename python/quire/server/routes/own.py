@@ -17,6 +17,7 @@ from ..engine import EngineState
 from ..failures import Dialect, error_body
 from ..library import not_ready
 from ..params import set_fields
+from ..process_memory import process_memory
 from ..protocol import Finished, Generate
 from .answers import Answering
 from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, seed_of, treatment_of
@@ -118,12 +119,21 @@ async def metrics(call: Call[None]) -> Reply:
 async def status(call: Call[None]) -> Reply:
     """What the server does right now."""
     service = call.service
+    resident, anonymous = process_memory()
     return Reply.json(
         {
             "version": service.version,
             "uptime_s": round(time.monotonic() - service.started_s, 3),
             "draining": service.draining,
             **service.recent.figures(),
+            "history": service.recent.history(),
+            "queue": {
+                "requests": service.admission.n_active,
+                "most_requests": service.admission.most,
+                "tokens": service.admission.n_tokens,
+                "most_tokens": service.settings.max_queue_tokens,
+            },
+            "memory": {"resident_bytes": resident, "anonymous_bytes": anonymous},
             "models": [_model_status(name, engine) for name, engine in service.engines().items()],
         }
     )

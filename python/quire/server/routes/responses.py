@@ -18,7 +18,7 @@ from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Chat, Delta
 from .answers import Answering, Message, new_id
-from .fields import Name, Share, Text, treatment_of
+from .fields import Name, Share, Text, priority_of, shown_tier, treatment_of
 from .openai_chat import options_of
 from .response_items import messages_of, tool_of
 
@@ -67,6 +67,7 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
     user: Annotated[str, Meta(max_length=512)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "background": (False,),
         "conversation": (),
@@ -74,7 +75,6 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         "max_tool_calls": (),
         "prompt": (),
         "prompt_cache_key": (),
-        "service_tier": ("auto", "default"),
         "stream_options": (),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
@@ -97,7 +97,13 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         if not self.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         own = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return Chat(0, own + messages, options, set_fields(params), treatment_of(call.caller))
+        return Chat(
+            0,
+            own + messages,
+            options,
+            set_fields(params),
+            treatment_of(call.caller, None, priority_of(self.service_tier)),
+        )
 
 
 async def create(call: Call[ResponsesBody]) -> Reply | Events:
@@ -169,6 +175,7 @@ class _Shape:
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools,
             "top_p": body.top_p,
+            **shown_tier(body.service_tier),
             "truncation": "disabled",
             "usage": None if status == "in_progress" else self._usage(),
         }
