@@ -22,6 +22,8 @@ from quire.server.protocol import (
 
 INFO = ModelInfo("fake", "none", 128, 100, 8, 4, 64, {}, None, "", "", "0.0")
 
+DESCRIBED = {"abilities": [], "file": {"size_bytes": 1, "modified_s": 0.0}}
+
 
 class FakeEngine(Streams):
     """``answers`` are given one by one: the texts of the deltas, or a failure, or None to never answer."""
@@ -50,7 +52,7 @@ class FakeEngine(Streams):
         if isinstance(answer, Failed):
             return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
         if isinstance(work, Ask):
-            return [Answer(id_, {"tokens": [1, 2], "text": "ab"})]
+            return [Answer(id_, {"tokens": [1, 2], "text": "ab", **DESCRIBED})]
         if isinstance(work, Embed):
             return [Answer(id_, {"vector": bytes(8), "n_tokens": 2})]
         messages: list[FromEngine] = [Started(id_, 3)]

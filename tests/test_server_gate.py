@@ -304,7 +304,8 @@ def test_settings_that_do_not_hold() -> None:
 
 
 def test_the_page_runs_its_own_script_and_nothing_else() -> None:
-    response = call("GET", "/")
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    response = call("GET", "/", headers=browser)
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -316,6 +317,9 @@ def test_the_page_runs_its_own_script_and_nothing_else() -> None:
     closed = call("GET", "/", options={"api_keys": (KEY,)})
     assert (closed.status_code, closed.headers["www-authenticate"]) == (401, 'Basic realm="quire"')
     assert call("GET", "/", options={"api_keys": (KEY,)}, auth=("any", KEY)).status_code == 200
+    # Programs look for the word of Ollama's server.
+    assert call("GET", "/").text == "Ollama is running"
+    assert call("HEAD", "/").status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])

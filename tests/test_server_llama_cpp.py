@@ -7,6 +7,7 @@ ids of StarCoder2's fill-in tokens.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from fake_engine import FakeEngine
 from one_call import call, post
 from quire.engine import LLM
 from quire.engine.infill import FillInTokens, infill_tokens
+from quire.engine.loader import packaged_model
 from quire.errors import UnsupportedError
+from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
@@ -171,6 +174,43 @@ def sent(body: dict[str, Any]) -> dict[str, Any]:
     (work,) = engine.asked
     assert isinstance(work, Generate)
     return work.params
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/props", {}), ("/lora-adapters", [{"id": 0, "scale": 1.0}]), ("/slots/0?action=save", {})]
+)
+def test_what_llama_cpp_has_to_be_started_for_is_refused_as_there(path: str, body: Any) -> None:
+    response = post(path, body)
+    assert response.status_code == 501
+    assert response.json()["error"].keys() == {"code", "message", "type"}
+    assert response.json()["error"]["type"] == "not_supported_error"
+
+
+def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) -> None:
+    before = figures(client)
+    body = {"prompt": "A story of the figures", "n_predict": 16, "temperature": 0, "cache_prompt": False}
+    timings = client.post("/completion", json=body).json()["timings"]
+    after = figures(client)
+    for name, key in (("prompt_tokens", "prompt_n"), ("tokens_predicted", "predicted_n")):
+        assert after[f"{name}_total"] - before[f"{name}_total"] == timings[key]
+    for name, key in (("prompt_seconds", "prompt_ms"), ("tokens_predicted_seconds", "predicted_ms")):
+        assert after[f"{name}_total"] - before[f"{name}_total"] == pytest.approx(timings[key] / 1000, abs=1e-3)
+    assert after["n_tokens_max"] >= timings["prompt_n"] + 16
+    assert {"n_decode_total", "requests_processing", "requests_deferred", "prompt_tokens_seconds"} < after.keys()
+    (model,) = client.get("/models").json()["data"]
+    meta = model["meta"]
+    assert (meta["n_ctx"], meta["n_vocab"], meta["vocab_type"]) == (llm.n_ctx, llm.n_vocab, 2)
+    file = GGUFReader(packaged_model())
+    assert meta["n_params"] == sum(math.prod(tensor.shape) for tensor in file.tensors)
+    assert meta["n_embd"] == file.metadata.integer("qwen3.embedding_length")
+    assert meta["n_ctx_train"] == file.metadata.integer("qwen3.context_length")
+    assert meta["size"] == packaged_model().stat().st_size
+
+
+def figures(client: httpx.Client) -> dict[str, float]:
+    """llama.cpp's, without their prefix."""
+    lines = [line.split() for line in client.get("/metrics").text.splitlines()]
+    return {name.removeprefix("llamacpp:"): float(value) for name, value, *_ in lines if name.startswith("llamacpp:")}
 
 
 def test_defaults_are_llama_cpps() -> None:

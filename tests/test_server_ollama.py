@@ -265,11 +265,13 @@ def test_models_stay_as_long_as_anybody_asks(keep_alive: Any) -> None:
     assert isinstance(sent(keep_alive=keep_alive, raw=True), Generate)
 
 
-@pytest.mark.parametrize("path", ["/api/pull", "/api/push", "/api/create", "/api/copy"])
+@pytest.mark.parametrize("path", ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/sha256:0"])
 def test_what_there_is_not_is_refused_by_name(path: str) -> None:
     response = post(path, {"model": "x"})
     assert response.status_code == 501
     assert "must" in response.json()["error"]
+    assert call("DELETE", "/api/delete", json={"model": "x"}).status_code == 501
+    assert call("HEAD", "/api/blobs/sha256:0").status_code == 404
 
 
 def test_a_failure_in_a_stream_is_its_last_line() -> None:

@@ -41,7 +41,7 @@ _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
-          ("DELETE", "/api/delete"))  # fmt: skip
+          ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"))  # fmt: skip
 _ANTHROPIC = Dialect.ANTHROPIC
 
 ROUTES = (
@@ -77,6 +77,9 @@ ROUTES = (
     Route("GET", "/models", models.list_models, "List the models"),
     Route("GET", "/props", llama_cpp_state.props, "What is known of the model", dialect=_LLAMA),
     Route("GET", "/slots", llama_cpp_state.slots, "Sequences that can run at a time", dialect=_LLAMA),
+    Route("POST", "/props", llama_cpp_state.set_props, "Refused: not supported", dialect=_LLAMA),
+    Route("POST", "/lora-adapters", llama_cpp_state.set_lora_adapters, "Refused: not supported", dialect=_LLAMA),
+    Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
     *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
     Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
@@ -89,6 +92,7 @@ ROUTES = (
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
+    Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),
     Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),
     Route("POST", "/api/embeddings", embeddings.ollama_embed_one, "Embed a text", embeddings.OllamaOldBody, _OLLAMA),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -59,7 +60,11 @@ class Metrics:
         self.total_s = histogram("request_seconds", "From arrival to the last token.", _SECONDS)
         self._prompt_size = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._answer_size = histogram("request_generated_tokens", "Tokens of an answer.", _TOKENS)
+        self._read = _Spent()
+        self._written = _Spent()
+        self._most_tokens = 0
         registry.register(_Engines(service))
+        registry.register(_LlamaCpp(self, service))
 
     def request(self, status: int) -> None:
         """A request was answered."""
@@ -82,12 +87,67 @@ class Metrics:
             self._prompt_size.observe(end.n_prompt_tokens)
             if first_token_s is not None:
                 self.first_token_s.observe(first_token_s)
+            self._read.add(end.n_prompt_tokens - end.n_cached_tokens, end.prefill_s)
+        self._written.add(end.n_generated_tokens, end.decode_s)
+        self._most_tokens = max(self._most_tokens, end.n_prompt_tokens + end.n_generated_tokens)
         if end.n_generated_tokens > 1:
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
 
     def text(self) -> bytes:
         """All figures, in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+@dataclass
+class _Spent:
+    """Tokens, and the seconds that they took."""
+
+    n_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, n_tokens: int, seconds: float) -> None:
+        """So many more."""
+        self.n_tokens += n_tokens
+        self.seconds += seconds
+
+    @property
+    def per_second(self) -> float:
+        return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class _LlamaCpp:
+    """The same figures by the names of llama.cpp's server, for dashboards that were made for it; of all models."""
+
+    def __init__(self, metrics: Metrics, service: Service) -> None:
+        self._metrics = metrics
+        self._service = service
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the figures are made when they are asked for."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures as of now."""
+        beats = [beat for engine in self._service.engines().values() if (beat := engine.beat) is not None]
+        read, written = self._metrics._read, self._metrics._written
+        totals = {
+            "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
+            "prompt_seconds": (read.seconds, "Time that they took."),
+            "tokens_predicted": (written.n_tokens, "Tokens of answers."),
+            "tokens_predicted_seconds": (written.seconds, "Time that they took."),
+            "n_decode": (sum(beat.n_steps for beat in beats), "Steps of the model."),
+        }
+        gauges = {
+            "prompt_tokens_seconds": (read.per_second, "Tokens of prompts a second."),
+            "predicted_tokens_seconds": (written.per_second, "Tokens of an answer a second."),
+            "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
+            "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
+            "n_tokens_max": (self._metrics._most_tokens, "The most tokens of a prompt with its answer so far."),
+        }
+        for name, (value, text) in totals.items():
+            yield CounterMetricFamily(f"llamacpp:{name}", text, value=float(value))
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(f"llamacpp:{name}", text, value=float(value))
 
 
 class _Engines:

@@ -10,7 +10,16 @@ from ..failures import ApiError
 from ..protocol import Ask
 from .openai_chat import ChatBody, checked_messages, options_of
 
-__all__ = ["apply_template", "lora_adapters", "props", "rerank", "slots"]
+__all__ = [
+    "apply_template",
+    "lora_adapters",
+    "props",
+    "rerank",
+    "set_lora_adapters",
+    "set_props",
+    "slot_action",
+    "slots",
+]
 
 
 async def apply_template(call: Call[ChatBody]) -> Reply:
@@ -63,6 +72,21 @@ async def slots(call: Call[None]) -> Reply:
 async def lora_adapters(call: Call[None]) -> Reply:
     """The adapters: none."""
     return Reply.json([])
+
+
+async def set_props(call: Call[None]) -> Reply:
+    """Refused, as by llama.cpp's server without ``--props``."""
+    raise ApiError(501, "not_supported", "properties must stay as they were at the start: /props only shows them")
+
+
+async def set_lora_adapters(call: Call[None]) -> Reply:
+    """Refused: there are none whose scale could be set."""
+    raise ApiError(501, "not_supported", "lora adapters must be loaded to have a scale but none is: not supported")
+
+
+async def slot_action(call: Call[None]) -> Reply:
+    """Refused, as by llama.cpp's server without ``--slot-save-path``."""
+    raise ApiError(501, "not_supported", "slots must be left alone: what they hold is neither saved nor restored")
 
 
 async def rerank(call: Call[None]) -> Reply:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ..bodies import Body
 from ..calls import Call, Reply
 from ..engine import Engine, EngineState
 from ..failures import ApiError
+from ..protocol import Ask
 from .fields import Name
 
 __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]
 
 
-def model_object(name: str, engine: Engine | None, created: int) -> dict[str, Any]:
-    """A model as OpenAI's interface has it, with what is known of it beside."""
+# llama.cpp's numbers of tokenizers, by their names in files.
+_VOCABULARIES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5}
+
+
+async def model_object(call: Call[None], name: str) -> dict[str, Any]:
+    """A model as OpenAI's interface has it, with what is known of it beside, as llama.cpp has it."""
+    service = call.service
+    engine, created = service.engines().get(service.name_of(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
     if engine is not None and engine.state is EngineState.READY:
         info = engine.info
@@ -24,15 +32,30 @@ def model_object(name: str, engine: Engine | None, created: int) -> dict[str, An
             "n_ctx": info.n_ctx,
             "n_vocab": info.n_vocab,
         }
+        with suppress(ApiError):  # the worker may have ended meanwhile
+            file = (await call.ask(engine, Ask(0, "describe", {})))["file"]
+            shown["meta"] |= _of_file(file, info.architecture)
     return shown
+
+
+def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
+    keys = file.get("keys", {})
+    found = {
+        "vocab_type": _VOCABULARIES.get(keys.get("tokenizer.ggml.model", ""), 0),
+        "n_ctx_train": keys.get(f"{architecture}.context_length"),
+        "n_embd": keys.get(f"{architecture}.embedding_length"),
+        "n_params": file.get("n_parameters"),
+        "size": file["size_bytes"],
+        "ftype": file.get("weights"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 async def list_models(call: Call[None]) -> Reply:
     """All models, by every name that they go by."""
     service = call.service
     service.library.rescan()
-    engines = service.engines()
-    data = [model_object(name, engines.get(service.name_of(name)), service.created) for name in service.names]
+    data = [await model_object(call, name) for name in service.names]
     return Reply.json({"object": "list", "data": data})
 
 
@@ -41,7 +64,7 @@ async def show_model(call: Call[None]) -> Reply:
     service, name = call.service, call.path("model")
     if name not in service.names:
         raise ApiError(404, "model_not_found", f"the model must be one that there is but is {name!r:.80}", "model")
-    return Reply.json(model_object(name, service.engines().get(service.name_of(name)), service.created))
+    return Reply.json(await model_object(call, name))
 
 
 class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from ..protocol import Ask
 from .ollama import moment
 from .ollama_fields import ModelBody, name_of
 
-__all__ = ["absent", "ps", "show", "tags", "version"]
+__all__ = ["absent", "blob", "ps", "show", "tags", "version"]
 
 # Ollama's way to say that a model stays.
 _NEVER = "2318-01-01T00:00:00Z"
@@ -82,6 +82,11 @@ async def version(call: Call[None]) -> Reply:
 async def absent(call: Call[None]) -> Reply:
     """Refused: models are files that the server is told of when it starts."""
     raise ApiError(501, "not_supported", "models must be files of the server's but this would fetch or change them")
+
+
+async def blob(call: Call[None]) -> Reply:
+    """There is none: models are not made of parts that clients send."""
+    raise ApiError(404, "no_such_blob", "the blob must be there but is not: this server keeps none")
 
 
 def _ready(call: Call[Any]) -> list[tuple[str, Engine]]:

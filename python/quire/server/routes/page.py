@@ -37,6 +37,11 @@ def _reply() -> Reply:
     return Reply(content, media_type=b"text/html; charset=utf-8", headers=headers)
 
 
-async def page(_: Call[None]) -> Reply:
-    """The page."""
-    return _reply()
+# What Ollama's server says there, by which programs find it.
+_RUNNING = Reply(b"Ollama is running", media_type=b"text/plain; charset=utf-8")
+
+
+async def page(call: Call[None]) -> Reply:
+    """The page for browsers, which ask for HTML; for programs, a word that the server is there."""
+    accepted = [value for name, value in call.scope["headers"] if name == b"accept"]
+    return _reply() if any(b"text/html" in value for value in accepted) else _RUNNING
