@@ -43,13 +43,17 @@ cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
 
 def unpacked(data, n, only=None):
     cdef bytes packed = data
-    cdef size_t at = 0, i, size = n
+    cdef size_t at = 0, i = 0
+    cdef size_t wanted
     cdef string_view text
     found = []
-    for i in range(size):
-        text = next_packed(packed, &at)
-        if only is not None and i not in only:
-            continue
+    for number in range(n) if only is None else only:
+        wanted = number
+        if wanted >= <size_t>n:
+            raise ValueError(f"packed strings must be {n} but number {wanted} is asked for")
+        while i <= wanted:
+            text = next_packed(packed, &at)
+            i += 1
         found.append(PyUnicode_DecodeUTF8(text.data(), text.size(), "surrogateescape"))
     return found
 

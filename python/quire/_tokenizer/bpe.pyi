@@ -19,10 +19,10 @@ class AddedRule(Protocol):
     @property
     def normalized(self) -> bool: ...
 
-def unpacked(data: bytes, n: int, only: frozenset[int] | None = None) -> list[str]:
-    """The strings of packed ones, all or those of some numbers; bytes that are no UTF-8 as lone surrogates.
+def unpacked(data: bytes, n: int, only: Sequence[int] | None = None) -> list[str]:
+    """The strings of packed ones, all or those of some ascending numbers; bytes that are no UTF-8 as lone surrogates.
 
-    Raises ValueError where they end early.
+    Raises ValueError where they end early, or for a number beyond them.
     """
 
 class BytePairEncoder:

@@ -40,4 +40,4 @@ class PackedStrings(Sequence[str]):
         """The strings of ascending ids, without unpacking the others."""
         from quire._tokenizer.bpe import unpacked
 
-        return unpacked(self.data, self.n, frozenset(ids)) if ids else []
+        return unpacked(self.data, self.n, ids) if ids else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -258,8 +259,7 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
     for odd in used - allowed:
         raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
-    user_defined = int(TokenKind.USER_DEFINED)
-    ids = [id for id, kind in enumerate(kinds[: len(texts)]) if kind == user_defined]
+    ids = [found.start() for found in re.finditer(bytes([TokenKind.USER_DEFINED]), bytes(kinds[: len(texts)]))]
     names = texts.pick(ids) if isinstance(texts, PackedStrings) else [texts[id] for id in ids]
     for id, name in zip(ids, names, strict=True):
         if name in NAMES:
