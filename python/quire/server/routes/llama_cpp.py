@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,23 +132,25 @@ class _Shape:
 
     async def whole(self) -> list[dict[str, Any]]:
         """All answers."""
-        async for number, batch in merged(self._answerings):
-            for event in batch:
-                self._take(number, event)
+        async with aclosing(merged(self._answerings)) as batches:
+            async for number, batch in batches:
+                for event in batch:
+                    self._take(number, event)
         return [self._final(result, "".join(result.text), result.ids) for result in self._results]
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """All answers as server-sent events; each one's last has ``"stop": true``."""
-        async for number, batch in merged(self._answerings):
-            pieces = []
-            for event in batch:
-                result = self._take(number, event)
-                if isinstance(event, Finished):
-                    pieces.append(sse.event(self._final(result, "", [])))
-                elif self._settings.n_new != 0:
-                    pieces.append(sse.event(self._partial(result, event)))
-            if pieces or not batch:
-                yield b"".join(pieces) or sse.PING
+        async with aclosing(merged(self._answerings)) as batches:
+            async for number, batch in batches:
+                pieces = []
+                for event in batch:
+                    result = self._take(number, event)
+                    if isinstance(event, Finished):
+                        pieces.append(sse.event(self._final(result, "", [])))
+                    elif self._settings.n_new != 0:
+                        pieces.append(sse.event(self._partial(result, event)))
+                if pieces or not batch:
+                    yield b"".join(pieces) or sse.PING
 
     def _take(self, number: int, event: Delta | Finished) -> _Result:
         result = self._results[number * self._n + event.choice]
