@@ -6,14 +6,21 @@ Chromium.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import served
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUESTION = "What is the capital of France?"
+
+
+def endless(route: Any) -> None:
+    """Let a request through, without its end."""
+    route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
 
 
 def test_a_chat_in_the_browser(tmp_path: Path) -> None:
@@ -45,7 +52,8 @@ def test_a_chat_in_the_browser(tmp_path: Path) -> None:
         expect(answers).to_have_count(2)
         expect(button).to_have_text("Send")
         assert page.locator("#turns img").count() == 0
-        # An answer that goes on is stopped, and its request is cancelled.
+        # An answer that goes on, whatever is drawn, is stopped, and its request is cancelled.
+        page.route("**/v1/chat/completions", endless)
         page.fill("#max_tokens", "")
         page.fill("#temperature", "5")
         page.fill("#text", "Tell me a very long story")
@@ -54,6 +62,7 @@ def test_a_chat_in_the_browser(tmp_path: Path) -> None:
         expect(answers.nth(2)).not_to_have_text("")
         button.click()
         expect(button).to_have_text("Send")
+        page.unroute("**/v1/chat/completions")
         # A refusal is shown.
         page.fill("#temperature", "-1")
         page.fill("#text", QUESTION)
