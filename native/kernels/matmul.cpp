@@ -13,8 +13,10 @@ namespace {
 // Columns of the result that a strip has: the least that is handed out.
 constexpr int64_t unit_columns = float_tile_rows;
 static_assert(unit_columns == strip_tiles * tile_rows);
-// Rows of one item, so that they stay in the second-level cache beside a strip of weights; half as many floats.
-constexpr int part_rows = 192;
+// Rows of one item at most, and fewer where they would not stay in the second-level cache beside a strip of weights;
+// multiples of the blocks of every instruction set.
+constexpr int part_rows = 192, part_row_step = 48;
+constexpr int64_t part_bytes = 768 << 10;
 // Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
 constexpr int max_few_rows = 24;
 // Yet a late worker should not delay the others for long.
@@ -145,12 +147,13 @@ int64_t product_cost_bytes(const Product &product) {
 }
 
 ProductItems::ProductItems(const Product &product, int n_workers) : product_(product) {
-    bool has_floats = false;
+    int64_t row_bytes = 1;
     for (const Factor &factor : product.factors) {
         if (!product.activation || &factor == &product.factors.front()) n_units_ += units_of(*factor.matrix);
-        has_floats = has_floats || factor.matrix->form() == RowForm::floats;
+        row_bytes = std::max(row_bytes, factor.matrix->x_row_bytes());
     }
-    rows_ = has_floats ? part_rows / 2 : part_rows;
+    rows_ = static_cast<int>(std::clamp<int64_t>(part_bytes / row_bytes, part_row_step, part_rows));
+    rows_ -= rows_ % part_row_step;
     n_row_parts_ = (product.n_rows + rows_ - 1) / rows_;
     n_items_ = static_cast<int>(n_units_) * n_row_parts_;
     if (product.n_rows > max_few_rows) return;
@@ -167,8 +170,9 @@ void ProductItems::run(int item) const {
         const auto i = static_cast<size_t>(item);
         return run_units({i == 0 ? 0 : run_ends_[i - 1], run_ends_[i]}, 0, product_.n_rows);
     }
-    const int64_t unit = item / n_row_parts_;
-    const int first_row = item % n_row_parts_ * rows_;
+    // The rows of a part are read again and again, so they come first: weights are what changes.
+    const int64_t unit = item % n_units_;
+    const int first_row = static_cast<int>(item / n_units_) * rows_;
     run_units({unit, unit + 1}, first_row, std::min(rows_, product_.n_rows - first_row));
 }
 

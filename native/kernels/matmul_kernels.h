@@ -21,6 +21,13 @@ struct MatmulPart {
 
 inline constexpr int strip_tiles = 4;
 
+// Rows and tiles that are multiplied at once, with their sums in registers.
+struct BlockShape {
+    int rows, tiles;
+};
+// Up to so many rows read tiles as they lie in memory, again for each block; more are worth unpacking for.
+inline constexpr int few_packed_rows = 24;
+
 struct MatmulKernels {
     // Rows [first, last) of x [.., n_in].
     void (*quantize)(const float *x, int64_t first, int64_t last, QuantizedRows &to);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/avx2/lanes.h"
-#include "kernels/packed_weights.h"
+#include "kernels/matmul_kernels.h"
 
 namespace quire {
 namespace {
@@ -10,9 +10,8 @@ namespace {
 struct CodeLanes : Lanes {
     using Bytes = __m256i;
     using Ints = __m256i;
-    static constexpr int direct_rows = 2;
-    static constexpr int unpacked_rows = 4;
-    static constexpr int unpacked_tiles = 1;
+    static constexpr BlockShape few{2, 1}, more{2, 1}, unpacked{4, 1};
+    static constexpr int max_packed_rows(const ChunkLayout &) { return few_packed_rows; }
 
     static Bytes load_bytes(const uint8_t *at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
     static void store_bytes(uint8_t *at, Bytes x) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), x); }

@@ -7,7 +7,7 @@ namespace quire {
 namespace {
 
 struct PairLanes : CodeLanes {
-    static constexpr int unpacked_rows = 3;
+    static constexpr BlockShape unpacked{3, 1};
     static constexpr bool signed_codes = true;
     static constexpr int code_class(int max_code) { return max_code <= 15 ? 15 : max_code <= 31 ? 31 : max_code; }
 

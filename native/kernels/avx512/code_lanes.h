@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/avx512/lanes.h"
-#include "kernels/packed_weights.h"
+#include "kernels/matmul_kernels.h"
 
 namespace quire {
 namespace {
@@ -10,9 +10,7 @@ namespace {
 struct CodeLanes : Lanes {
     using Bytes = __m512i;
     using Ints = __m512i;
-    static constexpr int direct_rows = 8;
-    static constexpr int unpacked_rows = 6;
-    static constexpr int unpacked_tiles = 2;
+    static constexpr BlockShape unpacked{6, 2};
 
     static Bytes load_bytes(const uint8_t *at) { return _mm512_loadu_si512(at); }
     static void store_bytes(uint8_t *at, Bytes x) { _mm512_storeu_si512(at, x); }

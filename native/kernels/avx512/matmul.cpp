@@ -9,8 +9,8 @@ namespace {
 struct PairLanes : CodeLanes {
     static constexpr bool signed_codes = true;
     static constexpr int code_class(int max_code) { return max_code <= 15 ? 15 : max_code <= 31 ? 31 : max_code; }
-    static constexpr int direct_rows = 3;
-    static constexpr int unpacked_rows = 4;
+    static constexpr BlockShape few{3, 1}, more{3, 1}, unpacked{4, 2};
+    static constexpr int max_packed_rows(const ChunkLayout &) { return few_packed_rows; }
 
     template <int max_code> struct Products {
         static constexpr bool is_signed = max_code == 255;

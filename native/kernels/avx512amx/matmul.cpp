@@ -53,7 +53,7 @@ template <template <int> class Tiles, class Weights> class TileBlock {
         tiles.template multiply<slot>(x_.codes(row_) + i * k, stride_, codes, products_[slot]);
     }
 
-    // The same operations in the same order as Block::add of matmul_tile.h.
+    // The same operations in the same order as Block::add of matmul_block.h.
     template <int slot> [[gnu::always_inline]] void add(int64_t i, Vec (&sums)[block_rows]) const {
         const Weights chunk = chunk_of(i);
         const int at = static_cast<int>(i % chunk_scales);
@@ -89,45 +89,22 @@ template <template <int> class Tiles, class Weights> class TileBlock {
 };
 
 template <template <int> class Tiles, WeightFormat format> void multiply_by_tiles(const MatmulPart &part) {
-    using From = Packed<TileLanes, format>;
     using To = UnpackedOf<TileLanes, format>;
-    constexpr int64_t columns = From::layout.columns, spread = columns / group_columns / To::chunk_groups;
-    const int64_t n_chunks = (part.weights->n_in + columns - 1) / columns;
-    const uint8_t *first = part.weights->data + part.first_tile * n_chunks * From::chunk_bytes;
-    uint8_t *to = part.scratch;
-    for (int64_t c = 0; c < part.n_tiles * n_chunks; ++c, to += spread * To::chunk_bytes)
-        unpack_chunk<TileLanes, format>({first + c * From::chunk_bytes}, to);
-
+    const TileRun unpacked = unpack_tiles<TileLanes, format>(part);
     Tiles<To::scale_columns> tiles;
     for (int64_t t = 0; t < part.n_tiles; ++t) {
-        const uint8_t *weights = part.scratch + t * n_chunks * spread * To::chunk_bytes;
+        const uint8_t *weights = unpacked.first + t * unpacked.n_chunks * To::chunk_bytes;
         const int64_t column = (part.first_tile + t) * tile_rows, left = part.weights->n_out - column;
         for (int64_t row = part.first_row; row < part.first_row + part.n_rows; row += block_rows) {
             TileBlock<Tiles, To> block(part, weights, row);
-            block.run(tiles, n_chunks * spread, part.out + row * part.out_stride + column, part.out_stride,
+            block.run(tiles, unpacked.n_chunks, part.out + row * part.out_stride + column, part.out_stride,
                       static_cast<int>(left < tile_rows ? left : tile_rows));
         }
     }
 }
 
 template <template <int> class Tiles> void multiply_any_by_tiles(const MatmulPart &part) {
-    switch (part.weights->format) {
-    case WeightFormat::q4_0: return multiply_by_tiles<Tiles, WeightFormat::q4_0>(part);
-    case WeightFormat::q4_1: return multiply_by_tiles<Tiles, WeightFormat::q4_1>(part);
-    case WeightFormat::q5_0: return multiply_by_tiles<Tiles, WeightFormat::q5_0>(part);
-    case WeightFormat::q5_1: return multiply_by_tiles<Tiles, WeightFormat::q5_1>(part);
-    case WeightFormat::q8_0: return multiply_by_tiles<Tiles, WeightFormat::q8_0>(part);
-    case WeightFormat::q2_k: return multiply_by_tiles<Tiles, WeightFormat::q2_k>(part);
-    case WeightFormat::q3_k: return multiply_by_tiles<Tiles, WeightFormat::q3_k>(part);
-    case WeightFormat::q4_k: return multiply_by_tiles<Tiles, WeightFormat::q4_k>(part);
-    case WeightFormat::q5_k: return multiply_by_tiles<Tiles, WeightFormat::q5_k>(part);
-    case WeightFormat::q6_k: return multiply_by_tiles<Tiles, WeightFormat::q6_k>(part);
-    case WeightFormat::iq4_nl: return multiply_by_tiles<Tiles, WeightFormat::iq4_nl>(part);
-    case WeightFormat::iq4_xs: return multiply_by_tiles<Tiles, WeightFormat::iq4_xs>(part);
-    case WeightFormat::mxfp4: return multiply_by_tiles<Tiles, WeightFormat::mxfp4>(part);
-    case WeightFormat::nvfp4: return multiply_by_tiles<Tiles, WeightFormat::nvfp4>(part);
-    default: return; // floats are float_matmul_tile.h's
-    }
+    with_format(part.weights->format, [&]<WeightFormat format>() { multiply_by_tiles<Tiles, format>(part); });
 }
 
 void quantize_as_vnni(const float *x, int64_t first, int64_t last, QuantizedRows &to) {
@@ -138,7 +115,7 @@ template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPa
     MatmulPart some = part;
     some.n_rows = part.n_rows / block_rows * block_rows;
     // So few rows are read as they lie in memory, without unpacking.
-    if (part.n_rows <= max_direct_rows) some.n_rows = 0;
+    if (part.n_rows <= few_packed_rows) some.n_rows = 0;
     if (some.n_rows > 0) multiply_any_by_tiles<Tiles>(some);
     some.first_row += some.n_rows;
     some.n_rows = part.n_rows - some.n_rows;

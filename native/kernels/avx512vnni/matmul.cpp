@@ -9,6 +9,11 @@ namespace {
 struct VnniLanes : CodeLanes {
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
+    static constexpr BlockShape few{4, 1}, more{6, 2};
+    // Taking codes out of memory is done beside the products; only with scales twice as often does it delay them.
+    static constexpr int max_packed_rows(const ChunkLayout &layout) {
+        return layout.scale_columns == 32 ? 1 << 30 : 48;
+    }
 
     template <int> struct Products {
         Ints sum;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/neon/lanes.h"
-#include "kernels/packed_weights.h"
+#include "kernels/matmul_kernels.h"
 
 namespace quire {
 namespace {
@@ -10,9 +10,8 @@ namespace {
 struct CodeLanes : Lanes {
     using Bytes = uint8x16_t;
     using Ints = int32x4_t;
-    static constexpr int direct_rows = 2;
-    static constexpr int unpacked_rows = 4;
-    static constexpr int unpacked_tiles = 1;
+    static constexpr BlockShape few{2, 1}, more{2, 1}, unpacked{4, 1};
+    static constexpr int max_packed_rows(const ChunkLayout &) { return few_packed_rows; }
     // SDOT multiplies signed numbers; unsigned codes of less than 8 bits are such, too.
     static constexpr bool signed_codes = true;
     static constexpr int code_class(int) { return 255; }

@@ -1,7 +1,7 @@
 // Registers of 16 bytes of codes in plain C++.
 #pragma once
 
-#include "kernels/packed_weights.h"
+#include "kernels/matmul_kernels.h"
 #include "kernels/portable/lanes.h"
 
 namespace quire {
@@ -14,9 +14,7 @@ struct CodeLanes : Lanes {
     struct Ints {
         int32_t lane[4];
     };
-    static constexpr int direct_rows = 0;
-    static constexpr int unpacked_rows = 2;
-    static constexpr int unpacked_tiles = 1;
+    static constexpr BlockShape few{0, 0}, unpacked{2, 1};
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
 

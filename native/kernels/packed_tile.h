@@ -1,0 +1,198 @@
+// Tiles of codes of weights, as they lie in memory and unpacked, as templates over the vector type of an instruction set:
+// see packed_weights.h for the layout.  The 16 output rows of a tile lie in `parts` registers side by side.
+//
+// What L, an instruction set's CodeLanes, has beside its Lanes: Bytes and Ints (a register of them) and the operations
+// below.  Where L::signed_codes, codes of 8 bits are multiplied as signed numbers, with 128 taken off; all others are
+// unsigned.
+//
+// Included by each instruction set's file, after its CodeLanes; nothing here has external linkage.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/matmul_kernels.h"
+
+namespace quire {
+namespace {
+
+// How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; with one stream of them and
+// this distance every format reaches the memory's bandwidth, which the hardware's own prefetching does not.
+constexpr int ahead_bytes = 4096;
+[[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
+    for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + i);
+}
+
+// Weights that later work reads, asked for evenly while this work goes on: `step` bytes with every chunk.
+struct Ahead {
+    const uint8_t *at, *end;
+    int64_t step;
+
+    // All of [at, at + size_bytes) in n_chunks.
+    static Ahead in_chunks(const uint8_t *at, int64_t size_bytes, int64_t n_chunks) {
+        const int64_t lines = (size_bytes + register_bytes - 1) / register_bytes;
+        return {at, at + size_bytes, (lines + n_chunks - 1) / n_chunks * register_bytes};
+    }
+    [[gnu::always_inline]] inline void next() {
+        if (at >= end) return;
+        prefetch(at, step);
+        at += step;
+    }
+};
+
+constexpr bool is_signed_code(bool signed_codes, int max_code) { return signed_codes && max_code == 255; }
+
+// Weights of a tile as they lie in memory.  `p` is the part of the 16 rows.
+template <class L, WeightFormat format> struct Packed {
+    using Bytes = typename L::Bytes;
+    using Vec = typename L::Vec;
+    static constexpr ChunkLayout layout = chunk_layout(format);
+    static constexpr bool in_memory = true;
+    static constexpr bool has_minima = layout.has_minima;
+    static constexpr int scale_columns = layout.scale_columns;
+    static constexpr int max_code = layout.max_code();
+    static constexpr int chunk_groups = layout.columns / group_columns;
+    static constexpr int64_t chunk_bytes = layout.bytes();
+    static constexpr bool is_signed = is_signed_code(L::signed_codes, max_code);
+    static constexpr int zero_point = is_signed ? 0 : layout.zero_point;
+
+    const uint8_t *chunk;
+
+    [[gnu::always_inline]] Bytes bytes(int at, int p) const {
+        return L::load_bytes(chunk + at * register_bytes + p * L::width * step_columns);
+    }
+    // The codes of a step of the chunk's group g.
+    [[gnu::always_inline]] Bytes codes(int g, int step, int p) const {
+        constexpr int high = layout.low_bytes() / register_bytes;
+        if constexpr (layout.code_bits == 8) {
+            const Bytes all = bytes(g * group_steps + step, p);
+            return is_signed ? L::flip_sign(all) : all;
+        } else if constexpr (layout.code_bits <= 3) {
+            const Bytes low = L::shifted(bytes(g * 2 + step / 4, p), -(step % 4) * 2, 3);
+            if constexpr (layout.code_bits == 2) return low;
+            return L::either(low, L::shifted(bytes(high + g, p), 2 - step, 4));
+        } else {
+            const Bytes low = L::shifted(bytes(g * 4 + step / 2, p), -(step % 2) * 4, 15);
+            if constexpr (layout.has_table()) return L::looked_up(layout.table(), zero_point, low);
+            if constexpr (layout.code_bits == 5) return L::either(low, L::shifted(bytes(high + g, p), 4 - step, 16));
+            if constexpr (layout.code_bits == 6)
+                return L::either(low, L::shifted(bytes(high + g * 2 + step / 4, p), 4 - step % 4 * 2, 48));
+            return low;
+        }
+    }
+    [[gnu::always_inline]] static Vec halves(const uint8_t *at) {
+        return L::load(reinterpret_cast<const typename L::F16 *>(at));
+    }
+    [[gnu::always_inline]] Vec factors(int which, int p) const {
+        return halves(chunk + layout.factors_at() + (which * tile_rows + p * L::width) * 2);
+    }
+    // i: which scale of the chunk.
+    [[gnu::always_inline]] Vec scale(int i, int p) const {
+        const int at = i * tile_rows + p * L::width;
+        const uint8_t *scales = chunk + layout.scales_at();
+        if constexpr (layout.scales == ScaleForm::halves) return halves(scales + at * 2);
+        if constexpr (layout.scales == ScaleForm::powers) return L::power(L::widen_bytes(scales + at));
+        if constexpr (layout.scales == ScaleForm::minifloats)
+            return L::mul(L::from_bits(L::shifted_left(L::widen_bytes(scales + at), 20)), L::set(0x1p119F));
+        if constexpr (layout.scales == ScaleForm::signed_bytes)
+            return L::mul(factors(0, p), L::to_floats(L::widen_signed_bytes(scales + at)));
+        if constexpr (layout.scales == ScaleForm::nibbles)
+            return L::mul(factors(0, p), L::to_floats(L::low_nibbles(L::widen_bytes(scales + at))));
+        return L::mul(factors(0, p), L::to_floats(L::widen_bytes(scales + at)));
+    }
+    // What is added; two levels subtract it.
+    [[gnu::always_inline]] Vec minimum(int i, int p) const {
+        const int at = i * tile_rows + p * L::width;
+        const uint8_t *minima = chunk + layout.minima_at();
+        if constexpr (layout.scales == ScaleForm::halves) return halves(minima + at * 2);
+        const Vec factor = L::sub(L::set(0.0F), factors(1, p));
+        if constexpr (layout.scales == ScaleForm::nibbles)
+            return L::mul(factor, L::to_floats(L::high_nibbles(L::widen_bytes(minima + at))));
+        return L::mul(factor, L::to_floats(L::widen_bytes(minima + at)));
+    }
+};
+
+// Weights of a tile, unpacked once for many rows: codes of a byte, then scales, then minima, as floats.  Without minima
+// the zero point is in the middle of what codes may be, up to largest_code, so that a few such types serve all formats.
+template <class L, int columns_of_scale, bool minima, int largest_code> struct Unpacked {
+    using Bytes = typename L::Bytes;
+    using Vec = typename L::Vec;
+    static constexpr bool in_memory = false;
+    static constexpr bool has_minima = minima;
+    static constexpr int scale_columns = columns_of_scale;
+    static constexpr int max_code = largest_code;
+    static constexpr int zero_point = minima || is_signed_code(L::signed_codes, max_code) ? 0 : (max_code + 1) / 2;
+    static constexpr int chunk_groups = 2;
+    static constexpr int n_scales = chunk_groups * group_columns / scale_columns;
+    static constexpr int scales_at = chunk_groups * group_steps * register_bytes;
+    static constexpr int minima_at = scales_at + n_scales * register_bytes;
+    static constexpr int64_t chunk_bytes = minima_at + (minima ? n_scales * register_bytes : 0);
+
+    const uint8_t *chunk;
+
+    [[gnu::always_inline]] Bytes codes(int g, int step, int p) const {
+        return L::load_bytes(chunk + (g * group_steps + step) * register_bytes + p * L::width * step_columns);
+    }
+    [[gnu::always_inline]] Vec floats(int at, int i, int p) const {
+        return L::load(reinterpret_cast<const float *>(chunk + at + i * register_bytes) + p * L::width);
+    }
+    [[gnu::always_inline]] Vec scale(int i, int p) const { return floats(scales_at, i, p); }
+    [[gnu::always_inline]] Vec minimum(int i, int p) const { return floats(minima_at, i, p); }
+};
+
+template <class L, WeightFormat format>
+using UnpackedOf = Unpacked<L, chunk_layout(format).scale_columns, chunk_layout(format).has_minima,
+                            L::code_class(chunk_layout(format).max_code())>;
+
+// A chunk of the file's to chunks of `Unpacked`.
+template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format> &from, uint8_t *to) {
+    using To = UnpackedOf<L, format>;
+    constexpr int parts = tile_rows / L::width;
+    constexpr int offset = To::zero_point - Packed<L, format>::zero_point;
+    prefetch(from.chunk + ahead_bytes, from.chunk_bytes);
+    for (int g = 0; g < from.chunk_groups; ++g) {
+        uint8_t *chunk = to + g / To::chunk_groups * To::chunk_bytes;
+        uint8_t *codes = chunk + g % To::chunk_groups * group_steps * register_bytes;
+#pragma GCC unroll 8
+        for (int step = 0; step < group_steps; ++step) {
+#pragma GCC unroll 4
+            for (int p = 0; p < parts; ++p) {
+                const auto bytes = from.codes(g, step, p);
+                uint8_t *at = codes + step * register_bytes + p * L::width * step_columns;
+                L::store_bytes(at, offset == 0 ? bytes : L::add_to_bytes(bytes, offset));
+            }
+        }
+    }
+    for (int i = 0; i < from.layout.n_scales(); ++i) {
+        uint8_t *chunk = to + i / To::n_scales * To::chunk_bytes;
+        auto *scales = reinterpret_cast<float *>(chunk + To::scales_at + i % To::n_scales * register_bytes);
+        auto *minima = reinterpret_cast<float *>(chunk + To::minima_at + i % To::n_scales * register_bytes);
+        for (int p = 0; p < parts; ++p) {
+            L::store(scales + p * L::width, from.scale(i, p));
+            if constexpr (To::has_minima) L::store(minima + p * L::width, from.minimum(i, p));
+        }
+    }
+}
+
+// Calls `act` with the format of quantized weights as its template argument; floats are float_matmul_tile.h's.
+template <class Act> void with_format(WeightFormat format, const Act &act) {
+    switch (format) {
+    case WeightFormat::q4_0: return act.template operator()<WeightFormat::q4_0>();
+    case WeightFormat::q4_1: return act.template operator()<WeightFormat::q4_1>();
+    case WeightFormat::q5_0: return act.template operator()<WeightFormat::q5_0>();
+    case WeightFormat::q5_1: return act.template operator()<WeightFormat::q5_1>();
+    case WeightFormat::q8_0: return act.template operator()<WeightFormat::q8_0>();
+    case WeightFormat::q2_k: return act.template operator()<WeightFormat::q2_k>();
+    case WeightFormat::q3_k: return act.template operator()<WeightFormat::q3_k>();
+    case WeightFormat::q4_k: return act.template operator()<WeightFormat::q4_k>();
+    case WeightFormat::q5_k: return act.template operator()<WeightFormat::q5_k>();
+    case WeightFormat::q6_k: return act.template operator()<WeightFormat::q6_k>();
+    case WeightFormat::iq4_nl: return act.template operator()<WeightFormat::iq4_nl>();
+    case WeightFormat::iq4_xs: return act.template operator()<WeightFormat::iq4_xs>();
+    case WeightFormat::mxfp4: return act.template operator()<WeightFormat::mxfp4>();
+    case WeightFormat::nvfp4: return act.template operator()<WeightFormat::nvfp4>();
+    default: return;
+    }
+}
+
+} // namespace
+} // namespace quire
