@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr int ahead_bytes = 4096; // see matmul_tile.h
+constexpr int ahead_bytes = 4096; // see packed_tile.h
 
 // What a block of rows reads beside the tile.
 struct ColumnBlock {

@@ -1,8 +1,8 @@
 // Registers of 16 bytes of codes: NEON with the dot product.
 #pragma once
 
-#include "kernels/neon/lanes.h"
 #include "kernels/matmul_kernels.h"
+#include "kernels/neon/lanes.h"
 
 namespace quire {
 namespace {
