@@ -4,7 +4,7 @@ anything hang?
     python benchmarks/serve_chaos.py [--rounds 20]
 
 Killed: SIGKILL.  Stopped: SIGSTOP, which only a watch of its signs of life notices.  Thrown: an exception where it
-takes its messages, by a signal that a worker with QUIRE_FAULTS=1 has for it.
+takes its messages, by a signal that throwing_server.py has for it.
 Twenty rounds of each take about five minutes.
 """
 
@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 from serving import Answer, Figure, Running, ask, loop_run, running, shown
 
@@ -84,9 +85,9 @@ async def rounds(
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     figures = []
-    os.environ["QUIRE_FAULTS"] = "1"
+    program = [str(Path(__file__).with_name("throwing_server.py"))]
     for name, signum in FAULTS.items():
-        with running() as server:
+        with running(program=program) as server:
             times, answers = loop_run(rounds(server, signum, options))
         told, well = zip(*times, strict=True)
         longest = max(answer.total_s for answer in answers)

@@ -49,13 +49,13 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(arguments: Sequence[str] = ()) -> Iterator[Running]:
+def running(arguments: Sequence[str] = (), program: Sequence[str] = ("-m", "quire", "serve")) -> Iterator[Running]:
     """A server with these options until the block ends; SIGTERM ends it."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         started = time.monotonic()
         with log.open("wb") as file:
-            command = [sys.executable, "-m", "quire", "serve", "--port", "0", "--no-access-log", *arguments]
+            command = [sys.executable, *program, "--port", "0", "--no-access-log", *arguments]
             process = subprocess.Popen(command, stderr=file)
         try:
             while (found := re.search(r"on http://\S+:(\d+)", log.read_text())) is None:

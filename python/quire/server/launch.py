@@ -26,12 +26,12 @@ class Launched:
     started_s: float = field(default_factory=time.monotonic)
 
 
-def launch(command: Sequence[str] = WORKER) -> Launched:
-    """Start a worker.  ``command`` gets the number of the worker's end as its last argument."""
+def launch(command: Sequence[str] | None = None) -> Launched:
+    """Start a worker.  ``command`` (None: ``WORKER``) gets the number of the worker's end as its last argument."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [*command, str(theirs.fileno())],
+            [*(command or WORKER), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from ..errors import LoadError
 from .engine import EngineState, Stream, Streams
 from .failures import ApiError
 from .frames import frame
-from .launch import WORKER, Launched, launch
+from .launch import Launched, launch
 from .listener_channel import ListenerSide
 from .protocol import Beat, Cancel, Failed, FromEngine, ModelInfo, Open, Ready, Work
 from .suspects import Suspects
@@ -76,13 +76,13 @@ class WorkerEngine(Streams):
         self,
         opened: Open,
         watch: Watch | None = None,
-        command: Sequence[str] = WORKER,
+        command: Sequence[str] | None = None,
         launched: Launched | None = None,
     ) -> None:
         super().__init__()
         self._opened = opened
         self._watch = watch or Watch()
-        self._command = list(command)
+        self._command = command
         self._suspects = Suspects()
         self._info: ModelInfo | None = None
         self._beat: Beat | None = None

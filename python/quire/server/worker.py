@@ -1,7 +1,6 @@
 """The process that holds a model: ``python -m quire.server.worker FD``, started by the listener.
 
-It ends when the listener's end of the socket is closed, so that none is ever left behind.  For tests of what happens
-then, ``QUIRE_FAULTS=1`` in its environment has SIGUSR1 throw an exception where the process takes its messages.
+It ends when the listener's end of the socket is closed, so that none is ever left behind.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import FrameType
-from typing import NoReturn
 
 from ..errors import QuireError
 from .host import Emit, Host
@@ -59,17 +56,11 @@ def _beat(host: Host, channel: WorkerSide) -> None:
         channel.send([host.beat()])
 
 
-def _throw(signum: int, frame: FrameType | None) -> NoReturn:
-    raise RuntimeError("thrown as a signal asked")
-
-
 def main(make_host: HostMaker = Host) -> None:
     """The process."""
     # Ctrl-C and a service's stop reach the whole group; the listener decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if os.environ.get("QUIRE_FAULTS") == "1":
-        signal.signal(signal.SIGUSR1, _throw)
     if hasattr(os, "nice"):
         os.nice(_NICE)
     connection = socket.socket(fileno=int(sys.argv[1]))

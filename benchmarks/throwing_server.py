@@ -1,0 +1,27 @@
+"""``quire serve`` whose worker throws an exception where it takes messages when it gets SIGUSR1; for serve_chaos.py.
+
+The same file is the server and, with the number of a socket, its worker.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def throw(*_: object) -> None:
+    raise RuntimeError("thrown as a signal asked")
+
+
+if __name__ == "__main__":
+    if sys.argv[1].isdigit():
+        from quire.server.worker import main as work
+
+        signal.signal(signal.SIGUSR1, throw)
+        work()
+    else:
+        from quire.cli.main import main
+        from quire.server import launch
+
+        launch.WORKER = (sys.executable, __file__)
+        sys.exit(main(["serve", *sys.argv[1:]]))
