@@ -24,4 +24,4 @@ class LongAnswers(FakeEngine):
 if __name__ == "__main__":
     limits = {f"{name}_timeout_s": PATIENCE_S for name in ("header", "body", "send")}
     settings = Settings(port=0, access_log=False, max_connections=50, **limits)  # type: ignore[arg-type]
-    serve(Service(settings, Library.of("fake", LongAnswers())), lambda text: print(text, file=sys.stderr, flush=True))
+    serve(Service(settings, Library.of("fake", LongAnswers)), lambda text: print(text, file=sys.stderr, flush=True))

@@ -24,7 +24,7 @@ def call(
 ) -> httpx.Response:
     """One request to an application of its own, with an engine or a library of several."""
     settings = Settings(**{"access_log": False, **(options or {})})
-    service = Service(settings, library or Library.of("fake", engine or FakeEngine()))
+    service = Service(settings, library or Library.of("fake", lambda: engine or FakeEngine()))
 
     async def run() -> httpx.Response:
         transport = httpx.ASGITransport(build_app(service))

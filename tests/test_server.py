@@ -176,6 +176,25 @@ def test_echo_with_logprobs_of_the_prompt(client: httpx.Client, llm: LLM) -> Non
     assert shown == table["tokens"]
 
 
+def test_a_prompt_is_scored_without_an_answer(client: httpx.Client, llm: LLM) -> None:
+    (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1))
+    assert expected.prompt_logprobs is not None
+    body = {"prompt": STORY, "max_tokens": 0, "echo": True, "logprobs": 1}
+    answer = client.post("/v1/completions", json=body).json()
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]) == (STORY, "length", 0)
+    reference = [token.logprob for token in expected.prompt_logprobs if token]
+    assert choice["logprobs"]["token_logprobs"] == [None, *(pytest.approx(p, abs=1e-3) for p in reference)]
+    events = events_of(
+        client.post("/v1/completions", json={**body, "stream": True, "stream_options": {"include_usage": True}})
+    )
+    assert [
+        t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["token_logprobs"]
+    ] == choice["logprobs"]["token_logprobs"]
+    assert "".join(c["text"] for e in events for c in e["choices"]) == STORY
+    assert events[-1]["usage"] == answer["usage"]
+
+
 def test_best_of_is_the_likeliest(client: httpx.Client) -> None:
     body = {"prompt": STORY, "max_tokens": 6, "seed": 3, "temperature": 1.5, "logprobs": 0}
     drawn = client.post("/v1/completions", json={**body, "n": 4}).json()["choices"]

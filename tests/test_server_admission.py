@@ -101,7 +101,9 @@ def test_rates_of_requests_and_tokens() -> None:
 def test_refusals_over_http_and_their_header() -> None:
     engine = FakeEngine([None] * 8)
     engine.info = msgspec.structs.replace(INFO, max_sequences=2)
-    service = Service(Settings(access_log=False, max_queue=1, request_timeout_s=0.3), Library.of("fake", engine))
+    service = Service(
+        Settings(access_log=False, max_queue=1, request_timeout_s=0.3), Library.of("fake", lambda: engine)
+    )
 
     async def run() -> list[httpx.Response]:
         transport = httpx.ASGITransport(build_app(service))
@@ -140,7 +142,7 @@ def enter_until_refused_by(service: Service) -> int:
 
 
 def test_a_stopping_server_takes_nothing_new() -> None:
-    service = Service(Settings(access_log=False), Library.of("fake", FakeEngine()))
+    service = Service(Settings(access_log=False), Library.of("fake", FakeEngine))
     service.draining = True
 
     async def run() -> list[httpx.Response]:

@@ -127,6 +127,11 @@ def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], 
     assert engine.asked == []
 
 
+def test_the_engines_refusal_names_the_field_of_the_route() -> None:
+    engine = FakeEngine([Failed(0, "RequestError", "[prompt] a prompt must have a token but is empty")])
+    assert post("/v1/embeddings", {"input": ""}, engine=engine).json()["error"]["param"] == "input"
+
+
 def test_a_failure_cancels_the_rest() -> None:
     engine = FakeEngine([None, None])
     response = post("/v1/embeddings", {"input": ["a", "b"]}, engine=engine, options={"request_timeout_s": 0.1})

@@ -148,6 +148,17 @@ def test_bodies_that_are_too_large_or_compressed() -> None:
 
 
 LARGE = 10**30
+
+
+def function(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """OpenAI's choice among some of the tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function(name) for name in names]}}
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"temperature": -1}, "temperature"),
     (CHAT, {"temperature": "1"}, "temperature"),
@@ -189,6 +200,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
     (CHAT, {"structured_outputs": {"rgex": "a"}}, "structured_outputs"),
     (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    (CHAT, {"stream_options": {"include_obfuscation": True}}, "stream_options"),
+    (CHAT, {"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+    (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools.mode"),
+    (CHAT, {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+     "tool_choice.allowed_tools.tools"),
+    (CHAT, {"tool_choice": allowed("auto", "f")}, "tool_choice.allowed_tools.tools"),
     (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1}, "repeat_penalty"),
     (CHAT, {"store": True}, "store"),
     (CHAT, {"audio": {}}, "audio"),
@@ -231,6 +248,28 @@ def test_null_is_absent_and_what_asks_for_nothing_is_taken() -> None:
     assert post(CHAT, body).status_code == 200
 
 
+def test_what_says_nothing_here_is_taken() -> None:
+    more = {"prompt_cache_key": "a", "prompt_cache_retention": "in_memory", "user": "b", "safety_identifier": "c"}
+    options = {"stream": True, "stream_options": {"include_obfuscation": False, "include_usage": True}}
+    assert post(CHAT, {"messages": HELLO, **more, **options}).status_code == 200
+    assert post("/v1/responses", {"input": "x", **more}).status_code == 200
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_shown(mode: str) -> None:
+    engine = FakeEngine()
+    tools = [function("f"), function("g"), function("h")]
+    body = {"messages": HELLO, "tools": tools, "tool_choice": allowed(mode, "h", "f")}
+    assert post(CHAT, body, engine=engine).status_code == 200
+    flat = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in "hf"]}
+    body = {"input": "x", "tools": [{"type": "function", "name": name} for name in "fgh"], "tool_choice": flat}
+    assert post("/v1/responses", body, engine=engine).status_code == 200
+    for work in engine.asked:
+        assert isinstance(work, Chat)
+        assert work.options["tools"] == [function("f"), function("h")]
+        assert work.options["tool_choice"] == mode
+
+
 def test_what_clients_send_back_of_an_answer_is_taken() -> None:
     said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "name": "n"}
     assert post(CHAT, {"messages": [*HELLO, {**said, "reasoning_content": "t"}, *HELLO]}).status_code == 200
@@ -266,6 +305,7 @@ def test_routes_that_there_are_not() -> None:
     assert call("GET", "/v2/none").json()["error"]["code"] == "no_such_route"
     response = call("GET", CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert response.headers["allow"] == "POST"
 
 
 def test_a_failure_in_a_stream_is_one_event() -> None:

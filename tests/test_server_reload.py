@@ -103,3 +103,18 @@ def closed(client: httpx.Client) -> bool:
             return True
         assert response.status_code in (404, 409), response.text
     return False
+
+
+def test_the_only_model_is_opened_again(tmp_path: Path) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+    with served(tmp_path) as server, server.client() as client:
+        expected = client.post("/v1/completions", json=body).json()["choices"]
+        (row,) = client.get("/v1/models/list").json()["models"]
+        assert (row["file_bytes"], row["state"]) == (packaged_model().stat().st_size, "ready")
+        for action, state in (("reload", "ready"), ("unload", "closed"), ("load", "ready"), ("unload", "closed")):
+            response = client.post(f"/v1/models/{action}", json={"model": "tiny-chat"})
+            assert (response.status_code, response.json()) == (200, {"model": "tiny-chat", "state": state})
+            if state == "ready":
+                assert client.post("/v1/completions", json=body).json()["choices"] == expected
+        # One that is closed is opened by the request that needs it.
+        assert client.post("/v1/completions", json=body).json()["choices"] == expected

@@ -42,7 +42,8 @@ class Dialect(enum.Enum):
 
 @dataclass
 class ApiError(Exception):
-    """A refusal.  ``code``: a stable word; ``param``: the field at fault; ``retry_after_s``: when to come again."""
+    """A refusal.  ``code``: a stable word; ``param``: the field at fault; ``retry_after_s``: when to come again;
+    ``allow``: the methods that the route has."""
 
     status: int
     code: str
@@ -50,6 +51,7 @@ class ApiError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    allow: str | None = None
 
     @property
     def type(self) -> str:
@@ -61,6 +63,8 @@ class ApiError(Exception):
         found = []
         if self.retry_after_s is not None:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.allow is not None:
+            found.append((b"allow", self.allow.encode("ascii")))
         # The rest of the body is not waited for, or nobody knows where it ends.
         if self.status in (408, 413) or self.code == "malformed_request":
             found.append((b"connection", b"close"))

@@ -75,7 +75,10 @@ class Gate:
             await self._refuse(failure, scope, sending, begun)
         except HTTPException as error:  # the router's, for a route without this method
             text = f"the method must be one of the route's but is {scope['method']!r:.40}"
-            await self._refuse(ApiError(error.status_code, "method_not_allowed", text), scope, sending, begun)
+            allowed = (error.headers or {}).get("Allow")
+            await self._refuse(
+                ApiError(error.status_code, "method_not_allowed", text, allow=allowed), scope, sending, begun
+            )
         except asyncio.CancelledError:
             scope["quire.status"] = 499
         except Exception as error:

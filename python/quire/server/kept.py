@@ -46,12 +46,11 @@ class Kept:
             _, dropped = self._kept.popitem(last=False)
             self._n_bytes -= dropped.n_bytes
 
-    def get(self, caller: Caller, id_: str) -> KeptResponse:
-        """The caller's own answer; ApiError 404 where there is none."""
+    def get(self, caller: Caller, id_: str, param: str | None = None) -> KeptResponse:
+        """The caller's own answer; ApiError 404 where there is none.  ``param``: the field that names it."""
         found = self._kept.get((caller.name, id_))
         if found is None:
-            text = "previous_response_id must be one that is kept but is not"
-            raise ApiError(404, "response_not_found", text, "previous_response_id")
+            raise ApiError(404, "response_not_found", f"a response must be kept but {id_!r:.80} is not", param)
         self._kept.move_to_end((caller.name, id_))
         return found
 

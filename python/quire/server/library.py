@@ -91,10 +91,10 @@ class Library:
         self.known = sizes()
 
     @classmethod
-    def of(cls, name: str, engine: Engine) -> Library:
-        """A library of one model, whose engine there is already."""
-        library = cls(name, lambda: {name: 0}, lambda _: engine, 0)
-        library._shelves[name] = _Shelf(engine, 0)
+    def of(cls, name: str, make: Callable[[], Engine]) -> Library:
+        """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
+        library = cls(name, lambda: {name: 0}, lambda _: make(), 0)
+        library.open_from_start(name)
         return library
 
     def open_from_start(self, name: str) -> None:

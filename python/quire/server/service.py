@@ -108,19 +108,21 @@ def open_service(
 
     if settings.memory_budget_bytes is not None:
         config = {**config, "memory_bytes": settings.memory_budget_bytes}
+    waiting = [] if launched is None else [launched]
+
+    def engine_of(file: str | None) -> Engine:
+        return WorkerEngine(Open(file, config), launched=waiting.pop() if waiting else None)
+
     if settings.models_dir is None:
-        name = model_name(path)
-        return Service(settings, Library.of(name, WorkerEngine(Open(path, config), launched=launched)))
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path)))
     folder = Path(settings.models_dir)
     given = {} if path is None else {model_name(path): Path(path)}
 
     def paths() -> dict[str, Path]:
         return {**find_models(folder), **given}
 
-    waiting = [] if launched is None else [launched]
-
     def make(name: str) -> Engine:
-        return WorkerEngine(Open(str(paths()[name]), config), launched=waiting.pop() if waiting else None)
+        return engine_of(str(paths()[name]))
 
     budget = settings.memory_budget_bytes or memory_bytes()
     default = next(iter([*given, *paths()]), "")

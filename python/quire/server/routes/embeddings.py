@@ -125,7 +125,12 @@ async def _embedded(
 async def embed(call: Call[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
     body = call.body
-    made = await _embedded(call, call.engine(body.model), _prompts(body.input, "input"), 2, body.dimensions)
+    try:
+        made = await _embedded(call, call.engine(body.model), _prompts(body.input, "input"), 2, body.dimensions)
+    except ApiError as error:
+        if error.param == "prompt":  # the engine's word for it
+            error.param = "input"
+        raise
     shown: list[Any] = made.floats()
     if body.encoding_format == "base64":
         shown = [b64encode(encoded).decode() for encoded in made.encoded]

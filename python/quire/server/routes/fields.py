@@ -131,8 +131,12 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     # These describe the caller to whoever keeps records; nothing here depends on them.
     user: Annotated[str, Meta(max_length=512)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {"store": (False,)}
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "store": (False,),
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+    }
 
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
         """The parameters, with what the model's makers advise where nothing is said.  RequestError names a field."""

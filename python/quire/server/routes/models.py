@@ -77,21 +77,23 @@ async def list_files(call: Call[None]) -> Reply:
     """The models that there are, with bytes of their files and whether they are open."""
     engines = call.service.engines()
     known = call.service.library.rescan()
-    return Reply.json({"models": [_row(name, size, engines.get(name)) for name, size in known.items()]})
+    return Reply.json({"models": [await _row(call, name, size, engines.get(name)) for name, size in known.items()]})
 
 
 async def list_active(call: Call[None]) -> Reply:
     """The models that are open."""
     known = call.service.library.known
-    return Reply.json(
-        {"models": [_row(name, known.get(name, 0), engine) for name, engine in call.service.engines().items()]}
-    )
+    engines = call.service.engines()
+    return Reply.json({"models": [await _row(call, name, known.get(name, 0), each) for name, each in engines.items()]})
 
 
-def _row(name: str, size: int, engine: Engine | None) -> dict[str, Any]:
+async def _row(call: Call[None], name: str, size: int, engine: Engine | None) -> dict[str, Any]:
+    if not size and engine is not None:  # of the package's model only its worker knows
+        with suppress(ApiError):
+            size = (await call.ask(engine, Ask(0, "describe", {})))["file"]["size_bytes"]
     row: dict[str, Any] = {
         "model": name,
-        "file_bytes": size,
+        "file_bytes": size or None,
         "state": "closed" if engine is None else engine.state.value,
     }
     if engine is not None:

@@ -22,9 +22,14 @@ __all__ = ["ChatBody", "StreamOptions", "checked_messages", "complete", "options
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """``include_usage``: the last event but ``[DONE]`` has the usage."""
+    """``include_usage``: the last event but ``[DONE]`` has the usage.  Nothing is ever put in to hide sizes."""
 
     include_usage: bool = False
+    include_obfuscation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.include_obfuscation:
+            raise ValueError("include_obfuscation must be false, as it is not supported, but is true")
 
 
 class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +44,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     reasoning_budget: Count | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: FormFields | None = None
@@ -53,7 +58,6 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         "functions": ([],),
         "function_call": ("none",),
         "verbosity": ("medium",),
-        "prompt_cache_key": (),
         "continue_final_message": (False,),
         "add_generation_prompt": (True,),
     }
@@ -116,11 +120,33 @@ def options_of(
     elif effort is not None:
         values.setdefault("reasoning_effort", effort)
     options: dict[str, Any] = {"template_values": values}
+    if isinstance(tool_choice, dict) and tool_choice.get("type") == "allowed_tools":
+        tools, tool_choice = _allowed(tools, tool_choice.get("allowed_tools"))
     if tools:
         options["tools"] = tools
     if tool_choice is not None:
         options["tool_choice"] = tool_choice
     return options
+
+
+def _allowed(tools: list[dict[str, Any]], given: Any) -> tuple[list[dict[str, Any]], str]:
+    """The tools that may be called, and whether one must: only these are shown to the model.  ApiError 400."""
+    place = "tool_choice.allowed_tools"
+    mode, listed = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
+    if mode not in ("auto", "required"):
+        raise ApiError(400, "invalid_value", f"{place}.mode must be auto or required but is not", f"{place}.mode")
+    names = [_name_of(tool) for tool in listed] if isinstance(listed, list) else []
+    known = {_name_of(tool) for tool in tools} - {None}
+    if not names or not known.issuperset(names):
+        text = f"{place}.tools must name functions of tools but does not"
+        raise ApiError(400, "invalid_value", text, f"{place}.tools")
+    return [tool for tool in tools if _name_of(tool) in names], mode
+
+
+def _name_of(tool: Any) -> str | None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
 
 
 async def complete(call: Call[ChatBody]) -> Reply | Events:

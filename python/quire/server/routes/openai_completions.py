@@ -31,7 +31,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields, and those of Quire's sampling."""
 
     prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 16
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
     echo: bool = False
     suffix: Text = ""
@@ -58,6 +58,10 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             raise ApiError(400, "invalid_value", text, "prompt")
         return several
 
+    def reason_of(self, end: Finished) -> str:
+        """Why a choice ended; the token that is not shown is none of it."""
+        return end.reason if self.max_tokens else "length"
+
     def work(self, engine: Engine, call: Call[CompletionBody], prompt: str | list[int]) -> Generate:
         """What the engine is asked for one prompt."""
         n_drawn = self.best_of or self.n
@@ -72,7 +76,9 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         form = form_of(self.response_format, self.structured_outputs)
         params = self.params(
             engine.info,
-            self.max_tokens,
+            max(
+                self.max_tokens, 1
+            ),  # the model reads a prompt to write a token, which is not shown where none is asked
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             structured_outputs=form,
@@ -152,21 +158,29 @@ async def _read_prompt(call: Call[CompletionBody], engine: Engine, prompt: _Prom
 
 async def _whole(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> dict[str, Any]:
     groups = await asyncio.gather(*(_collect(body, prompt) for prompt in prompts))
-    usage = Usage()
-    for prompt in prompts:
-        usage.add(prompt.answering.usage)
+    usage = _usage_of(body, prompts)
     choices = [choice for group in groups for choice in group]
     for index, choice in enumerate(choices):
         choice["index"] = index
     return {**head, "choices": choices, "usage": usage.openai()}
 
 
+def _usage_of(body: CompletionBody, prompts: list[_Prompt]) -> Usage:
+    usage = Usage()
+    for prompt in prompts:
+        usage.add(prompt.answering.usage)
+    if not body.max_tokens:
+        usage.n_generated = 0
+    return usage
+
+
 async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]]:
     parts = [_Choice() for _ in range(body.best_of or body.n)]
     async for delta in prompt.answering.deltas():
-        parts[delta.choice].text.append(delta.content)
-        parts[delta.choice].logprobs += delta.logprobs
         prompt.prompt_logprobs += delta.prompt_logprobs
+        if body.max_tokens:
+            parts[delta.choice].text.append(delta.content)
+            parts[delta.choice].logprobs += delta.logprobs
     order = range(len(parts))
     if len(parts) > body.n:
         order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
@@ -176,7 +190,7 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
             "index": 0,
             "text": prompt.echoed + "".join(parts[i].text),
             "logprobs": None,
-            "finish_reason": prompt.answering.ends[i].reason,
+            "finish_reason": body.reason_of(prompt.answering.ends[i]),
         }
         if body.logprobs is not None:
             table = _Table()
@@ -208,29 +222,27 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
             for event in batch:
                 index = number * body.n + event.choice
                 if isinstance(event, Finished):
-                    pieces.append(chunk(index, "", event.reason, None))
+                    pieces.append(chunk(index, "", body.reason_of(event), None))
                 else:
                     pieces.append(chunk(index, *_new_of(body, prompts[number], event, tables[index])))
             yield b"".join(pieces) if batch else sse.PING
     if wants_usage:
-        usage = Usage()
-        for prompt in prompts:
-            usage.add(prompt.answering.usage)
+        usage = _usage_of(body, prompts)
         yield sse.event({**head, "choices": [], "usage": usage.openai()})
     yield sse.DONE
 
 
 def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, None, Any]:
     """Text and log-probabilities of one event; those of the prompt come with the first."""
+    text = delta.content if body.max_tokens else ""
     if body.logprobs is None:
-        return delta.content, None, None
-    text = delta.content
+        return text, None, None
     if body.echo and table.empty:
         if delta.prompt_logprobs:
             prompt.prompt_logprobs = delta.prompt_logprobs
         table.add_prompt(prompt)
         text = prompt.echoed + text
-    table.add(delta.logprobs)
+    table.add(delta.logprobs if body.max_tokens else [])
     return text, None, table.take()
 
 

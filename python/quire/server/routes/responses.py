@@ -26,7 +26,7 @@ __all__ = ["ResponsesBody", "create", "delete", "show"]
 class Reasoning(Body, kw_only=True, forbid_unknown_fields=True):
     """How much the model thinks."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     refused: ClassVar[dict[str, tuple[object, ...]]] = {}
 
 
@@ -65,6 +65,7 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
     user: Annotated[str, Meta(max_length=512)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "background": (False,),
@@ -72,8 +73,8 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         "include": ([],),
         "max_tool_calls": (),
         "prompt": (),
-        "prompt_cache_key": (),
-        "stream_options": (),
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+        "stream_options": ({}, {"include_obfuscation": False}),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
     }
@@ -87,7 +88,10 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         effort = None if self.reasoning is None else self.reasoning.effort
         tools = [tool_of(tool, i) for i, tool in enumerate(self.tools)]
         choice: Any = self.tool_choice
-        if isinstance(choice, dict):
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            allowed = [tool_of(tool, i) if isinstance(tool, dict) else tool for i, tool in enumerate(_list(choice))]
+            choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
+        elif isinstance(choice, dict):
             if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
                 raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
             choice = {"type": "function", "function": {"name": choice["name"]}}
@@ -104,13 +108,18 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+def _list(choice: dict[str, Any]) -> list[Any]:
+    tools = choice.get("tools")
+    return tools if isinstance(tools, list) else []
+
+
 async def create(call: Call[ResponsesBody]) -> Reply | Events:
     """Answer an input, which may go on from an earlier answer."""
     body = call.body
     engine = call.engine(body.model)
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
-        earlier = call.service.kept.get(call.caller, body.previous_response_id).messages
+        earlier = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id").messages
     messages = earlier + messages_of(body.input)
     answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
     await answering.start()
