@@ -14,7 +14,8 @@ from quire.chat import AnswerFormat, parse_answer
 from quire.chat.tools import tool_format
 from quire.errors import UnsupportedError
 from quire.grammar import CALL_SYNTAXES, ToolUse, answer_source
-from test_structured_tools import CLOCK, ONE_BY_ONE, layout, tool, walk
+from quire.grammar.call_syntax import Notation
+from test_structured_tools import CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -84,4 +85,87 @@ def test_loose_tools_beside_strict_ones_take_any_text():
     source = answer_source(layout("qwen3_coder"), None, ToolUse([loose, CLOCK], "auto"))
     made = "<tool_call>\n<function=weather>\n{}</function>\n</tool_call>"
     assert allows_source(source, made.format("<parameter=city>\nParis\nor <b>\n</parameter>\n"))
+    assert allows_source(source, made.format(""))
+
+
+# Notations
+
+
+NOTATED = [(name, i) for name, i in VARIANTS if CALL_SYNTAXES[name][i].notation is not Notation.JSON]
+BOOK = tool(
+    "book",
+    {
+        "title": {"type": "string"}, "kind": {"enum": ["a b", "c", None, 3, True]}, "code": {"$ref": "#/$defs/code"},
+        "note": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, "any": {"description": "x"},
+        "pages": {"type": "array", "items": {"type": ["integer", "string"]}, "minItems": 1, "maxItems": 2},
+        "more": {
+            "type": "object", "additionalProperties": False, "required": ["y"],
+            "properties": {"x": {"type": "number"}, "y": {"type": ["boolean", "null"]}},
+        },
+        "map": {"type": "object", "additionalProperties": {"type": "integer", "minimum": -2}},
+        "size": {"type": "number"},
+    },
+    strict=True,
+)  # fmt: skip
+BOOK["function"]["parameters"]["required"] = ["kind", "code", "more"]
+BOOK["function"]["parameters"]["$defs"] = {"code": {"type": "string", "minLength": 2, "maxLength": 3}}
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize(("name", "variant"), NOTATED)
+def test_arguments_in_notations_are_of_their_schemas(name, variant, control):
+    form = AnswerFormat(tools=tool_format(name))
+    syntax = CALL_SYNTAXES[name][variant]
+    source = answer_source(layout(name, variant), None, ToolUse([BOOK], "required", False))
+    n_done, seen = 0, set()
+    for seed in range(32):
+        text = walk(source, control, seed, end=syntax.string_mark or "'")
+        if text is None:
+            continue
+        (made,) = parse_answer(text, form, [BOOK]).tool_calls
+        arguments = json.loads(made.function.arguments)
+        jsonschema.validate(arguments, BOOK["function"]["parameters"])
+        seen |= arguments.keys()
+        n_done += 1
+    assert n_done >= 12
+    assert seen == BOOK["function"]["parameters"]["properties"].keys()
+
+
+def test_values_as_python_writes_them():
+    """Some of what a schema allows is there, and nothing of what it refuses."""
+    source = answer_source(layout("lfm2"), None, ToolUse([BOOK], "required"))
+    made = "<|tool_call_start|>[book({})]<|tool_call_end|>"
+    good = "kind='a b', code=\"xy\", pages=['a', 1], more={\"y\": true}, size=-1.5"
+    assert allows_source(source, made.format(good))
+    assert allows_source(
+        source, made.format("title='It', kind=None, code='xyz', any=[1, {\"a\": 2}], more={\"y\": null}")
+    )
+    for bad in (
+        good.replace("'a b'", "'d'"), good.replace("xy", "x"), good.replace("['a', 1]", "[]"),
+        good.replace("true", "1"), good.replace("size", "size2"), good.replace("kind='a b', ", ""),
+        good.replace("-1.5", "None"), good + ",", "title='<|tool_call_end|>', " + good, "note='abcd', " + good,
+    ):  # fmt: skip
+        assert not allows_source(source, made.format(bad)), bad
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in NOTATED}))
+def test_what_notations_cannot_keep_is_refused(name):
+    for parameters, reason in [
+        ({"properties": {"a b": {}}}, "must be a word of"),
+        ({"properties": {"a": False}}, "'a' must allow a value"),
+        ({"properties": {"a": {"type": "object", "allOf": [{}]}}}, "allOf"),
+        ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
+        ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
+        ({"properties": {"a": {"enum": ["<"]}}}, "'<'"),
+    ]:
+        bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
+            answer_source(layout(name), None, ToolUse([bad], "required"))
+
+
+def test_loose_tools_beside_strict_ones_take_any_value():
+    loose = tool("weather", {"city": {"type": "string", "pattern": "x"}})
+    source = answer_source(layout("lfm2"), None, ToolUse([loose, CLOCK], "auto"))
+    made = "Well, <|tool_call_start|>[weather({})]<|tool_call_end|>"
+    assert allows_source(source, made.format('city=["Paris", {"a": [null]}]'))
     assert allows_source(source, made.format(""))

@@ -34,7 +34,7 @@ from quire.grammar import (
     answer_source,
     grammar_source,
 )
-from quire.grammar.call_syntax import CallSyntax
+from quire.grammar.call_syntax import CallSyntax, Notation
 from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams
 
@@ -123,7 +123,7 @@ def test_calls_as_published_templates_write_them(shared):
             assert cut is not None
             assert not allows_source(cut, text)
             seen.add(form.tools.name)
-    assert len(seen) >= 14
+    assert len(seen) >= 15
     assert seen >= set(ONE_BY_ONE)
 
 
@@ -250,6 +250,12 @@ def test_calls_in_free_answers_hold(name, variant, control):
 def written(syntax: CallSyntax, arguments: dict[str, Any]) -> str:
     """A call of weather."""
     text = json.dumps(arguments)
+    if syntax.notation is Notation.PYTHON:
+        text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    if syntax.notation is Notation.MARKED:
+        mark = syntax.string_mark
+        shown = {key: mark + value + mark if isinstance(value, str) else value for key, value in arguments.items()}
+        text = ",".join(f"{key}:{value}" for key, value in shown.items())
     if syntax.argument:
         text = "".join(
             syntax.argument.replace("{key}", key)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RequestError, UnsupportedError
-from .arguments import arguments_of
-from .call_syntax import CALL_SYNTAXES, NOT_ENFORCED, CallSyntax
+from .arguments import arguments_of, json_lark
+from .call_syntax import CALL_SYNTAXES, NOT_ENFORCED, CallSyntax, Notation
 from .frame import Frame, FrameWriter, lark_string
+from .notation import NotationWriter
 from .schema import enforceable
-from .source import DEFAULT_WHITESPACE, WHITESPACE_AFTER, GrammarSource, json_body
+from .source import WHITESPACE_AFTER, GrammarSource
 
 __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 
@@ -24,6 +24,7 @@ _ID = "/[A-Za-z0-9]{9}/"
 _PIECES = {"space": "SPACE?", "number": "/[0-9]{1,2}/", "id": _ID, "id_member": f'(", \\"id\\": \\"" {_ID} "\\"")?'}
 # What every wire format can carry without quotes.
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _FREE_ARGUMENTS: Mapping[str, object] = {"type": "object"}
 
 
@@ -145,10 +146,6 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
 
 
-def _json_lark(schema: object) -> str:
-    return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
-
-
 class _Writer:
     """Writes the frame: ``start`` is reasoning, then one of several ``answer``s."""
 
@@ -182,7 +179,7 @@ class _Writer:
             raise RequestError("[tools] each tool must have a name of its own but two have the same")
         size = 0
         for i, function in enumerate(functions):
-            body = self._call(syntax, function)
+            body = self._call(syntax, function, i)
             size += len(body.encode("utf-8", "replace"))
             if size > MAX_TOOLS_BYTES:
                 raise RequestError(f"[tools] the schemas of tools must have at most {MAX_TOOLS_BYTES} bytes together")
@@ -196,11 +193,12 @@ class _Writer:
         self._lark.rule("calls", space + self._call_list(syntax, self._lark.mark(syntax.trigger)))
         self._answers.append("calls")
 
-    def _call(self, syntax: CallSyntax, function: _Function) -> str:
+    def _call(self, syntax: CallSyntax, function: _Function, number: int) -> str:
         """A call, without the trigger."""
-        if not _NAME.fullmatch(function.name):
+        if not (_WORD if syntax.notation is Notation.PYTHON else _NAME).fullmatch(function.name):
             raise UnsupportedError(
-                f"[tools] the name of a tool that is enforced must be of A-Za-z0-9_.:/- but is {function.name!r:.80}"
+                "[tools] the name of a tool that is enforced must be of A-Za-z0-9_.:/-, and a word of A-Za-z0-9_.- "
+                f"where calls are written as in Python, but is {function.name!r:.80}"
             )
         parameters = function.parameters if function.strict else _FREE_ARGUMENTS
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
@@ -208,11 +206,20 @@ class _Writer:
         parameters = {"type": "object", **parameters}
         try:
             enforced = enforceable(parameters)
-            arguments = self._arguments(syntax, enforced, function) if syntax.argument else _json_lark(enforced)
+            if syntax.notation is not Notation.JSON:
+                arguments = self._in_notation(syntax, enforced, function, number)
+            else:
+                arguments = self._arguments(syntax, enforced, function) if syntax.argument else json_lark(enforced)
         except (RequestError, UnsupportedError) as error:
             raise type(error)(f"{error} (parameters of the tool {function.name})") from error
         text = syntax.call if syntax.opening else syntax.call.removeprefix(syntax.trigger)
         return self._text(text, {"arguments": arguments, "name": lark_string(function.name)})
+
+    def _in_notation(self, syntax: CallSyntax, parameters: object, function: _Function, number: int) -> str:
+        listed = parameters if function.strict else function.parameters
+        assert isinstance(listed, Mapping)
+        writer = NotationWriter(self._lark, f"f{number}_", syntax.string_mark, syntax.end)
+        return writer.arguments(listed, strict=function.strict)
 
     def _arguments(self, syntax: CallSyntax, parameters: object, function: _Function) -> str:
         """Arguments one by one."""
@@ -225,7 +232,7 @@ class _Writer:
             is_text = "true" if argument.is_text else "false"
             start = self._text(before.replace("{key}", argument.key).replace("{is_text}", is_text), {})
             if argument.schema is not None:
-                value = f"{_json_lark(argument.schema)} {self._lark.mark(end)}"
+                value = f"{json_lark(argument.schema)} {self._lark.mark(end)}"
             elif argument.choices:
                 value = f"({' | '.join(map(lark_string, argument.choices))}) {self._lark.mark(end)}"
             elif argument.pattern is not None:

@@ -9,15 +9,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RequestError, UnsupportedError
+from .source import DEFAULT_WHITESPACE, json_body
 
-__all__ = ["Argument", "arguments_of"]
+__all__ = [
+    "ANY_VALUE",
+    "BOUND",
+    "Argument",
+    "arguments_of",
+    "check_references",
+    "followed",
+    "json_lark",
+    "listed_arguments",
+    "said_of",
+    "without_marks",
+]
 
 # What every wire format can carry without quotes.
 _KEY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+_OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _DEFINITIONS = ("$defs", "definitions")
 _OBJECT = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_DEFINITIONS, *_ANNOTATIONS}
 _LENGTHS = {"minLength", "maxLength"}
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
 @dataclass(frozen=True)
@@ -42,24 +56,50 @@ def arguments_of(parameters: Mapping[str, object], *, strict: bool) -> list[Argu
 
     Not ``strict``: each may be any text, or absent.  Raises UnsupportedError naming the keyword that text cannot keep.
     """
+    if not strict:
+        properties = parameters.get("properties", {})
+        names = properties if isinstance(properties, Mapping) else {}
+        return [Argument(key, False) for key in names if _KEY.fullmatch(key)]
+    listed, definitions = listed_arguments(parameters)
+    return [_argument(key, schema, required, definitions) for key, schema, required in listed]
+
+
+def listed_arguments(
+    parameters: Mapping[str, object],
+) -> tuple[list[tuple[str, object, bool]], dict[str, object]]:
+    """Of the schema of an object: (name, schema, whether required) of each member that it lists; its definitions."""
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise RequestError("[json_schema] properties must be an object and required a list but one is not")
-    if not strict:
-        return [Argument(key, False) for key in properties if _KEY.fullmatch(key)]
     for keyword in parameters.keys() - _OBJECT:
         raise UnsupportedError(f"[json_schema] {keyword!r:.80} cannot be enforced on arguments written one by one")
     for key in required:
         if key not in properties:
             raise UnsupportedError(f"[json_schema] a required argument must be among properties but {key!r:.80} is not")
     definitions = {name: parameters[name] for name in _DEFINITIONS if name in parameters}
-    return [_argument(key, schema, key in required, definitions) for key, schema in properties.items()]
+    return [(key, schema, key in required) for key, schema in properties.items()], definitions
+
+
+def check_references(key: str, schema: Mapping[str, object]) -> None:
+    """Refuse references in a member's schema, which stands alone with the definitions, to anything but those."""
+    if _OTHER_REFERENCE.search(json.dumps(schema)):
+        raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
+
+
+def said_of(schema: Mapping[str, object]) -> dict[str, Any]:
+    """A schema without what only describes."""
+    return {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+
+
+def json_lark(schema: object) -> str:
+    """JSON of a schema, in a rule."""
+    return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
 
 
 def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
     if not _KEY.fullmatch(key):
         raise UnsupportedError(f"[json_schema] the name of an argument must be of A-Za-z0-9_.:/- but is {key!r:.80}")
-    schema = _followed(schema, definitions)
+    schema = followed(schema, definitions)
     if schema is True or (isinstance(schema, Mapping) and schema.keys() <= _ANNOTATIONS):
         return Argument(key, required)
     if not isinstance(schema, Mapping):
@@ -67,9 +107,9 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
     said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
     kinds = _kinds(said)
     if kinds is not None and "string" not in kinds:
-        if "#/properties" in json.dumps(said) or '"#"' in json.dumps(said):
-            raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
-        return Argument(key, required, _without_marks(key, {**said, **definitions}))
+        whole = {**said, **definitions}
+        check_references(key, whole)
+        return Argument(key, required, without_marks(key, whole))
     values = said.get("enum", [said["const"]] if "const" in said else None)
     if isinstance(values, list) and said.keys() <= {"type", "enum", "const"} and not said.keys() >= {"enum", "const"}:
         texts = tuple(value for value in values if isinstance(value, str))
@@ -89,12 +129,32 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
 
 _NO_MARK = "^[^<]*$"  # what a reader takes for the end of a value begins so
 _SCALARS = ["null", "boolean", "number", "string"]
+BOUND: Mapping[str, object] = {"minimum": -(10**15), "maximum": 10**15}
+"""Of numbers that have no bounds: of many digits, or with an exponent, one might be none that JSON has."""
+_FREE_OBJECT = {
+    "type": "object",
+    "additionalProperties": False,
+    "patternProperties": {_NO_MARK: {"$ref": "#/$defs/any"}},
+}
+ANY_VALUE: Mapping[str, object] = {
+    "$ref": "#/$defs/any",
+    "$defs": {
+        "any": {
+            "anyOf": [
+                {"type": _SCALARS, "pattern": _NO_MARK, **BOUND},
+                {"type": "array", "items": {"$ref": "#/$defs/any"}},
+                _FREE_OBJECT,
+            ]
+        }
+    },
+}
+"""Any value without ``<`` in strings and keys."""
 
 
-def _without_marks(key: str, schema: object) -> dict[str, object]:
+def without_marks(key: str, schema: object) -> dict[str, object]:
     """A schema of JSON that allows no ``<`` in strings and keys: of what the other one allows a part."""
     if schema is True or schema == {}:
-        return {"type": _SCALARS, "pattern": _NO_MARK}
+        return {"type": _SCALARS, "pattern": _NO_MARK, **BOUND}
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
     found: dict[str, Any] = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
@@ -108,10 +168,10 @@ def _without_marks(key: str, schema: object) -> dict[str, object]:
         raise UnsupportedError(f"[json_schema] names and values in the argument {key!r} must not contain '<'")
     for keyword in ("properties", *_DEFINITIONS):
         if keyword in found:
-            found[keyword] = {name: _without_marks(key, inner) for name, inner in found[keyword].items()}
+            found[keyword] = {name: without_marks(key, inner) for name, inner in found[keyword].items()}
     for keyword in ("anyOf", "oneOf", "prefixItems"):
         if keyword in found:
-            found[keyword] = [_without_marks(key, inner) for inner in found[keyword]]
+            found[keyword] = [without_marks(key, inner) for inner in found[keyword]]
     kinds = {found["type"]} if isinstance(found.get("type"), str) else set(found.get("type", ()))
     if not kinds and not found.keys() & {"$ref", "anyOf", "oneOf", "enum", "const", *_DEFINITIONS}:
         kinds, found["type"] = {"string"}, ["object"] if "properties" in found else _SCALARS
@@ -125,14 +185,16 @@ def _narrow(key: str, found: dict[str, Any], kinds: set[str]) -> None:
         others = found.get("additionalProperties", False)
         found["additionalProperties"] = False
         if isinstance(others, Mapping) and others:
-            found["patternProperties"] = {_NO_MARK: _without_marks(key, others)}
+            found["patternProperties"] = {_NO_MARK: without_marks(key, others)}
     if "array" in kinds and found.get("items") is not False:
-        found["items"] = _without_marks(key, found.get("items", True))
+        found["items"] = without_marks(key, found.get("items", True))
+    if kinds & {"integer", "number"} and not found.keys() & {"enum", "const", *_BOUNDS}:
+        found |= BOUND
     if "string" in kinds and not found.keys() & {"format", "enum", "const"}:
         found["allOf"] = [{"pattern": _NO_MARK}]
 
 
-def _followed(schema: object, definitions: Mapping[str, object]) -> object:
+def followed(schema: object, definitions: Mapping[str, object]) -> object:
     """What a reference to a definition leads to."""
     for _ in range(8):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
-__all__ = ["CALL_SYNTAXES", "NOT_ENFORCED", "CallSyntax"]
+__all__ = ["CALL_SYNTAXES", "NOT_ENFORCED", "CallSyntax", "Notation"]
+
+
+class Notation(Enum):
+    """What arguments are written in."""
+
+    JSON = "json"
+    PYTHON = "python"
+    """``key=value``, as Python's literals or JSON."""
+    MARKED = "marked"
+    """``key:value``, strings between marks."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,8 @@ class CallSyntax:
     ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
     only templates that have this text write so.  ``argument``: how each argument is written where they are not one JSON
     object; in it ``{key}`` stands for its name, ``{value}`` for its text, and ``{is_text}`` for whether that is one
-    of a string.
+    of a string.  ``notation``: of all arguments together; ``string_mark``: on both sides of its strings; ``end``: what
+    never stands in them.
     """
 
     call: str
@@ -37,6 +49,9 @@ class CallSyntax:
     reasoning: tuple[str, str] | None = None
     hint: str = ""
     argument: str = ""
+    notation: Notation = Notation.JSON
+    string_mark: str = ""
+    end: str = ""
 
 
 _OBJECT = '{"name": "{name}", "arguments": {arguments}}'
@@ -185,7 +200,27 @@ CALL_SYNTAXES: Mapping[str, tuple[CallSyntax, ...]] = {
         )
         for block in ("function_calls", "tool_calls")
     ),
+    "lfm2": (
+        CallSyntax(
+            "{name}({arguments})",
+            "<|tool_call_start|>[",
+            "]<|tool_call_end|>",
+            separator=", ",
+            trigger="<|tool_call_start|>",
+            notation=Notation.PYTHON,
+        ),
+    ),
+    "pythonic": (
+        CallSyntax(
+            "<function_calls>{name}({arguments})</function_calls>",
+            separator="{space}",
+            trigger="<function_calls>",
+            hint="<function_calls>",
+            notation=Notation.PYTHON,
+        ),
+        CallSyntax("{name}({arguments})", "[", "]", separator=", ", notation=Notation.PYTHON),
+    ),
 }
 
-NOT_ENFORCED = frozenset({"gemma", "kimi_k3", "lfm2", "minicpm", "muse", "pythonic"})
+NOT_ENFORCED = frozenset({"gemma", "kimi_k3", "minicpm", "muse"})
 """Formats that write arguments in a notation of their own, or as Python does."""
