@@ -12,7 +12,7 @@ import pytest
 from grammar_texts import allows_source
 from quire.chat import AnswerFormat, parse_answer
 from quire.chat.tools import tool_format
-from quire.errors import UnsupportedError
+from quire.errors import RequestError, UnsupportedError
 from quire.grammar import CALL_SYNTAXES, ToolUse, answer_source
 from quire.grammar.call_syntax import Notation
 from test_structured_tools import CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk
@@ -157,10 +157,45 @@ def test_what_notations_cannot_keep_is_refused(name):
         ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
         ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
         ({"properties": {"a": {"enum": ["<"]}}}, "'<'"),
+        ({"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 0}}}, "at most maxItems"),
+        ({"properties": {"a": {"type": "array", "items": False}}}, "must allow a value"),
     ]:
         bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
         with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
             answer_source(layout(name), None, ToolUse([bad], "required"))
+
+
+def test_values_with_bare_keys_and_marks():
+    """As Gemma 4's template writes them."""
+    source = answer_source(layout("gemma", 1), None, ToolUse([BOOK], "required"))
+    made = "<|tool_call>call:book{{{}}}<tool_call|>"
+    good = 'any:{a:[<|"|>x<y<|"|>,null]},code:<|"|>xy<|"|>,kind:<|"|>a b<|"|>,map:{a:3},more:{x:1.5,y:true},pages:[1]'
+    assert allows_source(source, made.format(good))
+    for bad in (
+        good.replace("a b", "d"), good.replace("xy", "x"), good.replace("[1]", "[]"), good.replace("y:true", "y:1"),
+        good.replace("1.5", "None"), good.replace("a:3", "a:-3"), good.replace("code", "note"), good + ",",
+        good.replace(",y:true", ""), good.replace("more", "size:null,more"), good.replace("x<y", "<tool_call|>"),
+    ):  # fmt: skip
+        assert not allows_source(source, made.format(bad)), bad
+
+
+@pytest.mark.parametrize("name", ["gemma", "lfm2"])
+def test_definitions_that_contain_themselves(name):
+    tree = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 3}, {"type": "boolean"}]}
+    made = tool("grow", {"a": {"$ref": "#/$defs/tree"}}, strict=True)
+    made["function"]["parameters"]["$defs"] = {"tree": tree}
+    source = answer_source(layout(name, len(CALL_SYNTAXES[name]) - 1), None, ToolUse([made], "required", False))
+    text = "<|tool_call>call:grow{{a:{}}}<tool_call|>" if name == "gemma" else (
+        "<|tool_call_start|>[grow(a={})]<|tool_call_end|>"
+    )  # fmt: skip
+    comma = "," if name == "gemma" else ", "
+    assert allows_source(source, text.format(f"[true{comma}[[[[[false]]]]]]"))
+    assert not allows_source(source, text.format("[true,[[[[[1]]]]]]"))
+    wide = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": i} for i in range(1, 40)]}
+    made["function"]["parameters"]["$defs"] = {"tree": wide}
+    if name == "lfm2":
+        with pytest.raises(RequestError, match="at most 262144 bytes"):
+            answer_source(layout(name), None, ToolUse([made], "required"))
 
 
 def test_loose_tools_beside_strict_ones_take_any_value():

@@ -24,7 +24,6 @@ from quire.engine import LLM, AsyncLLM
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import (
     CALL_SYNTAXES,
-    NOT_ENFORCED,
     AnswerLayout,
     Compiler,
     CompilerLimits,
@@ -76,14 +75,10 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"abcdefgh{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_every_format_that_is_read_can_be_enforced_or_is_refused_by_name():
-    assert set(CALL_SYNTAXES) | NOT_ENFORCED == set(TOOL_FORMATS)
-    assert NOT_ENFORCED.isdisjoint(CALL_SYNTAXES)
-    for name in NOT_ENFORCED:
-        with pytest.raises(
-            UnsupportedError, match=f"in the format {name}, which writes arguments in a notation of its own"
-        ):
-            answer_source(layout(name), None, ToolUse(TOOLS, "required"))
+def test_every_format_that_is_read_can_be_enforced_and_others_are_refused_by_name():
+    assert set(CALL_SYNTAXES) == set(TOOL_FORMATS)
+    with pytest.raises(UnsupportedError, match="in the format other, which has no grammar"):
+        answer_source(AnswerLayout(format_name="other"), None, ToolUse(TOOLS, "required"))
 
 
 # What templates write
@@ -106,7 +101,8 @@ def test_calls_as_published_templates_write_them(shared):
             if len(calls) == 2 and form.tools.name in ("llama3", "gigachat"):
                 continue  # their templates write one call only
             text = text_of_calls(template, calls)
-            if form.tools.name in ONE_BY_ONE:  # behind the end of reasoning, and before that of the turn
+            # Behind the end of reasoning, and before that of the turn.
+            if form.tools.name in ONE_BY_ONE and form.tools.name != "muse":
                 text = text[min(text.index(start) for start in form.tools.starts if start in text) :].rstrip()
             source = answer_source(
                 AnswerLayout(None, form.tools.name, form.tools.frames_content, form.tools.starts, template.source),
@@ -123,7 +119,7 @@ def test_calls_as_published_templates_write_them(shared):
             assert cut is not None
             assert not allows_source(cut, text)
             seen.add(form.tools.name)
-    assert len(seen) >= 15
+    assert len(seen) >= 19
     assert seen >= set(ONE_BY_ONE)
 
 
@@ -135,11 +131,22 @@ def text_of_calls(template: ChatTemplate, calls: list[dict[str, Any]]) -> str:
     n_shared = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt))
     text = whole[n_shared:]
     # Of a mark that begins like the prompt's end, the beginning is in the prefix.
-    for mark in ("<｜tool▁calls▁begin｜>", "<|START_ACTION|>", "<TOOLCALL>"):
-        if mark not in text and mark in whole:
-            text = whole[whole.rindex(mark) :]
+    for mark in ("<｜tool▁calls▁begin｜>", "<|START_ACTION|>", "<TOOLCALL>", "<|tool_call>"):
+        if 0 <= (at := whole.find(mark, n_shared - len(mark) + 1)) < n_shared:
+            text = whole[at:]
     ends = ("<|im_end|>", "</s>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>")
-    ends += ("<|message_sep|>", "<SPECIAL_12>", "\n\n<sep>", "[e~[", "<|role_end|>", "</assistant>", "<｜hy_eos")
+    ends += (
+        "<|message_sep|>",
+        "<SPECIAL_12>",
+        "\n\n<sep>",
+        "[e~[",
+        "<|role_end|>",
+        "</assistant>",
+        "<｜hy_eos",
+        "<|end_of_msg|>",
+        "<|eot|>",
+    )
+    ends += ("<|tool_response>",)
     return text[: min((at for end in ends if (at := text.find(end)) >= 0), default=len(text))]
 
 
@@ -260,6 +267,7 @@ def written(syntax: CallSyntax, arguments: dict[str, Any]) -> str:
         text = "".join(
             syntax.argument.replace("{key}", key)
             .replace("{value}", value if isinstance(value, str) else json.dumps(value))
+            .replace("{type}", "string" if isinstance(value, str) else "number")
             .replace("{is_text}", "true" if isinstance(value, str) else "false")
             for key, value in arguments.items()
         )
@@ -338,15 +346,14 @@ def test_framed_answers():
         ("command_r", 0, "<|START_RESPONSE|>yes<|END_RESPONSE|>", "yes"),
         ("functionary", 0, "all\nyes", "yes"),
         ("command_r", 2, "yes", "<|START_RESPONSE|>yes"),
+        ("kimi_k3", 0, "<|open|>response<|sep|>yes<|close|>response<|sep|>", "yes"),
+        ("muse", 0, " to=self<|message|>Hm?<|eom|><|start|>assistant to=user<|message|>no", "no"),
     ]:
         source = answer_source(layout(name, variant), YES, ToolUse())
         assert allows_source(source, text), name
         assert not allows_source(source, refused), name
         message = parse_answer(text, AnswerFormat(tools=tool_format(name)))
         assert message.content in ("yes", "no")
-    for name in ("kimi_k3", "muse"):
-        with pytest.raises(UnsupportedError, match=f"cannot be enforced in the format {name}"):
-            answer_source(layout(name), YES, ToolUse())
     assert answer_source(layout("hermes"), YES, ToolUse()) is YES
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RequestError, UnsupportedError
-from .arguments import arguments_of, json_lark
-from .call_syntax import CALL_SYNTAXES, NOT_ENFORCED, CallSyntax, Notation
+from .arguments import Argument, arguments_of, json_lark
+from .call_syntax import CALL_SYNTAXES, CallSyntax, Notation
 from .frame import Frame, FrameWriter, lark_string
 from .notation import NotationWriter
 from .schema import enforceable
@@ -19,12 +19,13 @@ __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 MAX_CALLS = 32
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 * 1024
-_PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space)\}")
+_PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space|type)\}")
 _ID = "/[A-Za-z0-9]{9}/"
 _PIECES = {"space": "SPACE?", "number": "/[0-9]{1,2}/", "id": _ID, "id_member": f'(", \\"id\\": \\"" {_ID} "\\"")?'}
 # What every wire format can carry without quotes.
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_OTHER_TYPES = ("number", "boolean", "null", "array", "object")
 _FREE_ARGUMENTS: Mapping[str, object] = {"type": "object"}
 
 
@@ -146,6 +147,14 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
 
 
+def _type_names(argument: Argument) -> str:
+    """Lark for the names of an argument's types where the wire format has them."""
+    said = "string" if argument.schema is None else argument.schema.get("type", list(_OTHER_TYPES))
+    names = {"integer": "number"}
+    kinds = [said] if isinstance(said, str) else list(said) if isinstance(said, list) else []
+    return f"({' | '.join(dict.fromkeys(lark_string(names.get(kind, kind)) for kind in [*kinds]))})"
+
+
 class _Writer:
     """Writes the frame: ``start`` is reasoning, then one of several ``answer``s."""
 
@@ -172,8 +181,7 @@ class _Writer:
                 raise UnsupportedError(
                     "[tools] calls must have a wire format to be enforced but the model has none known"
                 )
-            reason = "writes arguments in a notation of its own" if name in NOT_ENFORCED else "has no grammar"
-            raise UnsupportedError(f"[tools] calls cannot be enforced in the format {name}, which {reason}")
+            raise UnsupportedError(f"[tools] calls cannot be enforced in the format {name}, which has no grammar")
         self._trigger = syntax.trigger
         if len({function.name for function in functions}) != len(functions):
             raise RequestError("[tools] each tool must have a name of its own but two have the same")
@@ -186,10 +194,15 @@ class _Writer:
             self._lark.rule(f"f{i}", body)
         self._lark.rule("function", " | ".join(f"f{i}" for i in range(len(functions))))
         self._lark.rule("SPACE", r"/[ \n]{1,8}/")
+        if syntax.string_mark:
+            self._lark.free_text("STRING", (syntax.string_mark, syntax.end))
         if self._value_end:
-            self._lark.free_text("VALUE", (self._value_end,))
-        # Some models begin with white space, which readers skip but before a name.
-        space = "" if (syntax.opening + syntax.call).startswith("{name}") else "SPACE? "
+            start = re.escape(syntax.value_start).replace("/", r"\/") or None
+            self._lark.free_text("VALUE", (self._value_end,), start)
+        # Some models begin with white space, which readers skip but before a name or a header.
+        space = "" if (syntax.opening + syntax.call).startswith(("{name}", " ")) else "SPACE? "
+        if syntax.lead:
+            space += f"({self._lark.mark(syntax.lead)})? "
         self._lark.rule("calls", space + self._call_list(syntax, self._lark.mark(syntax.trigger)))
         self._answers.append("calls")
 
@@ -218,7 +231,7 @@ class _Writer:
     def _in_notation(self, syntax: CallSyntax, parameters: object, function: _Function, number: int) -> str:
         listed = parameters if function.strict else function.parameters
         assert isinstance(listed, Mapping)
-        writer = NotationWriter(self._lark, f"f{number}_", syntax.string_mark, syntax.end)
+        writer = NotationWriter(self._lark, f"f{number}_", syntax.string_mark)
         return writer.arguments(listed, strict=function.strict)
 
     def _arguments(self, syntax: CallSyntax, parameters: object, function: _Function) -> str:
@@ -230,7 +243,9 @@ class _Writer:
         parts = []
         for argument in arguments_of(listed, strict=function.strict):
             is_text = "true" if argument.is_text else "false"
-            start = self._text(before.replace("{key}", argument.key).replace("{is_text}", is_text), {})
+            start = self._text(
+                before.replace("{key}", argument.key).replace("{is_text}", is_text), {"type": _type_names(argument)}
+            )
             if argument.schema is not None:
                 value = f"{json_lark(argument.schema)} {self._lark.mark(end)}"
             elif argument.choices:

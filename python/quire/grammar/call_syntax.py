@@ -1,7 +1,7 @@
 """How wire formats of tool calls write arguments, for grammars that make a model write them.
 
 The formats are those that ``quire.chat.tools`` reads, under its names.  Another is added by an entry of
-``CALL_SYNTAXES``, or of ``NOT_ENFORCED`` where arguments are in a notation that no grammar here has.
+``CALL_SYNTAXES``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["CALL_SYNTAXES", "NOT_ENFORCED", "CallSyntax", "Notation"]
+__all__ = ["CALL_SYNTAXES", "CallSyntax", "Notation"]
 
 
 class Notation(Enum):
@@ -34,9 +34,10 @@ class CallSyntax:
     ``content``: what stands before and behind an answer that is text; ``joint``: between such text and calls behind it.
     ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
     only templates that have this text write so.  ``argument``: how each argument is written where they are not one JSON
-    object; in it ``{key}`` stands for its name, ``{value}`` for its text, and ``{is_text}`` for whether that is one
-    of a string.  ``notation``: of all arguments together; ``string_mark``: on both sides of its strings; ``end``: what
-    never stands in them.
+    object; in it ``{key}`` stands for its name, ``{value}`` for its text, ``{is_text}`` for whether that is one of a
+    string, and ``{type}`` for the name of its type.  ``value_start``: what such a text must not begin with.  ``lead``:
+    what may stand before ``opening`` where there is no text.  ``notation``: of all arguments together; ``string_mark``:
+    on both sides of its strings; ``end``: what never stands in them.
     """
 
     call: str
@@ -49,6 +50,8 @@ class CallSyntax:
     reasoning: tuple[str, str] | None = None
     hint: str = ""
     argument: str = ""
+    value_start: str = ""
+    lead: str = ""
     notation: Notation = Notation.JSON
     string_mark: str = ""
     end: str = ""
@@ -220,7 +223,55 @@ CALL_SYNTAXES: Mapping[str, tuple[CallSyntax, ...]] = {
         ),
         CallSyntax("{name}({arguments})", "[", "]", separator=", ", notation=Notation.PYTHON),
     ),
+    "gemma": (
+        CallSyntax(
+            "<start_function_call>call:{name}{{arguments}}<end_function_call>",
+            separator="{space}",
+            trigger="<start_function_call>",
+            hint="<start_function_call>",
+            notation=Notation.MARKED,
+            string_mark="<escape>",
+            end="<end_function_call>",
+        ),
+        CallSyntax(
+            "<|tool_call>call:{name}{{arguments}}<tool_call|>",
+            separator="{space}",
+            trigger="<|tool_call>",
+            notation=Notation.MARKED,
+            string_mark='<|"|>',
+            end="<tool_call|>",
+        ),
+    ),
+    "kimi_k3": (
+        CallSyntax(
+            '<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
+            "<|open|>tools<|sep|>",
+            "<|close|>tools<|sep|><|close|>message<|sep|>",
+            separator="",
+            content=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+            joint="<|close|>response<|sep|>",
+            argument='<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+            lead="<|open|>response<|sep|><|close|>response<|sep|>",
+        ),
+    ),
+    "minicpm": (
+        CallSyntax(
+            '<function name="{name}">{arguments}</function>',
+            separator="{space}",
+            trigger='<function name="',
+            argument='<param name="{key}">{value}</param>{space}',
+            value_start="<![CDATA[",
+        ),
+    ),
+    "muse": (
+        CallSyntax(
+            ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n{arguments}</atem:invoke>\n'
+            "</atem:function_calls>",
+            separator="<|eom|><|start|>assistant",
+            content=(" to=user<|message|>", ""),
+            joint="<|eom|><|start|>assistant",
+            reasoning=(" to=self<|message|>", "<|eom|><|start|>assistant"),
+            argument='<atem:parameter name="{key}">{value}</atem:parameter>\n',
+        ),
+    ),
 }
-
-NOT_ENFORCED = frozenset({"gemma", "kimi_k3", "minicpm", "muse"})
-"""Formats that write arguments in a notation of their own, or as Python does."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..errors import RequestError, UnsupportedError
 from .arguments import ANY_VALUE, BOUND, check_references, followed, json_lark, listed_arguments, said_of, without_marks
 from .frame import FrameWriter, lark_string
 
@@ -29,23 +29,24 @@ _KEYWORDS: Mapping[str, set[str]] = {
     "array": _ITEMS,
     "object": {"properties", "required", "additionalProperties"},
 }
-MAX_LISTS = 4
+# Deeper, values of Python are JSON only.
+MAX_DEPTH = 4
+MAX_BYTES = 256 * 1024
 
 
 class NotationWriter:
     """Writes the arguments of one function; rules of its own are called ``prefix`` and a number.
 
     ``string_mark``: what stands on both sides of a string; empty for Python, where JSON's notation is allowed as well
-    but objects are JSON only.  ``end``: what a reader takes for the end of the call wherever it stands.
+    but objects are JSON only.  Free strings are of the terminal ``STRING``, which the frame must have where there are
+    marks.
     """
 
-    def __init__(self, lark: FrameWriter, prefix: str, string_mark: str, end: str) -> None:
+    def __init__(self, lark: FrameWriter, prefix: str, string_mark: str) -> None:
         self._lark, self._prefix, self._mark = lark, prefix, string_mark
-        self._n_rules = 0
+        self._n_rules = self._size = 0
         self._definitions: Mapping[str, object] = {}
         self._rules: dict[str, str] = {}
-        if string_mark:
-            lark.free_text("STRING", (string_mark, end))
 
     def arguments(self, parameters: Mapping[str, object], *, strict: bool) -> str:
         """The arguments with commas between them; not ``strict``: of any values.
@@ -62,6 +63,9 @@ class NotationWriter:
 
     def _rule(self, body: str) -> str:
         self._n_rules += 1
+        self._size += len(body.encode("utf-8", "replace"))
+        if self._size > MAX_BYTES:
+            raise RequestError(f"[tools] the grammar of a tool's arguments must have at most {MAX_BYTES} bytes")
         name = f"{self._prefix}{self._n_rules}"
         self._lark.rule(name, body)
         return name
@@ -104,10 +108,10 @@ class NotationWriter:
         said = {} if schema is True else said_of(schema)
         if not said:
             return json_lark(ANY_VALUE)
-        if said.get("type") == "array" and said.keys() <= {"type", *_ITEMS} and depth < MAX_LISTS:
+        if said.get("type") == "array" and said.keys() <= {"type", *_ITEMS} and depth < MAX_DEPTH:
             return self._list(said, self._value(key, said.get("items", True), depth + 1), '", "')
-        if said.keys() == {"anyOf"} and isinstance(said["anyOf"], list):
-            return f"({' | '.join(self._python(key, option, depth + 1) for option in said['anyOf'])})"
+        if said.keys() == {"anyOf"} and depth < MAX_DEPTH:
+            return self._rule(" | ".join(self._python(key, option, depth + 1) for option in said["anyOf"]))
         whole = {**said, **self._definitions}
         check_references(key, whole)
         options = [json_lark(without_marks(key, whole)), *_python_forms(said)]
@@ -115,7 +119,9 @@ class NotationWriter:
 
     def _list(self, said: Mapping[str, Any], item: str, comma: str) -> str:
         least, most = said.get("minItems", 0), said.get("maxItems")
-        if said.get("items") is False or most == 0:
+        if most is not None and least > most:
+            raise UnsupportedError("[json_schema] minItems must be at most maxItems but is more")
+        if most == 0:
             return '"[]"'
         more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         inner = f"{item} ({comma} {item}){more}"
