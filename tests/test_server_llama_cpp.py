@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -163,6 +164,51 @@ def test_templates_and_state(client: httpx.Client) -> None:
         assert "fim_prefix" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_time_of_an_answer_is_limited_after_a_line(client: httpx.Client, n: int) -> None:
+    # A line at least is written, however short the time; then the answer ends, at the limit.
+    line = {"prompt": STORY, "grammar": 'root ::= "a"+ "\\n" "b"{900}', "n_predict": 1000, "n": n, "seed": 1}
+    body = {**line, "t_max_predict_ms": 1, "return_tokens": True}
+    answers = client.post("/completion", json=body).json()
+    for answer in answers if n > 1 else [answers]:
+        head, newline, tail = answer["content"].partition("\n")
+        assert (set(head), newline) == ({"a"}, "\n")
+        assert len(tail) < 900
+        assert (answer["stop_type"], answer["has_new_line"]) == ("limit", True)
+        assert answer["tokens_predicted"] == len(answer["tokens"]) == answer["timings"]["predicted_n"] < 900
+    flat = {**line, "grammar": 'root ::= "b"{60}', "t_max_predict_ms": 1, "n": 1}
+    assert client.post("/completion", json=flat).json()["content"] == "b" * 60
+    events = events_of(client.post("/completion", json={**body, "n": 1, "stream": True}))
+    assert events[-1]["stop_type"] == "limit"
+    assert events[-1]["tokens_predicted"] == sum(len(event["tokens"]) for event in events)
+    end_s = time.monotonic() + 10  # the worker tells its figures from time to time
+    while client.get("/v1/status").json()["models"][0]["cache"]["used"] and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert client.get("/v1/status").json()["models"][0]["cache"]["used"] == 0
+
+
+def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
+    body = {"prompt": "A quick brown fox. " * 300, "n_predict": 6, "temperature": 0, "ignore_eos": True, "stream": True}
+    events = events_of(client.post("/completion", json={**body, "return_progress": True, "timings_per_token": True}))
+    steps = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    tokens = [event for event in events if "prompt_progress" not in event]
+    assert events[: len(steps)] == [event for event in events if "prompt_progress" in event]
+    assert steps[0]["processed"] == steps[0]["cache"] == 0
+    assert steps[-1]["processed"] == steps[-1]["total"] == tokens[-1]["tokens_evaluated"] > 1024
+    assert len(steps) > 3  # 512 tokens at most are read in a step
+    assert [s["processed"] for s in steps] == sorted({s["processed"] for s in steps})
+    assert [event["timings"]["predicted_n"] for event in tokens] == [*range(1, 7), 6]
+    assert {event["timings"]["prompt_n"] for event in tokens} == {steps[-1]["total"]}
+    assert tokens[0]["timings"].keys() == tokens[-1]["timings"].keys()
+    # The same again: what is in the cache counts as read from the start.
+    again = events_of(client.post("/completion", json={**body, "return_progress": True}))
+    first = again[0]["prompt_progress"]
+    assert first["processed"] == first["cache"] == again[-1]["tokens_cached"] > 1024
+    assert not any("timings" in event for event in again[:-1])
+    whole = client.post("/completion", json={**body, "stream": False, "return_progress": True}).json()
+    assert whole["content"] == "".join(event["content"] for event in events)
+
+
 # Without a model.
 
 
@@ -196,6 +242,7 @@ def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) 
     for name, key in (("prompt_seconds", "prompt_ms"), ("tokens_predicted_seconds", "predicted_ms")):
         assert after[f"{name}_total"] - before[f"{name}_total"] == pytest.approx(timings[key] / 1000, abs=1e-3)
     assert after["n_tokens_max"] >= timings["prompt_n"] + 16
+    assert 0 < after["n_busy_slots_per_decode"] <= after["n_decode_total"] * 32
     assert {"n_decode_total", "requests_processing", "requests_deferred", "prompt_tokens_seconds"} < after.keys()
     (model,) = client.get("/models").json()["data"]
     meta = model["meta"]
@@ -246,7 +293,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"n_keep": 5}, "n_keep"), ({"t_max_predict_ms": 10}, "t_max_predict_ms"), ({"id_slot": 0}, "id_slot"),
+        ({"n_keep": 5}, "n_keep"), ({"t_max_predict_ms": -2}, "t_max_predict_ms"), ({"id_slot": 0}, "id_slot"),
         ({"lora": [{"id": 0}]}, "lora"), ({"post_sampling_probs": True}, "post_sampling_probs"),
         ({"adaptive_target": 0.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"), ({"samplers": ["infill"]}, "samplers"),

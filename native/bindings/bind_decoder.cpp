@@ -47,7 +47,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
 }
 
 const char *kind_name(const Event &event) {
-    static const char *const names[] = {"delta", "logits", "prompt_logits", "embedding", "admitted", "finish", "error"};
+    static const char *const names[] = {"delta",    "logits",   "prompt_logits", "embedding",
+                                        "admitted", "progress", "finish",        "error"};
     return names[static_cast<int>(event.kind)];
 }
 
@@ -117,6 +118,7 @@ void bind_event(py::module_ &m) {
         .def_property_readonly("logits", &logits_of)
         .def_property_readonly("embedding", &embedding_of)
         .def_readonly("first_position", &Event::first_position)
+        .def_readonly("n_read_tokens", &Event::n_read_tokens)
         .def_property_readonly("finish_reason", &finish_reason)
         .def_readonly("stop_reason", &Event::stop_reason)
         .def_readonly("n_prompt_tokens", &Event::n_prompt_tokens)
@@ -170,6 +172,7 @@ void bind_stats(py::module_ &m) {
         .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
         .def_readonly("n_steps", &DecoderStats::n_steps)
         .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
+        .def_readonly("n_step_sequences", &DecoderStats::n_step_sequences)
         .def_readonly("n_requests", &DecoderStats::n_requests)
         .def_readonly("n_generated_tokens", &DecoderStats::n_generated_tokens)
         .def_readonly("n_masked_tokens", &DecoderStats::n_masked_tokens)

@@ -143,8 +143,10 @@ bool DecoderLoop::step() {
         if (ActiveRequest &request = *owners_.at(id).request; !request.admitted_s) {
             request.admitted_s = now_s();
             request.n_cached = scheduler_.sequence(id).n_cached;
-            if (request.request.admission == Admission::announced)
+            if (request.request.admission == Admission::announced) {
                 events_.push_back(request.event(EventKind::admitted, 0));
+                events_.back().n_cached_tokens = request.n_cached;
+            }
         }
     const double started_s = now_s();
     const float *logits = run(plan);
@@ -154,6 +156,7 @@ bool DecoderLoop::step() {
     Rows rows{logits, batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr};
     for (const PlanItem &item : plan.items) {
         const auto owner = owners_.find(item.id); // gone when another choice failed its request
+        if (owner != owners_.end()) tell_progress(*owner->second.request, item);
         if (item.n_logit_rows > 0 && owner != owners_.end()) {
             const Owner at = owner->second;
             guarded(*at.request, [&] { take_rows(at, item, rows); });
@@ -162,8 +165,15 @@ bool DecoderLoop::step() {
         if (rows.hidden != nullptr) rows.hidden += static_cast<size_t>(item.n_logit_rows) * n_hidden_;
     }
     ++totals_.n_steps;
+    totals_.n_step_sequences += static_cast<int64_t>(plan.items.size());
     if (checks_every_step) check();
     return true;
+}
+
+void DecoderLoop::tell_progress(const ActiveRequest &request, const PlanItem &item) {
+    if (request.prompt_done || request.request.admission != Admission::announced) return;
+    events_.push_back(request.event(EventKind::progress, 0));
+    events_.back().n_read_tokens = std::min<int64_t>(item.first + item.n_tokens, request.n_prompt);
 }
 
 bool DecoderLoop::wants_hidden(const Plan &plan) const {

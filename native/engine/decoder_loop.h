@@ -40,6 +40,7 @@ struct DecoderStats {
     SchedulerStats scheduler;
     int64_t n_steps = 0;
     int64_t n_failed_steps = 0;
+    int64_t n_step_sequences = 0; // summed over the steps
     int64_t n_requests = 0; // active now
     int64_t n_generated_tokens = 0;
     int64_t n_masked_tokens = 0; // of those, drawn through a grammar's mask
@@ -78,6 +79,7 @@ class DecoderLoop {
     struct Rows {
         const float *logits, *hidden; // null: the step has no such request
     };
+    void tell_progress(const ActiveRequest &request, const PlanItem &item);
     bool wants_hidden(const Plan &plan) const;
     const float *run(const Plan &plan); // null: the step failed, and so did its requests
     void take_rows(const Owner &owner, const PlanItem &item, Rows rows);

@@ -54,6 +54,7 @@ enum class EventKind {
     prompt_logits, // rows of the prompt
     embedding,     // of the prompt
     admitted,      // the first event of a request that asks for it: it runs from now on
+    progress,      // of such a request: more of its prompt has been read
     finish,        // the last event of a choice
     error,         // the last event of a request, all choices included
 };
@@ -79,7 +80,8 @@ struct Event {
     FinishReason finish_reason = FinishReason::stop;
     std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice
     int64_t n_prompt_tokens = 0; // finish
-    int64_t n_cached_tokens = 0; // finish: of the prompt, found in the cache
+    int64_t n_cached_tokens = 0; // admitted, finish: of the prompt, found in the cache
+    int64_t n_read_tokens = 0;   // progress: of the prompt, those found in the cache included
     int64_t n_generated_tokens = 0; // finish
     Timings timings; // finish
     ErrorKind error_kind = ErrorKind::internal; // error

@@ -156,7 +156,7 @@ class Request:
     ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
     some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
     ``embedding``: nothing is generated (``params`` None); the hidden state of the last token, or the mean of all, comes
-    out.  ``announced``: its first event tells that it has left the queue.
+    out.  ``announced``: its first event tells that it has left the queue, others how much of its prompt is read.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class Event:
     ``delta``: ``token_ids`` drawn, ``text`` that may be shown, ``logprobs`` one per token where asked for; the first of
     choice 0 carries ``prompt_logprobs`` (of the prompt's tokens from the second on).  ``logits``: a row ``[n_vocab]``
     that waits for ``provide_logits``.  ``prompt_logits``: rows ``[n, n_vocab]`` from ``first_position`` on.
-    ``embedding``: of the prompt.  ``admitted``: it runs from now on.  ``finish``: the last one of a choice.  ``error``:
-    the last one of a request, all its choices included.
+    ``embedding``: of the prompt.  ``admitted``: it runs from now on.  ``progress``: ``n_read_tokens`` of its prompt
+    are read.  ``finish``: the last one of a choice.  ``error``: the last one of a request, all its choices included.
     """
 
     @property
@@ -216,7 +216,9 @@ class Event:
     @property
     def choice(self) -> int: ...
     @property
-    def kind(self) -> Literal["delta", "logits", "prompt_logits", "embedding", "admitted", "finish", "error"]: ...
+    def kind(
+        self,
+    ) -> Literal["delta", "logits", "prompt_logits", "embedding", "admitted", "progress", "finish", "error"]: ...
     @property
     def text(self) -> str: ...
     @property
@@ -243,6 +245,9 @@ class Event:
     @property
     def n_cached_tokens(self) -> int:
         """Tokens of the prompt that were found in the cache."""
+    @property
+    def n_read_tokens(self) -> int:
+        """Tokens of the prompt that are read so far, those found in the cache included."""
     @property
     def n_generated_tokens(self) -> int: ...
     @property
@@ -312,6 +317,9 @@ class DecoderStats:
     def n_steps(self) -> int: ...
     @property
     def n_failed_steps(self) -> int: ...
+    @property
+    def n_step_sequences(self) -> int:
+        """Sequences in a step, summed over the steps."""
     @property
     def n_requests(self) -> int:
         """Active now."""

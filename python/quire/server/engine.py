@@ -87,14 +87,17 @@ class Stream:
         self._wake: asyncio.Future[None] | None = None
         self.submitted_s = time.monotonic()
         self.started: Started | None = None
+        self.admitted_s = self.submitted_s
+        self.n_cached = 0
         self.limits = TimeLimits()
 
     def put(self, message: FromEngine) -> None:
         """Another message (from the loop's own thread)."""
         if isinstance(message, Admitted):
             self.limits = self.limits.without_queue()
+            self.admitted_s, self.n_cached = time.monotonic(), message.n_cached_tokens
             return
-        if isinstance(message, Delta):
+        if isinstance(message, Delta) and message.n_read is None:
             self.limits = self.limits.without_first_token()
         self._waiting.append(message)
         if self._wake is not None and not self._wake.done():

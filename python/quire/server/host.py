@@ -19,6 +19,7 @@ from ..engine.prompts import RequestOptions
 from ..errors import InternalError, QuireError, RequestError
 from . import protocol as wire
 from .params import params_of, set_fields
+from .predict_limit import PredictLimit
 from .process_memory import process_memory
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Host(FrontEnd):
             n_failed_checks=stats.n_failed_checks,
             rss_bytes=rss,
             anonymous_bytes=anonymous,
+            n_step_sequences=stats.n_step_sequences,
         )
 
     def handle(self, message: wire.ToEngine) -> None:
@@ -179,8 +181,9 @@ class Host(FrontEnd):
         else:
             request = self._prompts.request(message.prompt, params, options)
             answer = _Answering(self, message.id, request, None)
+            answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
-        native_id = self._engine.submit(replace(request, announced=True), answer.deliver)
+        native_id = answer.native_id = self._engine.submit(replace(request, announced=True), answer.deliver)
         answer.announce(request.token_ids if wants_ids else None)
         self._know(running, native_id)
 
@@ -263,6 +266,15 @@ class _Answering:
         # The first tokens may come before the thread that handed the request in has said that it did.
         self._lock = threading.Lock()
         self._early: list[Event | Failure] | None = []
+        self._wants_progress = False
+        self._predict_limit: PredictLimit | None = None
+        self.native_id: int | None = None
+
+    def follow(self, asked: wire.Generate) -> None:
+        """Tell what this request wants told, and end it in time."""
+        self._wants_progress = asked.wants_progress
+        if asked.predict_s is not None:
+            self._predict_limit = PredictLimit(asked.predict_s, self._n_unfinished)
 
     def announce(self, prompt_ids: list[int] | None) -> None:
         """Say that the request was taken, and send what came meanwhile."""
@@ -288,9 +300,13 @@ class _Answering:
                 host._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
                 return
             if item.kind == "admitted":
-                messages.append(wire.Admitted(self._id))
+                messages.append(wire.Admitted(self._id, item.n_cached_tokens))
+            if item.kind in ("admitted", "progress"):
+                if self._wants_progress:
+                    n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
+                    messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
                 continue
-            if (delta := self._delta(item)) is not None:
+            if self._takes(item) and (delta := self._delta(item)) is not None:
                 messages.append(delta)
             if item.kind == "finish":
                 self._n_unfinished -= 1
@@ -299,6 +315,16 @@ class _Answering:
             host._end(self._id, messages)
         elif messages and self._id in host._running:
             host._emit(messages)
+
+    def _takes(self, event: Event) -> bool:
+        """Whether a limit of time leaves this to the answer; a request whose choices are all over is ended."""
+        limit = self._predict_limit
+        if limit is None or not event.token_ids:
+            return True
+        taken = limit.takes(event.choice, event.text, len(event.token_ids), time.monotonic())
+        if taken and limit.all_over and self.native_id is not None:
+            self._host._engine.cancel(self.native_id)
+        return taken
 
     def _delta(self, event: Event) -> wire.Delta | None:
         host = self._host
@@ -321,15 +347,19 @@ class _Answering:
     def _finished(self, event: Event) -> wire.Finished:
         reason = event.finish_reason if self._chat is None else self._reasons[event.choice]
         assert reason is not None
+        n_new = event.n_generated_tokens
+        stop_reason = event.stop_reason
+        if self._predict_limit is not None and (n_taken := self._predict_limit.n_taken(event.choice)) is not None:
+            reason, stop_reason, n_new = "length", None, n_taken
         times = event.timings
         return wire.Finished(
             id=self._id,
             choice=event.choice,
             reason=reason,
-            stop_reason=event.stop_reason,
+            stop_reason=stop_reason,
             n_prompt_tokens=event.n_prompt_tokens,
             n_cached_tokens=event.n_cached_tokens,
-            n_generated_tokens=event.n_generated_tokens,
+            n_generated_tokens=n_new,
             queue_s=times.queue_s,
             prefill_s=times.prefill_s,
             decode_s=times.decode_s,

@@ -142,6 +142,10 @@ class _LlamaCpp:
             "predicted_tokens_seconds": (written.per_second, "Tokens of an answer a second."),
             "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
             "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
+            "n_busy_slots_per_decode": (
+                sum(beat.n_step_sequences for beat in beats) / max(sum(beat.n_steps for beat in beats), 1),
+                "Sequences in a step of the model, the mean.",
+            ),
             "n_tokens_max": (self._metrics._most_tokens, "The most tokens of a prompt with its answer so far."),
         }
         for name, (value, text) in totals.items():

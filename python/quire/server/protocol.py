@@ -54,8 +54,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """Complete a prompt.  ``params``: the fields of ``quire.SamplingParams`` that are not its defaults.
 
-    ``wants_prompt_ids``: ``Started`` brings the prompt's token ids.  ``special``: special tokens of a text are added
-    and parsed.
+    ``wants_prompt_ids``: ``Started`` brings the prompt's token ids.  ``wants_progress``: deltas tell how much of the
+    prompt is read.  ``predict_s``: an answer that takes longer, from its first token on, ends with a complete line.
     """
 
     id: int
@@ -63,6 +63,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     params: JsonObject
     treatment: Treatment = Treatment()
     wants_prompt_ids: bool = False
+    wants_progress: bool = False
+    predict_s: float | None = None
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
@@ -142,9 +144,10 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
-    """A request has left the queue and runs."""
+    """A request has left the queue and runs; so many tokens of its prompt were found in the cache."""
 
     id: int
+    n_cached_tokens: int = 0
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
@@ -166,7 +169,10 @@ class CallDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
-    """What is new of a choice.  Of a chat, ``content``, ``reasoning`` and ``calls``; else ``content`` is the text."""
+    """What is new of a choice.  Of a chat, ``content``, ``reasoning`` and ``calls``; else ``content`` is the text.
+
+    ``n_read``: tokens of the prompt that are read so far, in deltas before the first token that have nothing else.
+    """
 
     id: int
     choice: int
@@ -176,6 +182,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
     calls: list[CallDelta] = []
     logprobs: list[Logprob] = []
     prompt_logprobs: list[Logprob] = []
+    n_read: int | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
@@ -227,6 +234,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     n_failed_checks: int
     rss_bytes: int
     anonymous_bytes: int
+    n_step_sequences: int = 0
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

@@ -71,7 +71,7 @@ class Answering:
             for event in batch:
                 if isinstance(event, Finished):
                     self._finished(event)
-                else:
+                elif event.n_read is None:
                     n_tokens += len(event.token_ids)
                     if self.first_token_s is None:
                         self._first_token()

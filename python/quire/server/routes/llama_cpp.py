@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -79,7 +80,16 @@ async def _answer(call: Call[Any], engine: Engine, prompts: list[str | list[int]
     if not body.cache_prompt:
         # Nobody else has this salt, so no block is shared, not even with the next request of the same caller.
         treatment = msgspec.structs.replace(treatment, salt=os.urandom(32))
-    answerings = [Answering(call, call.submit(engine, Generate(0, p, params, treatment))) for p in prompts]
+    work = Generate(
+        0,
+        "",
+        params,
+        treatment,
+        wants_progress=body.return_progress and body.stream,
+        predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
+    )
+    works = [msgspec.structs.replace(work, prompt=prompt) for prompt in prompts]
+    answerings = [Answering(call, call.submit(engine, each)) for each in works]
     for answering in answerings:
         await answering.start()
     shown = [p if isinstance(p, str) else await _text(call, engine, p) for p in prompts]
@@ -107,6 +117,7 @@ class _Result:
     ids: list[int] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
     end: Finished | None = None
+    first_s: float = 0.0
 
 
 class _Shape:
@@ -147,6 +158,8 @@ class _Shape:
                     result = self._take(number, event)
                     if isinstance(event, Finished):
                         pieces.append(sse.event(self._final(result, "", [])))
+                    elif event.n_read is not None:
+                        pieces.append(sse.event(self._progress(result, event.n_read)))
                     elif self._settings.n_new != 0:
                         pieces.append(sse.event(self._partial(result, event)))
                 if pieces or not batch:
@@ -156,7 +169,8 @@ class _Shape:
         result = self._results[number * self._n + event.choice]
         if isinstance(event, Finished):
             result.end = event
-        elif self._settings.n_new != 0:
+        elif event.n_read is None and self._settings.n_new != 0:
+            result.first_s = result.first_s or time.monotonic()
             result.text.append(event.content)
             result.ids += event.token_ids
             result.logprobs += event.logprobs
@@ -176,7 +190,29 @@ class _Shape:
         shown = {**self._head(result, delta.content, delta.token_ids), "stop": False}
         if delta.logprobs:
             shown["completion_probabilities"] = [_probability(token) for token in delta.logprobs]
+        if self._body.timings_per_token:
+            shown["timings"] = self._timings_so_far(result)
         return shown
+
+    def _progress(self, result: _Result, n_read: int) -> dict[str, Any]:
+        """How much of a prompt is read."""
+        stream = self._answerings[result.index // self._n].stream
+        progress = {
+            "total": result.n_prompt,
+            "cache": stream.n_cached,
+            "processed": n_read,
+            "time_ms": round((time.monotonic() - stream.admitted_s) * 1e3),
+        }
+        return {**self._head(result, "", []), "stop": False, "prompt_progress": progress}
+
+    def _timings_so_far(self, result: _Result) -> dict[str, Any]:
+        """As this process sees them; the last event has them as the model's does."""
+        stream = self._answerings[result.index // self._n].stream
+        return {
+            "cache_n": stream.n_cached,
+            **_rate("prompt", result.n_prompt - stream.n_cached, result.first_s - stream.admitted_s),
+            **_rate("predicted", len(result.ids), time.monotonic() - result.first_s),
+        }
 
     def _final(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
         end = result.end

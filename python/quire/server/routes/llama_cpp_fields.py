@@ -80,18 +80,18 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     json_schema: dict[str, Any] | bool | None = None
     cache_prompt: bool = True
     return_tokens: bool = False
+    t_max_predict_ms: Limit = 0
+    timings_per_token: bool = False
+    return_progress: bool = False
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "verbose": (False,),
-        "timings_per_token": (False,),
         "stream_options": ({}, {"include_usage": False}),
-        "return_progress": (False,),
         "sse_ping_interval": (-1,),
         "n_indent": (0,),
         "n_keep": (0,),
         "n_discard": (0,),
         "n_cache_reuse": (0,),
-        "t_max_predict_ms": (0, -1),
         "t_max_prompt_ms": (0, -1),
         "id_slot": (-1,),
         "min_keep": (0, 1),
