@@ -117,7 +117,18 @@ def test_errors_of_messages_have_their_shape(client: httpx.Client) -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
         ({"messages": CAPITAL, "tool_choice": {"type": "some"}}, "tool_choice"),
         ({"messages": CAPITAL, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "custom"),
-        ({"messages": CAPITAL, "thinking": {"type": "adaptive"}}, "thinking"),
+        ({"messages": CAPITAL, "thinking": {"type": "some"}}, "thinking"),
+        ({"messages": [{**CAPITAL[0], "prefix": True}]}, "messages[0].prefix"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "bold": True}]}]}, "content[0].bold"),
+        ({"messages": CAPITAL, "system": [{"type": "text", "text": "x", "bold": True}]}, "system[0].bold"),
+        ({"messages": CAPITAL, "tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}, "defer_loading"),
+        ({"messages": CAPITAL, "tool_choice": {"type": "auto", "disabled": True}}, "tool_choice.disabled"),
+        (
+            {"messages": CAPITAL, "output_config": {"effort": "low"}},
+            "reasoning_effort",
+        ),  # this model knows no such word
+        ({"messages": CAPITAL, "output_config": {"format": {"type": "regex"}}}, "output_config.format"),
+        ({"messages": CAPITAL, "output_config": {"speed": 1}}, "speed"),
         ({"messages": CAPITAL, "mcp_servers": [{}]}, "mcp_servers"),
     ],
 )
@@ -125,6 +136,36 @@ def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], w
     response = client.post("/v1/messages", json={"model": "tiny-chat", "max_tokens": 5, **body})
     assert response.status_code == 400
     assert word in response.json()["error"]["message"]
+
+
+def test_newer_fields_of_messages(client: httpx.Client, capital: str) -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    block = {"type": "text", "text": CAPITAL[0]["content"], "citations": None, **cached}
+    messages = [{"role": "user", "content": [block]}]
+    more = {"model": "tiny-chat", "max_tokens": 64, "temperature": 0, "thinking": {"type": "adaptive"}, **cached}
+    answer = post(client, "/v1/messages", messages=messages, **more)
+    assert answer["content"] == [{"type": "text", "text": capital}]
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    form = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    answer = post(client, "/v1/messages", messages=messages, **more, **form)
+    assert json.loads(answer["content"][0]["text"]) == {"a": 1}
+
+
+def test_unknown_fields_of_an_input_are_refused_by_name(client: httpx.Client) -> None:
+    said = {"type": "message", "id": "a", "status": "completed", "role": "assistant"}
+    said["content"] = [{"type": "output_text", "text": "Yes.", "annotations": [], "logprobs": []}]  # type: ignore[assignment]
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "Is it?"}]}
+    post(client, "/v1/responses", input=[asked, said, asked], max_output_tokens=1)
+    for item, name in (
+        ({**asked, "prefix": True}, "input[0].prefix"),
+        ({"role": "user", "content": [{"type": "input_text", "text": "x", "bold": 1}]}, "input[0].content[0].bold"),
+        ({"type": "function_call_output", "call_id": "a", "output": "x", "error": True}, "input[0].error"),
+    ):
+        response = client.post("/v1/responses", json={"input": [item]})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+    tool = {"type": "function", "name": "f", "parameters": {}, "defer_loading": True}
+    response = client.post("/v1/responses", json={"input": "x", "tools": [tool]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools[0].defer_loading")
 
 
 def test_responses(client: httpx.Client, capital: str) -> None:

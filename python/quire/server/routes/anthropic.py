@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from ...sampling import SamplingParams
+from ...structured import StructuredOutputsParams
 from .. import sse
 from ..bodies import Body
 from ..calls import Call, Events, Reply
@@ -18,6 +19,7 @@ from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, new_id
 from .fields import Count, Name, Share, Stop, Text, treatment_of
+from .known_fields import check_blocks, check_fields
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
 
@@ -25,9 +27,9 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 
 class Thinking(Body, kw_only=True, forbid_unknown_fields=True):
-    """``enabled`` with a budget, or ``disabled``."""
+    """``enabled`` with a budget, ``adaptive`` (as the model does by itself), or ``disabled``."""
 
-    type: Literal["enabled", "disabled"]
+    type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = None
 
 
@@ -35,6 +37,36 @@ class Metadata(Body, kw_only=True, forbid_unknown_fields=True):
     """Whom the request is for; nothing here depends on it."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class OutputConfig(Body, kw_only=True, forbid_unknown_fields=True):
+    """How much a model that knows such words thinks, and the form of its answer: ``json_schema`` with ``schema``."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: dict[str, Any] | None = None
+
+    def form(self) -> StructuredOutputsParams | None:
+        """ApiError 400 for another form."""
+        if self.format is None:
+            return None
+        schema = self.format.get("schema")
+        if self.format.keys() != {"type", "schema"} or self.format["type"] != "json_schema":
+            raise _refuse("output_config.format", "have the type json_schema, a schema and nothing else")
+        if not isinstance(schema, dict):
+            raise _refuse("output_config.format.schema", "be an object")
+        return StructuredOutputsParams(json=schema)
+
+
+# Which parts of a prompt a cache should keep, and what a result means beside its text, changes no answer here: all of
+# it is kept.
+_BLOCKS = {
+    "text": ("type", "text", "cache_control"),
+    "thinking": ("type", "thinking", "signature", "cache_control"),
+    "tool_use": ("type", "id", "name", "input", "cache_control"),
+    "tool_result": ("type", "tool_use_id", "content", "is_error", "cache_control"),
+}
+_TOOL = ("type", "name", "description", "input_schema", "strict", "cache_control")
+_CHOICE = ("type", "name", "disable_parallel_tool_use")
 
 
 class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +78,8 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
     tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: dict[str, Any] | None = None
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "mcp_servers": ([],),
         "container": (),
@@ -53,6 +87,16 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
         "service_tier": ("auto", "standard_only"),
         "inference_geo": (),
     }
+
+    def check(self, call: Call[Any]) -> None:
+        """ApiError 400 naming a field of a message, a block or a tool that is not known."""
+        check_blocks(self.system, _BLOCKS, "system", call)
+        for i, message in enumerate(self.messages):
+            check_fields(message, ("role", "content"), f"messages[{i}]", call)
+            check_blocks(message.get("content"), _BLOCKS, f"messages[{i}].content", call)
+        for i, tool in enumerate(self.tools):
+            check_fields(tool, _TOOL, f"tools[{i}]", call)
+        check_fields(self.tool_choice, _CHOICE, "tool_choice", call)
 
     def conversation(self) -> list[dict[str, Any]]:
         """The messages by the names of templates."""
@@ -76,6 +120,8 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
             options["template_values"] = {"enable_thinking": False}
         elif self.thinking is not None and self.thinking.budget_tokens is not None:
             options["reasoning_budget"] = self.thinking.budget_tokens
+        if self.output_config is not None and self.output_config.effort is not None:
+            options.setdefault("template_values", {})["reasoning_effort"] = self.output_config.effort
         return options
 
 
@@ -94,7 +140,9 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
         """What the engine is asked."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
-        params = SamplingParams(**{**values, "max_tokens": self.max_tokens, "stop": self.stop_sequences})
+        form = None if self.output_config is None else self.output_config.form()
+        more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
+        params = SamplingParams(**{**values, **more})
         return Chat(0, self.conversation(), self.options(), set_fields(params), treatment_of(call.caller))
 
 
@@ -111,7 +159,8 @@ def _text(content: Any, place: str) -> str:
     texts = []
     for i, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            raise _refuse(f"{place}[{i}]", "be a block of text")
+            kind = block.get("type") if isinstance(block, dict) else None
+            raise _refuse(f"{place}[{i}]", f"be a block of text but is {kind!r:.40}")
         texts.append(block["text"])
     return "\n".join(texts)
 
@@ -169,6 +218,8 @@ def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
     function = {"name": _field(tool, "name", str, place), "parameters": _field(tool, "input_schema", dict, place)}
     if "description" in tool:
         function["description"] = _field(tool, "description", str, place)
+    if "strict" in tool:
+        function["strict"] = _field(tool, "strict", bool, place)
     return {"type": "function", "function": function}
 
 
@@ -183,6 +234,7 @@ def _tool_choice(choice: dict[str, Any]) -> Any:
 
 async def count(call: Call[CountBody]) -> Reply:
     """How many tokens a conversation is."""
+    call.body.check(call)
     values = {"messages": call.body.conversation(), "options": call.body.options()}
     answer = await call.ask(call.engine(call.body.model), Ask(0, "count", values))
     return Reply.json({"input_tokens": answer["n_tokens"]})
@@ -191,6 +243,7 @@ async def count(call: Call[CountBody]) -> Reply:
 async def create(call: Call[MessagesBody]) -> Reply | Events:
     """Answer a conversation."""
     body = call.body
+    body.check(call)
     engine = call.engine(body.model)
     answering = Answering(call, call.submit(engine, body.work(engine, call)))
     await answering.start()

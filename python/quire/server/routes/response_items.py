@@ -67,6 +67,7 @@ def _text(content: Any, place: str) -> str:
     for i, part in enumerate(content):
         kinds = ("input_text", "output_text", "text")
         if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
-            raise _refuse(f"{place}[{i}]", "be a part of text")
+            kind = part.get("type") if isinstance(part, dict) else None
+            raise _refuse(f"{place}[{i}]", f"be a part of text but is {kind!r:.40}")
         texts.append(part["text"])
     return "\n".join(texts)

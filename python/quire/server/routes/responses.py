@@ -16,6 +16,7 @@ from ..params import set_fields
 from ..protocol import Chat
 from .answers import Answering
 from .fields import Name, Share, Text, priority_of, treatment_of
+from .known_fields import check_blocks, check_fields
 from .openai_chat import options_of
 from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
@@ -108,6 +109,24 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+_ITEMS = {
+    "message": ("type", "id", "status", "role", "content", "phase"),
+    "function_call": ("type", "id", "status", "call_id", "name", "arguments"),
+    "function_call_output": ("type", "id", "status", "call_id", "output"),
+    "input_text": ("type", "text"),
+    "output_text": ("type", "text"),
+    "text": ("type", "text"),
+}
+
+
+def _check(body: ResponsesBody, call: Call[ResponsesBody]) -> None:
+    """ApiError 400 naming a field of an item, a part or a tool that is not known."""
+    if not isinstance(body.input, str):
+        check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", call)
+    for i, tool in enumerate(body.tools):
+        check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", call)
+
+
 def _list(choice: dict[str, Any]) -> list[Any]:
     tools = choice.get("tools")
     return tools if isinstance(tools, list) else []
@@ -120,6 +139,7 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         earlier = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id").messages
+    _check(body, call)
     messages = earlier + messages_of(body.input)
     answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
     await answering.start()

@@ -1,0 +1,34 @@
+"""Fields of objects inside bodies, whose shape depends on their kind: what is not known is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..calls import Call
+from ..failures import ApiError
+
+__all__ = ["check_blocks", "check_fields"]
+
+
+def check_fields(given: Any, known: Collection[str], place: str, call: Call[Any]) -> None:
+    """ApiError 400 for a field that is none of ``known``, unless it says nothing or the server is lenient."""
+    if not isinstance(given, dict) or call.service.settings.lenient:
+        return
+    for name, value in given.items():
+        if name not in known and value is not None and value != []:
+            at = f"{place}.{name[:64]}"
+            raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
+
+
+def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, call: Call[Any]) -> None:
+    """The same for a list of blocks, by their ``type``; what is within a block is looked at, too.
+
+    Blocks of kinds that are not in ``known`` are left to those who read them.
+    """
+    if not isinstance(given, list):
+        return
+    for i, block in enumerate(given):
+        if isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind in known:
+            check_fields(block, known[kind], f"{place}[{i}]", call)
+            check_blocks(block.get("content"), known, f"{place}[{i}].content", call)

@@ -1,0 +1,109 @@
+"""Callers with keys of their own share nothing that one of them could see.
+
+Oracle: the figures of the same requests from a caller that asked nothing before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from served import Served, served
+
+LONG = "The secret of the first caller is written in many words. " * 20
+CHAT = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 1}
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", CHAT, "usage/prompt_tokens_details/cached_tokens"),
+    ("/v1/completions", {"prompt": LONG, "max_tokens": 1}, "usage/prompt_tokens_details/cached_tokens"),
+    ("/v1/responses", {"input": LONG, "max_output_tokens": 1}, "usage/input_tokens_details/cached_tokens"),
+    ("/v1/messages", {**CHAT, "model": "tiny-chat"}, "usage/cache_read_input_tokens"),
+    (
+        "/v1/generate",
+        {"prompt": LONG, "stream": False, "sampling_params": {"max_tokens": 1}},
+        "usage/prompt_tokens_details/cached_tokens",
+    ),
+    ("/completion", {"prompt": LONG, "n_predict": 1}, "tokens_cached"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    keys = folder / "keys"
+    keys.write_text("first-key-0123456789\nsecond-key-012345678\n")
+    with served(folder, ["--api-key-file", str(keys)]) as running:
+        yield running
+
+
+@pytest.fixture
+def first(server: Served) -> Iterator[httpx.Client]:
+    with server.client(headers={"authorization": "Bearer first-key-0123456789"}) as made:
+        yield made
+
+
+@pytest.fixture
+def second(server: Served) -> Iterator[httpx.Client]:
+    with server.client(headers={"x-api-key": "second-key-012345678"}) as made:
+        yield made
+
+
+def n_cached(client: httpx.Client, path: str, body: dict[str, Any], figure: str) -> int:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    value: Any = response.json()
+    for name in figure.split("/"):
+        value = value[name]
+    assert isinstance(value, int)
+    return value
+
+
+def numbered(body: dict[str, Any], number: int) -> dict[str, Any]:
+    """The same body with a text of its own, so that no other case's text is in the cache."""
+    if "messages" in body:
+        return {**body, "messages": [{"role": "user", "content": f"{number}. {LONG}"}]}
+    name = "prompt" if "prompt" in body else "input"
+    return {**body, name: f"{number}. {LONG}"}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[path for path, _, _ in CASES])
+def test_a_prompt_in_the_cache_is_found_by_its_own_caller_only(
+    first: httpx.Client, second: httpx.Client, number: int
+) -> None:
+    path, body, figure = CASES[number]
+    body = numbered(body, number)
+    counts = [n_cached(client, path, body, figure) for client in (first, first, second, first, second)]
+    assert [counts[0], counts[2]] == [0, 0]
+    assert counts[1] == counts[3] == counts[4] >= 128
+
+
+def test_a_salt_keeps_the_users_of_one_caller_apart(first: httpx.Client, second: httpx.Client) -> None:
+    path, body, figure = CASES[0]
+    body = numbered(body, 100)
+    assert n_cached(first, path, {**body, "cache_salt": "a"}, figure) == 0
+    assert n_cached(first, path, {**body, "cache_salt": "b"}, figure) == 0
+    assert n_cached(first, path, body, figure) == 0
+    assert n_cached(second, path, {**body, "cache_salt": "a"}, figure) == 0
+    assert n_cached(first, path, {**body, "cache_salt": "a"}, figure) >= 128
+
+
+def test_answers_that_are_kept_are_the_callers_own(first: httpx.Client, second: httpx.Client) -> None:
+    id_ = first.post("/v1/responses", json={"input": "A secret.", "max_output_tokens": 4}).json()["id"]
+    assert second.get(f"/v1/responses/{id_}").status_code == 404
+    assert second.delete(f"/v1/responses/{id_}").status_code == 404
+    body = {"input": "Which?", "previous_response_id": id_, "max_output_tokens": 4}
+    assert second.post("/v1/responses", json=body).status_code == 404
+    assert first.post("/v1/responses", json=body).status_code == 200
+
+
+def test_equal_request_ids_are_no_key(first: httpx.Client, second: httpx.Client) -> None:
+    header = {"x-request-id": "the-same"}
+    answers = []
+    for client, word in ((first, "one"), (second, "two")):
+        body = {"prompt": word, "max_tokens": 1, "echo": True}
+        response = client.post("/v1/completions", json=body, headers=header)
+        assert response.headers["x-request-id"] == "the-same"
+        answers.append(response.json()["choices"][0]["text"])
+    assert [answer[:3] for answer in answers] == ["one", "two"]
