@@ -152,6 +152,8 @@ def test_templates_and_state(client: httpx.Client) -> None:
     props = client.get("/props").json()
     assert props["chat_template"]
     assert props["default_generation_settings"]["n_ctx"] == 2048
+    usual = client.post("/completion", json={"prompt": "x", "n_predict": 1}).json()["generation_settings"]
+    assert props["default_generation_settings"]["params"] == {**usual, "n_predict": -1, "max_tokens": -1}
     slots = client.get("/slots").json()
     assert len(slots) == props["total_slots"]
     assert not any(slot["is_processing"] for slot in slots)

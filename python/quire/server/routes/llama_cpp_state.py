@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 from ..calls import Call, Reply
 from ..failures import ApiError
 from ..protocol import Ask
+from .llama_cpp_fields import CompletionBody, settings_of
 from .openai_chat import ChatBody, checked_messages, options_of
 
 __all__ = [
@@ -35,9 +36,14 @@ async def props(call: Call[None]) -> Reply:
     """What is known of the model and the server."""
     service = call.service
     info = call.engine(None).info
+
+    async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return []  # no text is to be tokenized where nothing is asked for
+
+    usual = await settings_of(CompletionBody(prompt=""), info, no_ids)
     return Reply.json(
         {
-            "default_generation_settings": {"n_ctx": info.n_ctx, "params": info.advised},
+            "default_generation_settings": {"n_ctx": info.n_ctx, "params": usual.shown()},
             "total_slots": info.max_sequences,
             "model_alias": service.model,
             "model_path": service.model,

@@ -1,0 +1,8 @@
+"""The tool that the package's model was taught, and the question that has it called."""
+
+from __future__ import annotations
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ABOUT = {"name": "get_weather", "description": "Get the weather for a city."}
+WEATHER = {"type": "function", "function": {**ABOUT, "parameters": PARAMETERS}}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
