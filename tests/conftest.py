@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import httpx
+    from quire.engine import LLM
+    from served import Served
 
 # What a shell starts in the background ignores Ctrl-C, and so would its children; the tests of Ctrl-C send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,3 +29,28 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"shared test data is absent: {folder}")
     return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of the package's model; a module that needs options has one of its own by this name."""
+    from served import served
+
+    with served(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[httpx.Client]:
+    """A client of the module's server."""
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """The same model, in this process."""
+    from quire.engine import LLM
+
+    with LLM(threads=1, kv_dtype="f32") as model:
+        yield model

@@ -22,17 +22,9 @@ from quire.errors import RequestError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from repackaged import PACKAGED, repackaged
+from weather_tool import ASKED, WEATHER
 
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather for a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 CALL_TEXT = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 TOOL_CALL_IDS = (3, 4)
 CONTROL = 3  # the token type of GGUF

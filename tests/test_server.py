@@ -20,17 +20,9 @@ import pytest
 from quire.engine import LLM
 from quire.sampling import SamplingParams
 from served import Served, served
+from weather_tool import ASKED, WEATHER
 
 STORY = "Once upon a time"
-ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather for a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of the package's model."""
     with served(tmp_path_factory.mktemp("server"), ["--alias", "gpt-x"]) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Served) -> Iterator[httpx.Client]:
-    with server.client() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    """The same model, here."""
-    with LLM(threads=1, kv_dtype="f32") as model:
-        yield model
 
 
 def events_of(response: httpx.Response) -> list[Any]:
@@ -306,6 +285,9 @@ def wait_until(holds: Any, limit_s: float = 10.0) -> None:
 
 
 def test_the_log_has_a_line_for_each_request_and_no_prompts(server: Served, client: httpx.Client) -> None:
+    # Whatever was answered before this has its line before this one's.
+    client.get("/health", headers={"x-request-id": "the-last-of-others"})
+    wait_until(lambda: "the-last-of-others" in server.log)
     before = server.log.count("\n")
     secret = "a canary\r\n\x1b[31m in a prompt"
     client.post("/v1/completions", json={"prompt": secret, "max_tokens": 2}, headers={"x-request-id": "mine-1"})

@@ -6,7 +6,6 @@ Oracles: the package's model in this process, asked without the server; NumPy fo
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,23 +17,9 @@ from quire.engine import LLM
 from quire.errors import RequestError
 from quire.server.embedding import shaped
 from quire.server.protocol import Embed, Failed
-from served import served
 
 TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
 CLOSE = {"abs": 2e-4}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    """The same model, here."""
-    with LLM(threads=1, kv_dtype="f32") as model:
-        yield model
 
 
 def test_vectors_are_the_engines(client: httpx.Client, llm: LLM) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,9 @@ from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
-from served import served
 
 STORY = "Once upon a time"
 GREEDY = {"temperature": 0, "n_predict": 12}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    """The same model, here."""
-    with LLM(threads=1, kv_dtype="f32") as model:
-        yield model
 
 
 def events_of(response: httpx.Response) -> list[Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from served import served
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -26,12 +25,6 @@ URLS = [f"{scheme}://{host}/a.png" for scheme in ("http", "https", "HTTP") for h
     "file:///etc/passwd", "gopher://127.0.0.1:{port}/_x", "ftp://127.0.0.1:{port}/a", "//127.0.0.1:{port}/a",
     "unix:/tmp/x", "jar:http://127.0.0.1:{port}/a!/b", f"data:image/png;base64,{PICTURE}", "data:,x",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

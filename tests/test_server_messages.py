@@ -6,40 +6,17 @@ Oracles: the same model in this process; the shapes that these interfaces' clien
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from quire.engine import LLM
 from quire.sampling import SamplingParams
-from served import Served, served
+from weather_tool import ABOUT, ASKED, PARAMETERS, WEATHER
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
-WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-ABOUT = {"name": "get_weather", "description": "Get the weather for a city."}
-FUNCTION = {"type": "function", "function": {**ABOUT, "parameters": PARAMETERS}}
 RESULT = '{"city": "Paris", "temp_c": 21, "sky": "sunny"}'
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("server"), ["--no-access-log"]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Served) -> Iterator[httpx.Client]:
-    with server.client() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM(threads=1, kv_dtype="f32") as model:
-        yield model
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +65,15 @@ def test_messages(client: httpx.Client, llm: LLM, capital: str) -> None:
 def test_messages_with_tools(client: httpx.Client) -> None:
     tool = {**ABOUT, "input_schema": PARAMETERS}
     body = {"model": "tiny-chat", "max_tokens": 64, "temperature": 0, "tools": [tool]}
-    answer = post(client, "/v1/messages", **body, messages=WEATHER)
+    answer = post(client, "/v1/messages", **body, messages=ASKED)
     (used,) = answer["content"]
     assert (used["type"], used["name"], used["input"]) == ("tool_use", "get_weather", {"city": "Paris"})
     assert answer["stop_reason"] == "tool_use"
-    events = named_events(client, "/v1/messages", **body, messages=WEATHER, stream=True)
+    events = named_events(client, "/v1/messages", **body, messages=ASKED, stream=True)
     written = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
     assert json.loads("".join(written)) == {"city": "Paris"}
     result = {"type": "tool_result", "tool_use_id": used["id"], "content": [{"type": "text", "text": RESULT}]}
-    turns = [*WEATHER, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": [result]}]
+    turns = [*ASKED, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": [result]}]
     text = post(client, "/v1/messages", **body, messages=turns)["content"][0]["text"]
     assert "21" in text
     forced = {**body, "tool_choice": {"type": "any"}, "messages": CAPITAL}
@@ -186,22 +163,22 @@ def test_responses(client: httpx.Client, capital: str) -> None:
 def test_responses_go_on_from_earlier_ones(client: httpx.Client, llm: LLM) -> None:
     tool = {"type": "function", **ABOUT, "parameters": PARAMETERS}
     body = {"temperature": 0, "max_output_tokens": 64, "tools": [tool]}
-    first = post(client, "/v1/responses", **body, input=WEATHER)
+    first = post(client, "/v1/responses", **body, input=ASKED)
     (call,) = first["output"]
     assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"city": "Paris"})
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": RESULT}
     second = post(client, "/v1/responses", **body, input=[output], previous_response_id=first["id"])
-    asked = llm.chat(WEATHER, SamplingParams(temperature=0.0, max_tokens=64), tools=[FUNCTION])
-    turns = [*WEATHER, asked.message.as_dict(), {"role": "tool", "content": RESULT}]
-    expected = llm.chat(turns, SamplingParams(temperature=0.0, max_tokens=64), tools=[FUNCTION])
+    asked = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=64), tools=[WEATHER])
+    turns = [*ASKED, asked.message.as_dict(), {"role": "tool", "content": RESULT}]
+    expected = llm.chat(turns, SamplingParams(temperature=0.0, max_tokens=64), tools=[WEATHER])
     assert second["output"][0]["content"][0]["text"] == expected.message.content
-    events = named_events(client, "/v1/responses", **body, input=WEATHER, stream=True)
+    events = named_events(client, "/v1/responses", **body, input=ASKED, stream=True)
     kinds = [event["type"] for event in events]
     assert "response.function_call_arguments.done" in kinds
     assert client.delete(f"/v1/responses/{first['id']}").json()["deleted"] is True
     gone = client.post("/v1/responses", json={**body, "input": "x", "previous_response_id": first["id"]})
     assert (gone.status_code, gone.json()["error"]["param"]) == (404, "previous_response_id")
-    unkept = post(client, "/v1/responses", **body, input=WEATHER, store=False)
+    unkept = post(client, "/v1/responses", **body, input=ASKED, store=False)
     assert client.get(f"/v1/responses/{unkept['id']}").status_code == 404
 
 

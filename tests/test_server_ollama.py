@@ -6,7 +6,6 @@ Oracles: the package's model in this process, asked without the server; Ollama's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -20,32 +19,10 @@ from quire.sampling import SamplingParams
 from quire.server.engine import Stream
 from quire.server.library import Library
 from quire.server.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
-from served import served
+from weather_tool import ASKED, WEATHER
 
-ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather for a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 GREEDY = {"temperature": 0, "num_predict": 12, "repeat_penalty": 1.0}
 TINY = "tiny-chat:latest"
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with served(tmp_path_factory.mktemp("server")) as running, running.client() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    """The same model, here."""
-    with LLM(threads=1, kv_dtype="f32") as model:
-        yield model
 
 
 def lines_of(response: httpx.Response) -> list[Any]:
