@@ -72,6 +72,15 @@ struct CodeLanes : Lanes {
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
         return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
     }
+
+    // For pair_products.h.
+    static Bytes with_signs_of(Bytes x, Bytes codes) { return _mm256_sign_epi8(x, codes); } // zero where a code is
+    static Bytes magnitudes(Bytes codes) { return _mm256_abs_epi8(codes); }
+    static Ints pairs_of_products(Bytes codes, Bytes x) { return _mm256_maddubs_epi16(codes, x); }
+    static Ints add_pairs(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
+    static Ints add_widened(Ints sum, Ints pairs) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
 };
 
 } // namespace

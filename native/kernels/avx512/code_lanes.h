@@ -64,6 +64,17 @@ struct CodeLanes : Lanes {
         _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_cvtepi32_epi8(x));
     }
     static int32_t total_ints(Ints x) { return _mm512_reduce_add_epi32(x); }
+
+    // For pair_products.h.
+    static Bytes with_signs_of(Bytes x, Bytes codes) {
+        return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), _mm512_setzero_si512(), x);
+    }
+    static Bytes magnitudes(Bytes codes) { return _mm512_abs_epi8(codes); }
+    static Ints pairs_of_products(Bytes codes, Bytes x) { return _mm512_maddubs_epi16(codes, x); }
+    static Ints add_pairs(Ints a, Ints b) { return _mm512_add_epi16(a, b); }
+    static Ints add_widened(Ints sum, Ints pairs) {
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    }
 };
 
 } // namespace
