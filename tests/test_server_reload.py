@@ -110,7 +110,8 @@ def test_the_only_model_is_opened_again(tmp_path: Path) -> None:
     with served(tmp_path) as server, server.client() as client:
         expected = client.post("/v1/completions", json=body).json()["choices"]
         (row,) = client.get("/v1/models/list").json()["models"]
-        assert (row["file_bytes"], row["state"]) == (packaged_model().stat().st_size, "ready")
+        shown = (row["file_bytes"], row["state"], row["requests"])
+        assert shown == (packaged_model().stat().st_size, "ready", 0)
         for action, state in (("reload", "ready"), ("unload", "closed"), ("load", "ready"), ("unload", "closed")):
             response = client.post(f"/v1/models/{action}", json={"model": "tiny-chat"})
             assert (response.status_code, response.json()) == (200, {"model": "tiny-chat", "state": state})

@@ -88,6 +88,7 @@ async def list_active(call: Call[None]) -> Reply:
 
 
 async def _row(call: Call[None], name: str, size: int, engine: Engine | None) -> dict[str, Any]:
+    n_requests = 0 if engine is None else engine.n_active
     if not size and engine is not None:  # of the package's model only its worker knows
         with suppress(ApiError):
             size = (await call.ask(engine, Ask(0, "describe", {})))["file"]["size_bytes"]
@@ -98,7 +99,7 @@ async def _row(call: Call[None], name: str, size: int, engine: Engine | None) ->
     }
     if engine is not None:
         beat = engine.beat
-        row |= {"requests": engine.n_active, "resident_bytes": 0 if beat is None else beat.rss_bytes}
+        row |= {"requests": n_requests, "resident_bytes": 0 if beat is None else beat.rss_bytes}
     return row
 
 
