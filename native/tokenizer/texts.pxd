@@ -2,7 +2,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t
 from libcpp cimport bool as cbool
@@ -62,11 +62,22 @@ cdef inline string_view view_of(object text) except *:
 
 
 cdef inline list list_of(const vector[int32_t] &ids):
+    """The ids as a list; most that come again soon are one object, as millions of objects cost more than the ids."""
     cdef list found = PyList_New(<Py_ssize_t>ids.size())
-    cdef size_t i
+    cdef PyObject *recent[256]  # borrowed from the list
+    cdef int32_t recent_ids[256]
+    cdef size_t i, slot
     cdef object id
+    for slot in range(256):
+        recent_ids[slot] = -1
     for i in range(ids.size()):
-        id = ids[i]
+        slot = <size_t>ids[i] & 255
+        if recent_ids[slot] == ids[i] and ids[i] >= 0:
+            id = <object>recent[slot]
+        else:
+            id = ids[i]
+            recent[slot] = <PyObject *>id
+            recent_ids[slot] = ids[i]
         Py_INCREF(id)  # PyList_SET_ITEM takes it
         PyList_SET_ITEM(found, i, id)
     return found
