@@ -27,6 +27,7 @@ struct BlockShape {
 };
 // Up to so many rows read tiles as they lie in memory, again for each block; more are worth unpacking for.
 inline constexpr int few_packed_rows = 24;
+inline constexpr int any_rows = 1 << 30;
 
 struct MatmulKernels {
     // Rows [first, last) of x [.., n_in].

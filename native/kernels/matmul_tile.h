@@ -29,31 +29,49 @@ void multiply_block(const MatmulPart &part, const TileRun &tiles, int64_t t, int
     block.store(part, tiles.first_tile + t, row, sums);
 }
 
-template <class L, class Weights, int max_rows, int n_tiles>
-void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
-    if (n_rows == max_rows) return multiply_block<L, Weights, max_rows, n_tiles>(part, tiles, t, row, ahead);
-    if constexpr (max_rows > 1) multiply_rows<L, Weights, max_rows - 1, n_tiles>(n_rows, part, tiles, t, row, ahead);
+// The fewest rows of a block where more than `above` rows are divided into blocks of up to `most`, about equally large.
+constexpr int least_rows(int above, int most) {
+    int least = most;
+    for (int n = above + 1; n <= above + most; ++n) {
+        const int each = n / ((n + most - 1) / most);
+        if (each < least) least = each;
+    }
+    return least;
 }
 
-// All rows in blocks of up to max_rows, about equally large.
-template <class L, class Weights, int max_rows, int n_tiles>
+// Only blocks of `least` rows and more are compiled.
+template <class L, class Weights, BlockShape shape, int least>
+void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
+    if constexpr (shape.rows > least) {
+        if (n_rows < shape.rows) {
+            constexpr BlockShape fewer{shape.rows - 1, shape.tiles};
+            return multiply_rows<L, Weights, fewer, least>(n_rows, part, tiles, t, row, ahead);
+        }
+    }
+    multiply_block<L, Weights, shape.rows, shape.tiles>(part, tiles, t, row, ahead);
+}
+
+template <class L, class Weights, BlockShape shape, int least>
 void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, Ahead &ahead) {
     int row = part.first_row;
     const int end = row + part.n_rows;
-    for (int left = (part.n_rows + max_rows - 1) / max_rows; left > 0; --left) {
+    for (int left = (part.n_rows + shape.rows - 1) / shape.rows; left > 0; --left) {
         const int n = (end - row + left - 1) / left;
-        multiply_rows<L, Weights, max_rows, n_tiles>(n, part, tiles, t, row, ahead);
+        multiply_rows<L, Weights, shape, least>(n, part, tiles, t, row, ahead);
         row += n;
     }
 }
 
-template <class L, class Weights, BlockShape shape>
+// `above`: the part has more rows.  A tile that is left over is multiplied by smaller blocks: it is the last of a matrix.
+template <class L, class Weights, BlockShape shape, int above>
 void multiply_tiles(const MatmulPart &part, const TileRun &tiles, Ahead ahead) {
     int64_t t = 0;
     for (; t + shape.tiles <= tiles.n_tiles; t += shape.tiles)
-        multiply_all_rows<L, Weights, shape.rows, shape.tiles>(part, tiles, t, ahead);
+        multiply_all_rows<L, Weights, shape, least_rows(above, shape.rows)>(part, tiles, t, ahead);
     if constexpr (shape.tiles > 1) {
-        for (; t < tiles.n_tiles; ++t) multiply_all_rows<L, Weights, shape.rows, 1>(part, tiles, t, ahead);
+        constexpr BlockShape one{L::few.rows > 0 ? L::few.rows : 1, 1};
+        for (; t < tiles.n_tiles; ++t)
+            multiply_all_rows<L, Weights, one, least_rows(above, one.rows)>(part, tiles, t, ahead);
     }
 }
 
@@ -62,7 +80,7 @@ template <BlockShape shape> constexpr int64_t blocks_of(int64_t n_rows, int64_t 
 }
 
 // Tiles as they lie in memory.
-template <class L, WeightFormat format, BlockShape shape> void multiply_packed(const MatmulPart &part) {
+template <class L, WeightFormat format, BlockShape shape, int above> void multiply_packed(const MatmulPart &part) {
     using From = Packed<L, format>;
     const int64_t n_chunks = part.weights->n_chunks(), tile_bytes = n_chunks * From::chunk_bytes;
     const uint8_t *first = part.weights->data + part.first_tile * tile_bytes;
@@ -71,7 +89,7 @@ template <class L, WeightFormat format, BlockShape shape> void multiply_packed(c
     const bool once = shape.tiles == 1 && n_blocks == part.n_tiles;
     const uint8_t *at = first + (once ? ahead_bytes : shape.tiles * tile_bytes);
     const auto ahead = Ahead::in_chunks(at, part.n_tiles * tile_bytes, n_blocks * n_chunks);
-    multiply_tiles<L, From, shape>(part, {first, part.n_tiles, n_chunks, part.first_tile}, ahead);
+    multiply_tiles<L, From, shape, above>(part, {first, part.n_tiles, n_chunks, part.first_tile}, ahead);
 }
 
 // All tiles of the part, unpacked to its scratch memory.
@@ -87,18 +105,26 @@ template <class L, WeightFormat format> TileRun unpack_tiles(const MatmulPart &p
     return {part.scratch, part.n_tiles, n_chunks * spread, part.first_tile};
 }
 
-template <class L, WeightFormat format> void multiply(const MatmulPart &part) {
-    if constexpr (L::few.rows > 0) {
-        if (part.n_rows <= L::few.rows) return multiply_packed<L, format, L::few>(part);
-        if (part.n_rows <= L::max_packed_rows(chunk_layout(format))) return multiply_packed<L, format, L::more>(part);
-    }
+template <class L, WeightFormat format> void multiply_unpacked(const MatmulPart &part) {
     const TileRun unpacked = unpack_tiles<L, format>(part);
     // The next strip, while this one is multiplied.
     const int64_t strip_bytes = part.n_tiles * part.weights->tile_bytes();
     const auto ahead =
         Ahead::in_chunks(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes, strip_bytes,
                          blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
-    multiply_tiles<L, UnpackedOf<L, format>, L::unpacked>(part, unpacked, ahead);
+    multiply_tiles<L, UnpackedOf<L, format>, L::unpacked, L::max_packed_rows(chunk_layout(format))>(part, unpacked,
+                                                                                                    ahead);
+}
+
+template <class L, WeightFormat format> void multiply(const MatmulPart &part) {
+    constexpr int max_packed_rows = L::max_packed_rows(chunk_layout(format));
+    if constexpr (L::few.rows > 0) {
+        if (part.n_rows <= L::few.rows) return multiply_packed<L, format, L::few, 0>(part);
+    }
+    if constexpr (max_packed_rows > 0) {
+        if (part.n_rows <= max_packed_rows) return multiply_packed<L, format, L::more, L::few.rows>(part);
+    }
+    if constexpr (max_packed_rows < any_rows) multiply_unpacked<L, format>(part);
 }
 
 template <class L> void multiply_any(const MatmulPart &part) {

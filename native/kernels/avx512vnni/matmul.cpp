@@ -12,7 +12,7 @@ struct VnniLanes : CodeLanes {
     static constexpr BlockShape few{4, 1}, more{6, 2};
     // Taking codes out of memory is done beside the products; only with scales twice as often does it delay them.
     static constexpr int max_packed_rows(const ChunkLayout &layout) {
-        return layout.scale_columns == 32 ? 1 << 30 : 48;
+        return layout.scale_columns == 32 ? any_rows : 48;
     }
 
     template <int> struct Products {

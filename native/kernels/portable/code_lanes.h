@@ -15,6 +15,7 @@ struct CodeLanes : Lanes {
         int32_t lane[4];
     };
     static constexpr BlockShape few{0, 0}, unpacked{2, 1};
+    static constexpr int max_packed_rows(const ChunkLayout &) { return 0; }
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
 
