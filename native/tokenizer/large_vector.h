@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -39,5 +40,16 @@ template <class T> struct LargePages {
 };
 
 template <class T> using LargeVector = std::vector<T, LargePages<T>>;
+
+/** Ask for large pages in memory that is still to be filled; advice, which may be ignored. */
+inline void advise_large_pages([[maybe_unused]] void *memory, [[maybe_unused]] size_t size_bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr size_t page_bytes = LargePages<char>::page_bytes;
+    const size_t skipped = (page_bytes - reinterpret_cast<uintptr_t>(memory) % page_bytes) % page_bytes;
+    if (size_bytes < LargePages<char>::smallest_bytes || size_bytes < skipped + page_bytes) return;
+    const size_t whole = (size_bytes - skipped) / page_bytes * page_bytes;
+    madvise(static_cast<char *>(memory) + skipped, whole, MADV_HUGEPAGE);
+#endif
+}
 
 } // namespace quire::tokenizer

@@ -41,6 +41,14 @@ cdef extern from "added_tokens.h" namespace "quire::tokenizer" nogil:
         cbool right_strip
         cbool single_word
 
+cdef extern from "large_vector.h" namespace "quire::tokenizer" nogil:
+    void advise_large_pages(void *, size_t)
+
+cdef extern from "Python.h":
+    ctypedef struct PyListObject:
+        PyObject **ob_item
+    void Py_SET_SIZE(PyListObject *, Py_ssize_t)
+
 # Above this many bytes the global lock is released.
 cdef inline cbool is_long(size_t n_bytes) noexcept nogil:
     return n_bytes > 2048
@@ -62,12 +70,18 @@ cdef inline string_view view_of(object text) except *:
 
 
 cdef inline list list_of(const vector[int32_t] &ids):
-    """The ids as a list; most that come again soon are one object, as millions of objects cost more than the ids."""
-    cdef list found = PyList_New(<Py_ssize_t>ids.size())
+    """The ids as a list; most that come again soon are one object, as millions of objects cost more than the ids.
+
+    It has room for the few that belong before and after a text: a list that must grow is copied.
+    """
+    cdef Py_ssize_t room = 8
+    cdef list found = PyList_New(<Py_ssize_t>ids.size() + room)
     cdef PyObject *recent[256]  # borrowed from the list
     cdef int32_t recent_ids[256]
     cdef size_t i, slot
     cdef object id
+    Py_SET_SIZE(<PyListObject *>found, <Py_ssize_t>ids.size())
+    advise_large_pages((<PyListObject *>found).ob_item, ids.size() * sizeof(void *))
     for slot in range(256):
         recent_ids[slot] = -1
     for i in range(ids.size()):
