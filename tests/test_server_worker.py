@@ -20,6 +20,7 @@ from quire.server.engine import EngineState
 from quire.server.failures import ApiError
 from quire.server.protocol import Ask, Delta, Generate, Open, Work
 from quire.server.supervisor import Watch, WorkerEngine
+from quire.server.worker_channel import time_apart
 
 SCRIPT = (sys.executable, str(Path(__file__).parent / "crashing_worker.py"))
 CONFIG = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
@@ -218,3 +219,12 @@ def test_a_worker_ends_with_its_listener() -> None:
         return engine._worker.process.returncode
 
     assert asyncio.run(test()) == 0
+
+
+def test_frames_are_further_apart_with_more_streams() -> None:
+    def apart_s(n_streams: int) -> float:
+        return time_apart([Delta(id=i % n_streams, choice=0, content="a", token_ids=[1]) for i in range(200)])
+
+    assert time_apart([]) == apart_s(1) == apart_s(10) == pytest.approx(0.012)
+    assert apart_s(32) == pytest.approx(0.0384)
+    assert apart_s(200) == pytest.approx(0.05)

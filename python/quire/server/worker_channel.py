@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from .frames import HEAD, body_length, frame
-from .protocol import FromEngine, ToEngine
+from .protocol import Delta, FromEngine, ToEngine
 
-__all__ = ["WorkerSide"]
+__all__ = ["WorkerSide", "time_apart"]
 
 # The worker's frames gather so long at least, and are so far apart: less than anybody sees.
 _TOGETHER_S, _APART_S = 0.0003, 0.012
+# With many streams they are further apart: what the listener does for a piece is taken from the decoder's threads.
+_APART_PER_STREAM_S, _FURTHEST_APART_S = 0.0012, 0.05
 
 
 class WorkerSide:
@@ -49,13 +51,13 @@ class WorkerSide:
                 yield from self._decoder.decode(body)
 
     def _write(self) -> None:
-        sent_s = 0.0
+        sent_s, apart_s = 0.0, _APART_S
         ended = False
         while not ended:
             taken = [self._outbox.get()]
             # What many requests have to say after one step goes out together; and a model that is quicker than people
             # read does not wake the listener, and the clients, for every token.
-            time.sleep(max(_TOGETHER_S, sent_s + _APART_S - time.monotonic()))
+            time.sleep(max(_TOGETHER_S, sent_s + apart_s - time.monotonic()))
             while not self._outbox.empty():
                 taken.append(self._outbox.get())
             ended = None in taken
@@ -66,3 +68,10 @@ class WorkerSide:
             except OSError:  # the listener is gone, and the reading thread ends the process
                 return
             sent_s = time.monotonic()
+            apart_s = time_apart(messages)
+
+
+def time_apart(messages: Sequence[FromEngine]) -> float:
+    """Seconds until the next frame after one with these messages."""
+    n_streams = len({message.id for message in messages if isinstance(message, Delta)})
+    return min(max(_APART_S, n_streams * _APART_PER_STREAM_S), _FURTHEST_APART_S)
