@@ -6,18 +6,19 @@
 
 #include <cstring>
 
-#include "kernels/matmul_kernels.h"
+#include "kernels/prefetch.h"
 
 namespace quire {
 namespace {
 
-constexpr int ahead_bytes = 4096; // see packed_tile.h
+// A block of so few rows is the only one, and the memory is what limits it.
+constexpr int few_rows = 2;
 
 // What a block of rows reads beside the tile.
 struct ColumnBlock {
     const float *x; // of the first row
     int64_t x_stride, n_columns;
-    const char *ahead; // weights to ask for, or null
+    Ahead ahead; // a share of it for every column
 };
 
 // Rows [row, end) in blocks of up to max_rows, about equally large.
@@ -48,12 +49,17 @@ template <class Columns> void multiply_tiles(const MatmulPart &part) {
         std::memset(sums, 0, static_cast<size_t>(part.n_rows) * float_tile_rows * sizeof(float));
         for (int64_t k = 0; k < n_in; k += columns_at_once, tile += columns_at_once * float_tile_rows) {
             const int64_t n_columns = n_in - k < columns_at_once ? n_in - k : columns_at_once;
+            const int64_t size_bytes = n_columns * float_tile_rows * static_cast<int64_t>(sizeof(Weight));
+            const auto *bytes = reinterpret_cast<const uint8_t *>(tile);
+            // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
+            const bool once = part.n_rows <= Columns::max_rows;
+            const uint8_t *next = bytes + (once ? ahead_bytes : size_bytes);
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
-                // Later blocks of rows find the columns in the cache.
-                const char *ahead =
-                    row == part.first_row ? reinterpret_cast<const char *>(tile) + ahead_bytes : nullptr;
+                const int64_t done = row - part.first_row;
+                const uint8_t *from = next + size_bytes * done / part.n_rows;
+                const auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
                 add_rows<Columns, Columns::max_rows>(n, {part.raw + row * n_in + k, n_in, n_columns, ahead}, tile,
-                                                     sums + (row - part.first_row) * float_tile_rows);
+                                                     sums + done * float_tile_rows);
             });
         }
         const int64_t first = t * float_tile_rows,

@@ -28,12 +28,12 @@ template <class L, class Value, int n_rows> void add_columns(const ColumnBlock &
 #pragma GCC unroll 16
         for (int t = 0; t < n_registers; ++t) total[r][t] = L::load(sums + r * float_tile_rows + t * L::width);
     }
-    const char *ahead = block.ahead;
+    Ahead ahead = block.ahead;
     for (int64_t k = 0; k < block.n_columns; ++k, tile += float_tile_rows) {
-        if (ahead != nullptr) {
-            for (size_t i = 0; i < n_registers * L::width * sizeof(Value); i += register_bytes)
-                __builtin_prefetch(ahead + i);
-            ahead += float_tile_rows * sizeof(Value);
+        if constexpr (n_rows <= few_rows && n_registers * L::width == float_tile_rows) {
+            ahead.template next_lines<float_tile_rows *static_cast<int>(sizeof(Value)) / register_bytes>();
+        } else {
+            ahead.next();
         }
         Vec weights[n_registers];
 #pragma GCC unroll 16
@@ -59,7 +59,7 @@ template <class L, class Value> struct FloatColumns {
         constexpr int step = registers_of_column<L>(n_rows) * L::width;
         for (int at = 0; at < float_tile_rows; at += step) {
             ColumnBlock part = block;
-            if (part.ahead != nullptr) part.ahead += static_cast<size_t>(at) * sizeof(Value);
+            if (at > 0) part.ahead.at = part.ahead.end;
             add_columns<L, Value, n_rows>(part, tile + at, sums + at);
         }
     }

@@ -8,36 +8,10 @@
 // Included by each instruction set's file, after its CodeLanes; nothing here has external linkage.
 #pragma once
 
-#include <cstdint>
-
-#include "kernels/matmul_kernels.h"
+#include "kernels/prefetch.h"
 
 namespace quire {
 namespace {
-
-// How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; with one stream of them and
-// this distance every format reaches the memory's bandwidth, which the hardware's own prefetching does not.
-constexpr int ahead_bytes = 4096;
-[[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
-    for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + i);
-}
-
-// Weights that later work reads, asked for evenly while this work goes on: `step` bytes with every chunk.
-struct Ahead {
-    const uint8_t *at, *end;
-    int64_t step;
-
-    // All of [at, at + size_bytes) in n_chunks.
-    static Ahead in_chunks(const uint8_t *at, int64_t size_bytes, int64_t n_chunks) {
-        const int64_t lines = (size_bytes + register_bytes - 1) / register_bytes;
-        return {at, at + size_bytes, (lines + n_chunks - 1) / n_chunks * register_bytes};
-    }
-    [[gnu::always_inline]] inline void next() {
-        if (at >= end) return;
-        prefetch(at, step);
-        at += step;
-    }
-};
 
 constexpr bool is_signed_code(bool signed_codes, int max_code) { return signed_codes && max_code == 255; }
 

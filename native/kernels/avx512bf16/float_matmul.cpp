@@ -56,11 +56,13 @@ struct PairColumns {
             load_sums(sums + r * float_tile_rows, total[r]);
             load_sums(sums + r * float_tile_rows + 2 * lanes, total[r] + 2);
         }
-        const char *ahead = block.ahead;
+        Ahead ahead = block.ahead;
         for (int64_t k = 0; k < block.n_columns; k += 2, tile += 2 * float_tile_rows) {
-            if (ahead != nullptr) {
-                for (int i = 0; i < 4; ++i) __builtin_prefetch(ahead + i * register_bytes);
-                ahead += 4 * register_bytes;
+            if constexpr (n_rows <= few_rows) {
+                ahead.next_lines<4>();
+            } else {
+                ahead.next();
+                ahead.next();
             }
             // The last one of an odd number goes with a zero.
             const bool has_odd = k + 1 < block.n_columns;
