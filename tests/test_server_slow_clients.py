@@ -6,34 +6,22 @@ Oracle: a request of another client, beside them; the connections that the syste
 from __future__ import annotations
 
 import json
-import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from impatient_server import PATIENCE_S
-from served import environment
+from served import impatient_server
 
-SCRIPT = Path(__file__).parent / "impatient_server.py"
 LIMIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, str(SCRIPT)], stderr=subprocess.PIPE, env=environment(), text=True)
-    assert process.stderr is not None
-    found = re.search(r":(\d+)$", process.stderr.readline())
-    assert found is not None
-    yield int(found[1])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_S) == 0
-    process.stderr.close()
+    with impatient_server() as port:
+        yield port
 
 
 def connect(port: int) -> socket.socket:

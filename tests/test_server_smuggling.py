@@ -6,18 +6,13 @@ Oracle: RFC 9112, which says of each that it is to be refused; the number of ans
 from __future__ import annotations
 
 import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from served import environment
+from served import impatient_server
 
-SCRIPT = Path(__file__).parent / "impatient_server.py"
 BODY = b'{"prompt": "short"}'
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 NEXT = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -29,14 +24,8 @@ LAST = b"0\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, str(SCRIPT)], stderr=subprocess.PIPE, env=environment(), text=True)
-    assert process.stderr is not None
-    found = re.search(r":(\d+)$", process.stderr.readline())
-    assert found is not None
-    yield int(found[1])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    process.stderr.close()
+    with impatient_server() as port:
+        yield port
 
 
 def statuses(port: int, data: bytes) -> list[int]:
