@@ -152,7 +152,7 @@ def _type_names(argument: Argument) -> str:
     said = "string" if argument.schema is None else argument.schema.get("type", list(_OTHER_TYPES))
     names = {"integer": "number"}
     kinds = [said] if isinstance(said, str) else list(said) if isinstance(said, list) else []
-    return f"({' | '.join(dict.fromkeys(lark_string(names.get(kind, kind)) for kind in [*kinds]))})"
+    return f"({' | '.join(dict.fromkeys(lark_string(names.get(kind, kind)) for kind in kinds))})"
 
 
 class _Writer:

@@ -104,7 +104,7 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
         return Argument(key, required)
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
-    said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    said = said_of(schema)
     kinds = _kinds(said)
     if kinds is not None and "string" not in kinds:
         whole = {**said, **definitions}
@@ -157,7 +157,7 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
         return {"type": _SCALARS, "pattern": _NO_MARK, **BOUND}
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
-    found: dict[str, Any] = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    found = said_of(schema)
     for keyword in ("allOf", "patternProperties"):
         if keyword in found:
             raise UnsupportedError(

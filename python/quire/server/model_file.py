@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,15 @@ def describe(path: Path) -> dict[str, Any]:
         files = [file.stat() for file in path.iterdir() if file.is_file()]
         newest = max((file.st_mtime for file in files), default=path.stat().st_mtime)
         return {"size_bytes": sum(file.st_size for file in files), "modified_s": newest}
+    state = path.stat() if path.is_file() else None  # of what is no file, the reader tells what is wrong
+    return _described_file(path, *((state.st_mtime, state.st_size) if state is not None else (0.0, 0)))
+
+
+@lru_cache(maxsize=8)
+def _described_file(path: Path, modified_s: float, size_bytes: int) -> dict[str, Any]:
+    """The same of a file in this state: lists of models ask often, and reading its vocabulary takes a while."""
     reader = GGUFReader(path)
     tensors = reader.tensors
-    modified_s = path.stat().st_mtime
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[str(tensor.dtype)] += tensor.size_bytes

@@ -42,7 +42,9 @@ class TimeLimits:
         return replace(self, admitted_s=math.inf)
 
     def without_first_token(self) -> TimeLimits:
-        """What still holds of a request that has begun to answer."""
+        """What still holds of a request that has begun to answer; these same limits from its second token on."""
+        if self.admitted_s == self.first_token_s == math.inf:
+            return self
         return TimeLimits(complete_s=self.complete_s)
 
     @property

@@ -76,9 +76,8 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         form = form_of(self.response_format, self.structured_outputs)
         params = self.params(
             engine.info,
-            max(
-                self.max_tokens, 1
-            ),  # the model reads a prompt to write a token, which is not shown where none is asked
+            # The model reads a prompt to write a token, which is not shown where none is asked for.
+            max(self.max_tokens, 1),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             structured_outputs=form,
