@@ -326,6 +326,8 @@ def test_a_failure_in_a_stream_is_one_event() -> None:
 def test_slots_that_are_all_taken() -> None:
     engine = FakeEngine()
     engine.beat = Beat(*[0] * 2, 4, *[0] * 12)
+    assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [False] * 4  # long ended
+    engine.open(Generate(0, [1], {}))
     assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [True] * 4
     response = call("GET", "/slots?fail_on_no_slot=1", engine=engine)
     assert (response.status_code, response.json()["error"]["type"]) == (503, "unavailable_error")

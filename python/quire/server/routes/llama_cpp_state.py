@@ -64,7 +64,8 @@ async def slots(call: Call[None]) -> Reply:
     """A row for each sequence that can run at a time; ``?fail_on_no_slot=1`` asks for 503 when all are taken."""
     engine = call.engine(None)
     info, beat = engine.info, engine.beat
-    n_running = 0 if beat is None else beat.n_running
+    # The figures can be a sign of life old: where no answer is awaited any more nothing runs, whatever they say.
+    n_running = 0 if beat is None or not engine.n_active else beat.n_running
     query = parse_qs(call.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
     if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
         raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
