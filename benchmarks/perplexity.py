@@ -85,7 +85,7 @@ def write_quantized(source: Path, target: Path, dtype: str) -> None:
 
 def measure(file: Path, rows: Sequence[Sequence[int]], threads: int, isas: Sequence[str]) -> dict[str, float]:
     """Perplexity by ``stock`` and by instruction set."""
-    options: dict[str, Any] = {"threads": threads, "n_ctx": len(rows[0]) + 1, "kv_dtype": "f16"}
+    options: dict[str, Any] = {"threads": threads, "n_ctx": len(rows[0]) + 1}
     found = {}
     with LLM(file, kernels="stock", **options) as model:
         found["stock"] = perplexity(model, rows)

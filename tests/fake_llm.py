@@ -43,9 +43,8 @@ class FakeLLM:
     architecture: str = "none"
     n_vocab: int = 100
     advised_sampling: SamplingParams = field(default_factory=SamplingParams)
-    config: Any = field(
-        default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto", kv_dtype="f16")
-    )
+    kv_dtype: str = "f16"
+    config: Any = field(default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto"))
 
     @property
     def tokenizer(self) -> FakeTokenizer:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quire._native import kernels
 from quire.engine import LLM, AsyncLLM, EngineConfig
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFWriter
@@ -495,3 +496,17 @@ def test_a_processor_mask_reaches_the_threads() -> None:
         LLM(cpu_mask=1 << absent)
     with pytest.raises(RequestError, match="cpu_mask must be an int from 1"):
         LLM(cpu_mask=0)
+
+
+def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
+    before = kernels.isa()
+    try:
+        for isa in kernels.supported_isas():
+            with LLM(threads=1, n_ctx=64, isa=isa) as model:
+                assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")
+    finally:
+        kernels.set_isa(before)
+    with LLM(threads=1, n_ctx=64, kernels="stock") as model:
+        assert model.kv_dtype == "f16"
+    with LLM(threads=1, n_ctx=64, kv_dtype="f16") as model:
+        assert model.kv_dtype == "f16"

@@ -43,7 +43,7 @@ def test_8_bit_cache_keeps_perplexity(shared: Path) -> None:
             found += [totals[i] - logits[i, tokens[row + 1]] for i, row in enumerate(rows) if row + 1 < len(tokens)]
         return found
 
-    def perplexity(kv_dtype: Literal["f32", "q8_0"]) -> float:
+    def perplexity(kv_dtype: Literal["f32", "bf16", "q8_0"]) -> float:
         executor = Executor(model.trace, find_device("cpu"), n_blocks=17, threads=2, kv_dtype=kv_dtype, repack="no")
         encoded = [tokenizer.encode(chat, parse_special=True)[:500] for chat in chats if "===" not in chat]
         return float(np.exp(np.mean([loss for tokens in encoded for loss in losses(executor, tokens)])))
@@ -51,6 +51,7 @@ def test_8_bit_cache_keeps_perplexity(shared: Path) -> None:
     exact = perplexity("f32")
     assert 1 < exact < 4
     assert abs(perplexity("q8_0") / exact - 1) < 0.005
+    assert abs(perplexity("bf16") / exact - 1) < 0.001
 
 
 def test_its_shape() -> None:

@@ -80,5 +80,9 @@ extern const AttentionKernels attention_kernels;
 namespace avx512vnni {
 extern const AttentionKernels attention_kernels;
 }
+// For the BF16 cache only.
+namespace avx512bf16 {
+extern const AttentionKernels attention_kernels;
+}
 
 } // namespace quire

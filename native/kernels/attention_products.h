@@ -170,6 +170,19 @@ template <class L, class T> class Values {
   public:
     static constexpr bool has_scales = sizeof(T) == 1; // of an 8-bit cache, after its codes
     static constexpr int most_queries = L::registers / 4;
+    static constexpr int together = 1; // tokens that one instruction adds
+    static constexpr bool arranges = false;
+
+    // Leaves weights where scores of the step were, those of an 8-bit cache times the scales of their tokens.
+    static Vec keep(const T *const *blocks, int dim, Vec weight, float *scores, int t) {
+        if constexpr (has_scales) {
+            const Vec scale = L::load(scales(blocks[t / block_tokens], dim) + t % block_tokens);
+            L::store(scores + t, L::mul(weight, scale));
+        } else {
+            L::store(scores + t, weight);
+        }
+        return weight;
+    }
 
     static int64_t block_elements(int dim) {
         if constexpr (has_scales) return static_cast<int64_t>(q8_head_bytes(dim, block_tokens));
@@ -189,10 +202,23 @@ template <class L, class T> class Values {
         bool ahead;
     };
 
-    // sums [n, sum_stride] = sums * rescale + weights [n, step_tokens] * values, for m * width dimensions from d on.
+    // sums [n, sum_stride] = sums * rescale + weights [n, step_tokens] * values.  Wide strips of dimensions first; a
+    // strip's width changes no sum.
+    template <int n>
+    static void add(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride) {
+        constexpr int m = n_vectors<n>;
+        int d = 0;
+        for (; d + m * width <= piece.dim; d += m * width)
+            add_strip<n, m>(piece, weights, rescale, sums, sum_stride, d);
+        for (; d + width <= piece.dim; d += width) add_strip<n, 1>(piece, weights, rescale, sums, sum_stride, d);
+        if (d < piece.dim) add_last<n>(piece, weights, rescale, sums, sum_stride, d);
+    }
+
+  private:
+    // The same for m * width dimensions from d on.
     template <int n, int m>
-    static void add(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride,
-                    int d) {
+    static void add_strip(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride,
+                          int d) {
         Vec sum[n][m];
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) {

@@ -83,6 +83,7 @@ template <class L, class T> class TileAttention {
           merged_largest_(rescale_ + max_tile_queries), merged_total_(merged_largest_ + max_tile_queries) {
         queries_.scales = merged_total_ + max_tile_queries;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
+        arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
     }
 
     void run() {
@@ -201,6 +202,12 @@ template <class L, class T> class TileAttention {
             score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next));
         }
         for (int i = first; i < end; ++i) weigh(i);
+        if constexpr (V::arranges) {
+            is_arranged_ = end - first >= V::most_queries;
+            typename V::Piece whole{
+                values_, shape_.v_head_dim, seen_[first].begin, seen_[end - 1].end, after(step, end), false};
+            if (is_arranged_) V::arrange(whole, arranged_);
+        }
         add_values(first, end, after(step, end));
     }
 
@@ -216,7 +223,7 @@ template <class L, class T> class TileAttention {
         };
         while (i + K::most_queries <= queries.end) group.template operator()<K::most_queries>();
         if constexpr (K::most_queries > 4) {
-            if (i + 4 <= queries.end) group.template operator()<4>();
+            while (i + 4 <= queries.end) group.template operator()<4>();
         }
         if (i + 2 <= queries.end) group.template operator()<2>();
         while (i < queries.end) group.template operator()<1>();
@@ -224,8 +231,14 @@ template <class L, class T> class TileAttention {
 
     // Scores of one query become weights relative to its largest score so far.
     void weigh(int i) {
-        float *scores = scores_ + i * step_tokens;
         const Range seen = seen_[i];
+        if (seen == Range{0, step_tokens})
+            return weigh(i, Range{0, step_tokens}); // of a number that the compiler knows
+        weigh(i, seen);
+    }
+
+    [[gnu::always_inline]] void weigh(int i, Range seen) {
+        float *scores = scores_ + i * step_tokens;
         const int from = seen.begin / width * width, to = (seen.end + width - 1) / width * width;
         if (shape_.soft_cap != 0.0F) {
             const Vec cap = L::set(shape_.soft_cap * log2_e), inverse = L::set(1.0F / shape_.soft_cap);
@@ -235,25 +248,19 @@ template <class L, class T> class TileAttention {
         for (int t = from; t < seen.begin; ++t) scores[t] = -infinity;
         for (int t = seen.end; t < to; ++t) scores[t] = -infinity;
         Vec highest = L::load(scores + from);
+#pragma GCC unroll 8
         for (int t = from + width; t < to; t += width) highest = L::max(highest, L::load(scores + t));
         const float before = largest_[i], now = L::largest(highest);
         const float largest = now > before ? now : before;
         Vec sum = L::set(0.0F);
+#pragma GCC unroll 8
         for (int t = from; t < to; t += width) {
             const Vec weight = exponential2<L>(L::sub(L::load(scores + t), L::set(largest)));
-            sum = L::add(sum, weight);
-            L::store(scores + t, scaled(weight, t));
+            sum = L::add(sum, V::keep(values_, shape_.v_head_dim, weight, scores, t));
         }
         rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
         largest_[i] = largest;
         total_[i] = total_[i] * rescale_[i] + L::total(sum);
-    }
-
-    // Weights of values of an 8-bit cache take in the scales of their tokens.
-    Vec scaled(Vec weight, int t) const {
-        if constexpr (!V::has_scales) return weight;
-        const float *scales = V::scales(values_[t / block_tokens], shape_.v_head_dim);
-        return L::mul(weight, L::load(scales + t % block_tokens));
     }
 
     void add_values(int first, int end, const char *next) {
@@ -264,7 +271,7 @@ template <class L, class T> class TileAttention {
         };
         while (i + V::most_queries <= end) group.template operator()<V::most_queries>();
         if constexpr (V::most_queries > 4) {
-            if (i + 4 <= end) group.template operator()<4>();
+            while (i + 4 <= end) group.template operator()<4>();
         }
         if (i + 2 <= end) group.template operator()<2>();
         while (i < end) group.template operator()<1>();
@@ -278,6 +285,10 @@ template <class L, class T> class TileAttention {
             is_ragged = is_ragged || seen_[i] != seen_[first];
             if (seen_[i].begin > common.begin) common.begin = seen_[i].begin;
             if (seen_[i].end < common.end) common.end = seen_[i].end;
+        }
+        if (is_ragged) { // whole pairs, where tokens are added by pairs
+            common.begin = (common.begin + V::together - 1) / V::together * V::together;
+            common.end = common.end / V::together * V::together;
         }
         float rescale[n];
         __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
@@ -297,21 +308,14 @@ template <class L, class T> class TileAttention {
         if (is_ragged) one_by_one([&](Range seen) { return Range{seen.begin, common.begin}; });
         piece.begin = common.begin;
         piece.end = common.end;
+        if constexpr (V::arranges) piece.arranged = is_arranged_ ? arranged_ : nullptr;
         add_piece<n>(piece, first, rescale);
         for (float &each : rescale) each = ones[0];
         if (is_ragged) one_by_one([&](Range seen) { return Range{common.end, seen.end}; });
     }
 
-    // Wide pieces first; a piece's width changes no sum.
     template <int n> void add_piece(const typename V::Piece &piece, int first, const float *rescale) {
-        constexpr int m = V::template n_vectors<n>;
-        const float *weights = scores_ + first * step_tokens;
-        float *sums = sums_ + first * sum_stride_;
-        int d = 0;
-        for (; d + m * width <= piece.dim; d += m * width)
-            V::template add<n, m>(piece, weights, rescale, sums, sum_stride_, d);
-        for (; d + width <= piece.dim; d += width) V::template add<n, 1>(piece, weights, rescale, sums, sum_stride_, d);
-        if (d < piece.dim) V::template add_last<n>(piece, weights, rescale, sums, sum_stride_, d);
+        V::template add<n>(piece, scores_ + first * step_tokens, rescale, sums_ + first * sum_stride_, sum_stride_);
     }
 
     const AttentionTile &tile_;
@@ -324,6 +328,9 @@ template <class L, class T> class TileAttention {
     Range seen_[max_tile_queries];
     bool is_started_[max_tile_queries];
     const T *values_[kv_step_blocks];
+    // The values of the step at hand in another order, where there are many queries for them.
+    T *arranged_;
+    bool is_arranged_ = false;
 };
 
 template <class L> void attend_tile(const AttentionTile &tile) {

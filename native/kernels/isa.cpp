@@ -131,6 +131,8 @@ const AttentionKernels &attention_kernels(KvType type) {
     const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
     const bool bytes = type == KvType::q8 && set.dot_products != DotProducts::none;
+    const bool pairs = set.dot_products == DotProducts::bf16 || set.dot_products == DotProducts::tiles;
+    if (type == KvType::bf16 && pairs) return avx512bf16::attention_kernels;
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
 #elif defined(__aarch64__)

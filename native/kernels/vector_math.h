@@ -38,7 +38,7 @@ template <class L> typename L::Vec exponential2(typename L::Vec x) {
     const float factors[] = {0.00967151672F, 0.0555073358F, 0.240222424F, 0.693147004F};
     auto p = L::set(0.00132647366F);
     for (float factor : factors) p = L::fma(p, r, L::set(factor));
-    return L::zero_where_below(x, lowest, L::mul(L::power_of_two(n), L::fma(p, r, L::set(1.0F))));
+    return L::zero_where_below(x, lowest, L::times_power_of_two(L::fma(p, r, L::set(1.0F)), n));
 }
 
 // tanh(x) = (e^2x - 1) / (e^2x + 1), the difference taken without cancellation.

@@ -77,6 +77,7 @@ struct Lanes {
         const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
         return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
     }
+    static Vec times_power_of_two(Vec x, Vec n) { return mul(power_of_two(n), x); }
     static Vec zero_where_below(Vec x, float limit, Vec value) {
         return _mm256_andnot_ps(_mm256_cmp_ps(x, set(limit), _CMP_LT_OQ), value);
     }

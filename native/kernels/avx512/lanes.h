@@ -70,6 +70,7 @@ struct Lanes {
         const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
         return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
     }
+    static Vec times_power_of_two(Vec x, Vec n) { return _mm512_scalef_ps(x, n); }
     static Vec zero_where_below(Vec x, float limit, Vec value) {
         return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(limit), _CMP_NLT_UQ), value);
     }

@@ -68,6 +68,7 @@ struct Lanes {
     static Vec power_of_two(Vec n) {
         return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127)), 23));
     }
+    static Vec times_power_of_two(Vec x, Vec n) { return mul(power_of_two(n), x); }
     static Vec zero_where_below(Vec x, float limit, Vec value) {
         return vbslq_f32(vcltq_f32(x, set(limit)), set(0.0F), value);
     }

@@ -115,6 +115,7 @@ struct Lanes {
     static Vec power_of_two(const Vec &n) {
         return make([&](int i) { return from_bits(static_cast<uint32_t>(static_cast<int>(n.lane[i]) + 127) << 23); });
     }
+    static Vec times_power_of_two(Vec x, Vec n) { return mul(power_of_two(n), x); }
     static Vec zero_where_below(const Vec &x, float limit, const Vec &value) {
         return make([&](int i) { return x.lane[i] < limit ? 0.0F : value.lane[i]; });
     }

@@ -156,6 +156,6 @@ def _as_object(llm: LLM, model: ModelOptions, measured: list[Measurement]) -> di
         "threads": config.threads,
         "kernels": config.kernels,
         "isa": isa(),
-        "kv_dtype": config.kv_dtype,
+        "kv_dtype": llm.kv_dtype,
         "results": [asdict(m) for m in measured],
     }

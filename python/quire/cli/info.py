@@ -16,7 +16,7 @@ from .text import one_line, size_text
 
 if TYPE_CHECKING:
     from .._native.gguf import TensorInfo
-    from ..engine.config import KvDType
+    from ..engine.config import CacheDType, KvDType
     from ..gguf import GGUFReader
 
 __all__ = ["command"]
@@ -32,7 +32,7 @@ class Memory:
     """Bytes that a context of ``n_ctx`` tokens takes, by use."""
 
     n_ctx: int
-    kv_dtype: KvDType
+    kv_dtype: CacheDType
     weights_bytes: int
     cache_bytes: int
     compute_bytes: int
@@ -54,8 +54,8 @@ class Memory:
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(["f32", "f16", "bf16", "q8_0"]),
-    default="f16",
+    type=click.Choice(["auto", "f32", "f16", "bf16", "q8_0"]),
+    default="auto",
     show_default=True,
     help="Type of the KV cache.",
 )
@@ -81,13 +81,15 @@ def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: 
         _print(reader, memory, reason)
 
 
-def _memory(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Memory:
+def _memory(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
     from .._native.core import find_device
     from .._native.graph import Executor, cache_bytes_per_block
+    from ..engine.loader import cache_dtype
     from ..models import load_model
 
     model = load_model(reader)
+    kv_dtype = cache_dtype(wanted, own_kernels=True)
     n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
     n_blocks = -(-n_ctx // BLOCK_TOKENS) + 1  # and the null block
     executor = Executor(model.trace, find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")

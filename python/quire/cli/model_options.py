@@ -118,8 +118,9 @@ _OPTIONS = (
         help="Keep the weights there as the kernels read them; the next start maps them [no].",
     ),
     click.option(
-        "--kv-dtype", type=click.Choice(["f32", "f16", "bf16", "q8_0"]), default="f16", show_default=True,
-        help="Type of the KV cache; q8_0 is half the size of f16, for Quire's own kernels.",
+        "--kv-dtype", type=click.Choice(["auto", "f32", "f16", "bf16", "q8_0"]), default="auto", show_default=True,
+        help="Type of the KV cache; auto: bf16 where the processor multiplies that, else f16; q8_0 is half the size,"
+        " for Quire's own kernels.",
     ),
 )  # fmt: skip
 

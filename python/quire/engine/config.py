@@ -7,15 +7,16 @@ from typing import Literal, get_args
 
 from ..errors import RequestError
 
-__all__ = ["EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy"]
+__all__ = ["CacheDType", "EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy"]
 
-KvDType = Literal["f32", "f16", "bf16", "q8_0"]
+CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
+KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "kv_dtype": get_args(KvDType),
+    "kv_dtype": ("auto", *get_args(CacheDType)),
     "kernels": get_args(Kernels),
     "load": get_args(LoadMode),
     "policy": get_args(Policy),
@@ -38,7 +39,8 @@ class EngineConfig:
     ``device``: a name of ``quire.devices()``, or ``"gpu"`` for the first.  ``n_ctx``: tokens of prompt and answer of
     one sequence; ``None`` is what the model was trained on, as far as the memory at hand reaches.  ``threads``: 0 is
     one per core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i;
-    ``None``: any.  ``kv_dtype``: of the cache; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own
+    ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where Quire's own kernels run on a processor
+    that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own
     kernels.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences; ``None`` is a context, or 1024
     tokens for each of ``max_sequences`` where that is more, within half of the memory that the weights leave.
     ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the
@@ -55,7 +57,7 @@ class EngineConfig:
     n_ctx: int | None = None
     threads: int = 0
     cpu_mask: int | None = None
-    kv_dtype: KvDType = "f16"
+    kv_dtype: KvDType = "auto"
     n_blocks: int | None = None
     kernels: Kernels = "auto"
     isa: str | None = None

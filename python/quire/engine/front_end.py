@@ -35,7 +35,7 @@ class FrontEnd:
         n_ctx: int | None = None,
         threads: int = 0,
         cpu_mask: int | None = None,
-        kv_dtype: KvDType = "f16",
+        kv_dtype: KvDType = "auto",
         n_blocks: int | None = None,
         kernels: Kernels = "auto",
         isa: str | None = None,
@@ -67,7 +67,7 @@ class FrontEnd:
         opened = open_model(model, self.config)
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
-        self.n_ctx = opened.sizes.n_ctx
+        self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype
         # What the model's makers advise; the commands take it, calls that give no parameters do not.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling

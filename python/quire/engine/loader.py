@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache, cache_bytes_per_block
-from .._native.kernels import set_isa
+from .._native.kernels import isa, set_isa
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
-from .config import EngineConfig
+from .config import CacheDType, EngineConfig, KvDType
 from .engine import Pooling
 from .memory import available_bytes
 from .sizes import ModelNeeds, Sizes, check_weights, choose_sizes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .._native.core import Device, Tensor
     from ..models import LoadedModel
 
-__all__ = ["OpenedModel", "open_model", "packaged_model"]
+__all__ = ["OpenedModel", "cache_dtype", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
 # Keys of a file below general.sampling, by the fields of SamplingParams.
@@ -61,6 +61,7 @@ class OpenedModel:
     sizes: Sizes
     sampling: SamplingParams
     pooling: Pooling | None  # None where the file asks for one that is not known
+    kv_dtype: CacheDType
 
 
 def packaged_model() -> Path:
@@ -84,6 +85,17 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     if source.is_dir():
         return _open_folder(source, config)
     return _open_file(source, config)
+
+
+def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool) -> CacheDType:
+    """What ``"auto"`` stands for; all others are themselves.
+
+    BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
+    half the rate of BF16 where there are instructions for that.
+    """
+    if kv_dtype != "auto":
+        return kv_dtype
+    return "bf16" if own_kernels and isa() in ("avx512bf16", "avx512amx") else "f16"
 
 
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
@@ -132,13 +144,17 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     model = load_model(reader, _placing(device))
     n_vocab = model.trace.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
-    sizes = choose_sizes(_needs(path, reader, model, config, device), config, available)
+    own_kernels = device.kind == "cpu" and config.kernels != "stock"
+    kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
+    block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
+    needs = _needs(path, reader, model, block_bytes=block_bytes, own_kernels=own_kernels)
+    sizes = choose_sizes(needs, config, available)
     executor = Executor(
         model.trace,
         device,
         n_blocks=sizes.n_blocks,
         threads=config.threads,
-        kv_dtype=config.kv_dtype,
+        kv_dtype=kv_dtype,
         kernels=config.kernels,
         max_rows=sizes.max_step_tokens,
         max_sequences=sizes.max_sequences,
@@ -158,7 +174,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling)
+    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling, kv_dtype)
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
@@ -195,14 +211,14 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
     return device.memory_free_bytes if left is None else left
 
 
-def _needs(path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, device: Device) -> ModelNeeds:
+def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: int, own_kernels: bool) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
         weights_bytes=reader.size_bytes,
-        block_bytes=max(1, cache_bytes_per_block(model.cache, config.kv_dtype)),
+        block_bytes=max(1, block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * max(c.ffn_dim, c.n_head * c.head_dim)),
-        paged=device.kind == "cpu" and config.kernels != "stock",
+        paged=own_kernels,
     )

@@ -1,0 +1,240 @@
+// Attention to a BF16 cache where VDPBF16PS is: queries and weights are rounded to BF16, too, and two dimensions (of
+// scores) or two tokens (of sums of values) are multiplied at a time, in the same order for one query and for many.  The
+// instruction counts subnormal numbers as zero.
+#include "kernels/attention_tile.h"
+#include "kernels/avx512/lanes.h"
+
+namespace quire {
+namespace {
+
+struct PairLanes : Lanes {};
+
+using Bf16 = PairLanes::Bf16;
+using Vec = PairLanes::Vec;
+
+constexpr int width = PairLanes::width;
+constexpr int n_vectors = block_tokens / width;
+static_assert(n_vectors == 2, "a row of a block of K fills one register");
+
+// Two rows of up to 32 numbers: number j of both in lane j, of two registers.
+[[gnu::always_inline]] inline void load_pairs(__m512i even, __m512i odd, __m512bh *pairs) {
+    const __m512i step = _mm512_set1_epi32(0x200000);
+    const __m512i first = _mm512_add_epi32(step, _mm512_setr_epi32(0x0000, 0x10001, 0x20002, 0x30003, 0x40004, 0x50005,
+                                                                   0x60006, 0x70007, 0x80008, 0x90009, 0xa000a, 0xb000b,
+                                                                   0xc000c, 0xd000d, 0xe000e, 0xf000f));
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(0x100010));
+    pairs[0] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(even, first, odd));
+    pairs[1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(even, second, odd));
+}
+
+// A pair of one query, for every lane.
+[[gnu::always_inline]] inline __m512bh set_pair(const uint16_t *at) {
+    int32_t pair;
+    __builtin_memcpy(&pair, at, sizeof pair);
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+inline __m256i to_nearest(Vec x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
+
+template <> class Keys<PairLanes, Bf16> {
+  public:
+    static constexpr int most_queries = 8;
+
+    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
+
+    // Up to whole registers, with zeros.
+    static void prepare(const Queries &queries, int i, const float *q, float factor) {
+        auto *row = reinterpret_cast<uint16_t *>(queries.rows + i * queries.stride);
+        for (int d = 0; d < queries.dim; d += width) {
+            const int left = queries.dim - d;
+            const Vec x = left >= width ? Lanes::load(q + d) : Lanes::load_part(q + d, left);
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(row + d), to_nearest(Lanes::mul(x, Lanes::set(factor))));
+        }
+    }
+
+    template <int n> static void score(const Queries &queries, int first, const KeyBlock<Bf16> &block, float *out) {
+        const auto *q = reinterpret_cast<const uint16_t *>(queries.rows + first * queries.stride);
+        const int q_stride = queries.stride * 2, head_dim = queries.dim;
+        Vec sum[n][n_vectors];
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) sum[i][0] = sum[i][1] = Lanes::set(0.0F);
+        const Bf16 *at = block.keys;
+        auto add_pair = [&](int d, __m512i odd) __attribute__((always_inline)) {
+            __m512bh key[n_vectors];
+            load_pairs(_mm512_loadu_si512(at), odd, key);
+#pragma GCC unroll 16
+            for (int i = 0; i < n; ++i) {
+                const __m512bh x = set_pair(q + i * q_stride + d);
+                sum[i][0] = _mm512_dpbf16_ps(sum[i][0], key[0], x);
+                sum[i][1] = _mm512_dpbf16_ps(sum[i][1], key[1], x);
+            }
+        };
+        int d = 0;
+        if (block.ahead) {
+            const char *next = block.next;
+            for (; d + 1 < head_dim; d += 2, at += 2 * block_tokens, next += 4 * block_tokens) {
+                __builtin_prefetch(next);
+                __builtin_prefetch(next + 2 * block_tokens);
+                add_pair(d, _mm512_loadu_si512(at + block_tokens));
+            }
+        } else {
+            for (; d + 1 < head_dim; d += 2, at += 2 * block_tokens) add_pair(d, _mm512_loadu_si512(at + block_tokens));
+        }
+        if (d < head_dim) add_pair(d, _mm512_setzero_si512()); // the last one of an odd number goes with a zero
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) {
+            Lanes::store(out + i * step_tokens, sum[i][0]);
+            Lanes::store(out + i * step_tokens + width, sum[i][1]);
+        }
+    }
+};
+
+template <> class Values<PairLanes, Bf16> {
+  public:
+    static constexpr int most_queries = 8;
+    static constexpr int together = 2;
+    static constexpr bool arranges = true;
+
+    // Weights take the first half of the place of the step's scores; a score is read before it is written over.
+    static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
+        const __m256i rounded = to_nearest(weight);
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(reinterpret_cast<uint16_t *>(scores) + t), rounded);
+        return Lanes::widen(rounded, Bf16{});
+    }
+
+    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
+
+    struct Piece {
+        const Bf16 *const *blocks;
+        int dim;
+        int begin, end;
+        const char *next;
+        bool ahead;
+        const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
+    };
+
+    // Pairs of tokens that [begin, end) of a step touches, for many queries: [dim / 32][64 pairs][32 dimensions][2].
+    static void arrange(const Piece &piece, Bf16 *to) {
+        const int64_t dim = piece.dim;
+        const int last = (piece.end - 1) / block_tokens;
+        for (int t = piece.begin / 2 * 2; t < piece.end; t += 2) {
+            const int b = t / block_tokens;
+            const Bf16 *values = piece.blocks[b] + t % block_tokens * dim;
+            const char *next = b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next;
+            next += t % block_tokens * dim * 2;
+            for (int64_t d = 0; d < dim; d += strip) {
+                __builtin_prefetch(next + d * 2);
+                __builtin_prefetch(next + (d + dim) * 2);
+                const __mmask32 mask = rest_of(piece.dim - static_cast<int>(d));
+                __m512bh pairs[2];
+                load_pairs(_mm512_maskz_loadu_epi16(mask, values + d), _mm512_maskz_loadu_epi16(mask, values + dim + d),
+                           pairs);
+                Bf16 *at = to + d * step_tokens + t * strip;
+                _mm512_storeu_si512(at, reinterpret_cast<__m512i>(pairs[0]));
+                _mm512_storeu_si512(at + strip, reinterpret_cast<__m512i>(pairs[1]));
+            }
+        }
+    }
+
+    template <int n>
+    static void add(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride) {
+        const Sums where{weights, rescale, sums, sum_stride};
+        int d = 0;
+        if constexpr (n < most_queries) {
+            constexpr int m = n <= 2 ? 4 : 2;
+            for (; d + m * strip <= piece.dim; d += m * strip) add_strips<n, 2 * m>(piece, where, d);
+        }
+        for (; d + width < piece.dim; d += strip) add_strips<n, 2>(piece, where, d);
+        if (d < piece.dim) add_strips<n, 1>(piece, where, d);
+    }
+
+  private:
+    static constexpr int strip = 2 * width; // dimensions of one register
+
+    static __mmask32 rest_of(int n) { return n >= strip ? ~0U : (1U << n) - 1; }
+
+    struct Sums {
+        const float *weights, *rescale;
+        float *sums;
+        int stride;
+    };
+
+    // sums = sums * rescale + weights * values for m * width dimensions from d on.
+    template <int n, int m> static void add_strips(const Piece &piece, const Sums &where, int d) {
+        Vec sum[n][m];
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < m; ++j) {
+                const Vec before = Lanes::load(where.sums + i * where.stride + d + j * width);
+                sum[i][j] = Lanes::mul(before, Lanes::set(where.rescale[i]));
+            }
+        }
+        auto add_pairs = [&](int t, const __m512bh *pairs) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+            for (int i = 0; i < n; ++i) {
+                const __m512bh weight =
+                    set_pair(reinterpret_cast<const uint16_t *>(where.weights + i * step_tokens) + t);
+#pragma GCC unroll 8
+                for (int j = 0; j < m; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], pairs[j], weight);
+            }
+        };
+        // Pairs of which only one token is seen are not those.
+        const bool is_whole = piece.begin % 2 == 0 && piece.end % 2 == 0;
+        if (n == most_queries && piece.arranged != nullptr && is_whole) {
+            const Bf16 *at = piece.arranged + d * step_tokens + piece.begin * strip;
+            for (int t = piece.begin; t < piece.end; t += 2, at += 2 * strip) {
+                const __m512bh pairs[] = {reinterpret_cast<__m512bh>(_mm512_loadu_si512(at)),
+                                          reinterpret_cast<__m512bh>(_mm512_loadu_si512(at + strip))};
+                add_pairs(t, pairs);
+            }
+        } else {
+            each_pair<(m + 1) / 2>(piece, d, add_pairs);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < m; ++j) Lanes::store(where.sums + i * where.stride + d + j * width, sum[i][j]);
+        }
+    }
+
+    // Pairs of tokens of a piece, m strips of each.
+    template <int m, class Visit> [[gnu::always_inline]] static void each_pair(const Piece &piece, int d, Visit visit) {
+        const int64_t dim = piece.dim;
+        const __mmask32 mask = rest_of(piece.dim - d - (m - 1) * strip);
+        const int last = (piece.end - 1) / block_tokens;
+        for (int t = piece.begin / 2 * 2; t < piece.end;) {
+            const int b = t / block_tokens;
+            const int stop = piece.end < (b + 1) * block_tokens ? piece.end : (b + 1) * block_tokens;
+            const int64_t offset = t % block_tokens * dim + d;
+            const Bf16 *values = piece.blocks[b] + offset;
+            const char *next =
+                (b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next) + offset * 2;
+            for (; t < stop; t += 2, values += 2 * dim, next += 4 * dim) {
+                // What a query does not see may be anything: no weight makes it zero.
+                const __mmask32 even = t < piece.begin ? 0 : mask, odd = t + 1 < piece.end ? mask : 0;
+                __m512bh pairs[2 * m];
+#pragma GCC unroll 4
+                for (int j = 0; j < m; ++j) {
+                    if (piece.ahead) {
+                        __builtin_prefetch(next + j * strip * 2);
+                        __builtin_prefetch(next + (dim + j * strip) * 2);
+                    }
+                    load_pairs(_mm512_maskz_loadu_epi16(even, values + j * strip),
+                               _mm512_maskz_loadu_epi16(odd, values + dim + j * strip), pairs + 2 * j);
+                }
+                visit(t, pairs);
+            }
+        }
+    }
+};
+
+void attend(const AttentionTile &tile) { TileAttention<PairLanes, Bf16>(tile).run(); }
+
+void to_bf16(const float *from, uint16_t *to, int n) { avx512::attention_kernels.to_bf16(from, to, n); }
+
+} // namespace
+
+const AttentionKernels avx512bf16::attention_kernels = {attend, merge_tile<Lanes>, nullptr, to_bf16, nullptr};
+
+} // namespace quire
