@@ -8,7 +8,7 @@ from quire import dequantize
 from quire._native.kernels import isa
 
 FLOATS = ["f32", "f16", "bf16"]
-ROUNDING_TO_BF16 = ["avx512bf16", "avx512amx"]  # activations, for weights of that type
+MULTIPLYING_BF16 = ["avx512bf16", "avx512amx"]  # weights of that type and of F16, which are rounded to it
 HALF_ULP = 2.0**-24  # of single precision
 # Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
 SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}
@@ -27,19 +27,31 @@ def rounded_to_codes(x: np.ndarray) -> np.ndarray:
 def rounded_to_bf16(x: np.ndarray) -> np.ndarray:
     """To the nearest, halves to even."""
     bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), x, ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32))
+
+
+def rounds_to_bf16(dtype: str) -> bool:
+    """Whether the instruction set in use multiplies weights of the type, and activations with them, as BF16."""
+    return dtype in ("f16", "bf16") and isa() in MULTIPLYING_BF16
+
+
+def held_weights(tensor: quire.Tensor) -> np.ndarray:
+    """What is multiplied, in double precision."""
+    values = dequantize(tensor)
+    with np.errstate(invalid="ignore"):  # signalling numbers that are none
+        return (rounded_to_bf16(values) if rounds_to_bf16(tensor.dtype.name) else values).astype(np.float64)
 
 
 def seen_activations(x: np.ndarray, dtype: str) -> np.ndarray:
     """What the instruction set in use multiplies with weights of the type."""
-    if dtype == "bf16" and isa() in ROUNDING_TO_BF16:
+    if rounds_to_bf16(dtype):
         return rounded_to_bf16(x).astype(np.float64)
     return x.astype(np.float64) if dtype in FLOATS else rounded_to_codes(x)
 
 
 def magnitudes(tensor: quire.Tensor) -> np.ndarray:
     """|weight|, or where it is scale * code + minimum the sum of both magnitudes, as they may cancel."""
-    values, name = dequantize(tensor).astype(np.float64), tensor.dtype.name
+    values, name = held_weights(tensor), tensor.dtype.name
     if name not in CODES_WITH_MINIMA:
         return np.abs(values)
     begin, end = CODES_WITH_MINIMA[name]
@@ -56,7 +68,8 @@ def arithmetic_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
     if name in FLOATS:
         # AVX512_BF16 takes subnormal weights, activations, products and sums for zero.
         weights = np.abs(dequantize(tensor).astype(np.float64)).sum(-1)
-        tiny = 2.0**-126 * (n_in + weights + np.abs(x).sum(-1, keepdims=True)) if name == "bf16" else n_in * 2.0**-150
+        in_pairs = rounds_to_bf16(name)
+        tiny = 2.0**-126 * (n_in + weights + np.abs(x).sum(-1, keepdims=True)) if in_pairs else n_in * 2.0**-150
         return (n_in + 1) * HALF_ULP * size + tiny
     n_sums = -(-n_in // SCALE_COLUMNS.get(name, 32)) * (2 if name in CODES_WITH_MINIMA else 1)
     # A product of two scales may be subnormal, and is multiplied by a sum of codes.
@@ -64,12 +77,14 @@ def arithmetic_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
 
 
 def rounding_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
-    """Of the product with activations as they are, for what rounding them adds."""
+    """Of the product with activations (and weights of F16) as they are, for what rounding them adds."""
     name = tensor.dtype.name
     weights = np.abs(dequantize(tensor).astype(np.float64))
     if name in FLOATS:
-        rounds = name == "bf16" and isa() in ROUNDING_TO_BF16
-        return 2.0**-8 * (np.abs(x).astype(np.float64) @ weights.T) if rounds else np.zeros((len(x), len(weights)))
+        if not rounds_to_bf16(name):
+            return np.zeros((len(x), len(weights)))
+        both = 2.01 if name == "f16" else 1.0  # weights are rounded, too
+        return both * 2.0**-8 * (np.abs(x).astype(np.float64) @ weights.T)
     groups = np.abs(x.astype(np.float64)).reshape(len(x), -1, 32).max(-1)
     # Half a code; a little more, as the scale and its inverse are rounded, too.
     step = np.maximum(groups / 254 * (1 + 2.0**-15), np.where(groups <= 1.28e-35, groups, 0))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quire._native import graph
 from quire._native.core import Tensor, find_device
+from quire._native.kernels import isa, set_isa, supported_isas
 from quire._native.quant import quantize
 from quire.errors import InternalError, ShapeError, UnsupportedError
 
@@ -369,6 +370,28 @@ def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens:
     np.testing.assert_allclose(as_they_are, expected, atol=5e-3 * np.abs(expected).max())
     # Both round activations to 8 bits, in different groups where our own layout is used.
     np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("first", [supported_isas()[0], supported_isas()[-1]])
+@pytest.mark.parametrize("name", ["bias", "experts"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_another_instruction_set_may_be_chosen_later(dtype: str, name: str, first: str) -> None:
+    """How a matrix and its activations are laid out stays as it was when the model was loaded."""
+
+    def stored(_: str, value: Array) -> Tensor:
+        return quantize(value, dtype) if value.ndim > 1 else Tensor.from_numpy(value)
+
+    weights, tokens = random_weights(6), tokens_of(50)
+    expected = numpy_forward(weights, VARIANTS[name], tokens)
+    before = isa()
+    try:
+        set_isa(first)
+        ex = executor(trace(weights, VARIANTS[name], stored), kernels="cpu")
+        for each in supported_isas():
+            set_isa(each)
+            np.testing.assert_allclose(run_one(ex, tokens), expected, atol=2e-2 * np.abs(expected).max())
+    finally:
+        set_isa(before)
 
 
 def test_a_mask_of_processors_needs_our_own_kernels() -> None:

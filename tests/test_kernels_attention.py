@@ -212,7 +212,7 @@ class Cache:
 
 
 def error_of_weights(shape: Shape) -> float:
-    """Weights rounded to BF16 are off by 2^-9 of themselves at most, and so is their sum."""
+    """Each weight rounded to BF16 is off by 2^-8 of itself at most, and so is their sum, some up and some down."""
     return 2.0**-8 if multiplies_pairs(shape.kv_type) else 0.0
 
 

@@ -193,13 +193,14 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
 
 void bind_executor(py::module_ &m) {
     py::class_<PackedCacheOptions>(m, "PackedCache")
-        .def(py::init([](std::string directory, std::string source, const std::string &load) {
+        .def(py::init([](std::string directory, std::string source, const std::string &load, bool source_is_mapped) {
                  static constexpr Named<LoadMode> modes[] = {
                      {"mmap", LoadMode::mmap}, {"copy", LoadMode::copy}, {"lock", LoadMode::lock}};
                  return PackedCacheOptions{std::move(directory), std::move(source),
-                                           parse("executor", "load", load, modes)};
+                                           parse("executor", "load", load, modes), source_is_mapped};
              }),
-             py::arg("directory"), py::kw_only(), py::arg("source") = "", py::arg("load") = "mmap");
+             py::arg("directory"), py::kw_only(), py::arg("source") = "", py::arg("load") = "mmap",
+             py::arg("source_is_mapped") = false);
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,

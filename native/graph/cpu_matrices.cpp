@@ -35,26 +35,23 @@ const Matrix *CpuMatrices::find(const WeightRef &weight) {
     std::vector<const Matrix *> &known = known_[weight.get()];
     if (!known.empty()) return known.front();
     const Shape &shape = weight->tensor.shape();
-    Matrix &matrix = matrices_.emplace_back(Matrix{{}, {}, shape[0], shape[1]});
-    if (const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight)) {
-        matrix.packed = *packed;
-    } else {
-        matrix.rows = file_rows(weight, shape[1]);
-    }
-    known.push_back(&matrix);
-    return &matrix;
+    const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight);
+    known.push_back(&matrices_.emplace_back(
+        packed != nullptr ? packed_matrix(*packed) : Matrix{{}, file_rows(weight, shape[1]), shape[0], shape[1]}));
+    return known.front();
 }
 
 const std::vector<const Matrix *> &CpuMatrices::experts(const WeightRef &weight) {
     std::vector<const Matrix *> &known = known_[weight.get()];
     if (!known.empty()) return known;
     const Shape &shape = weight->tensor.shape();
-    Matrix matrix{{}, {}, shape[1], shape[2]};
+    Matrix matrix;
     if (const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight)) {
-        matrix.packed = *packed; // of all experts, whose rows fill whole tiles
-        matrix.packed.n_out = shape[1];
+        PackedWeights first = *packed; // of all experts, whose rows fill whole tiles
+        first.n_out = shape[1];
+        matrix = packed_matrix(first);
     } else {
-        matrix.rows = file_rows(weight, shape[2]);
+        matrix = {{}, file_rows(weight, shape[2]), shape[1], shape[2]};
     }
     for (int64_t expert = 0; expert < shape[0]; ++expert) {
         known.push_back(&matrices_.emplace_back(matrix));

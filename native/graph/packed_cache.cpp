@@ -1,6 +1,7 @@
 #include "graph/packed_cache.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,6 +103,15 @@ void remove_old_parts(const std::string &directory) {
 
 } // namespace
 
+void give_back(const uint8_t *begin, size_t size_bytes) {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
+    if (first >= end) return;
+    munlock(reinterpret_cast<void *>(first), end - first);
+    madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+}
+
 PackedCache::PackedCache(PackedCacheOptions options, std::vector<PackedSource> sources, int n_threads)
     : options_(std::move(options)), sources_(std::move(sources)), n_threads_(n_threads),
       layout_(layout_digest(sources_)) {
@@ -124,7 +134,7 @@ std::vector<uint8_t> PackedCache::header(const Digest &contents) const {
     append(bytes, contents.data(), contents.size());
     append_u64(bytes, sources_.size());
     for (const PackedSource &source : sources_) {
-        append_u64(bytes, static_cast<uint64_t>(source.weights.format));
+        append_u64(bytes, static_cast<uint64_t>(source.weights.format) << 1 | (source.weights.is_rounded ? 1 : 0));
         append_u64(bytes, static_cast<uint64_t>(source.weights.n_out));
         append_u64(bytes, static_cast<uint64_t>(source.weights.n_in));
     }
@@ -170,10 +180,14 @@ Digest PackedCache::hash_sources() const {
         for (size_t at = 0, size = source.tensor->size_bytes(); at < size; at += piece_bytes)
             pieces.push_back({source.tensor->data() + at, std::min(piece_bytes, size - at), {}});
     }
+    auto hash = [&](Piece &piece) {
+        piece.digest = digest_of(piece.data, piece.size_bytes, "quire piece");
+        if (options_.source_is_mapped)
+            give_back(piece.data, piece.size_bytes); // never beside a copy of the packed ones
+    };
     std::atomic<size_t> next{0};
     on_threads(n_threads_, [&] {
-        for (size_t i; (i = next.fetch_add(1)) < pieces.size();)
-            pieces[i].digest = digest_of(pieces[i].data, pieces[i].size_bytes, "quire piece");
+        for (size_t i; (i = next.fetch_add(1)) < pieces.size();) hash(pieces[i]);
     });
     Blake2b all(sizeof(Digest), "quire weights");
     for (const Piece &piece : pieces) all.update(piece.digest.data(), piece.digest.size());

@@ -23,7 +23,11 @@ struct PackedCacheOptions {
     std::string directory;
     std::string source; // GgufReader::identity(); empty: not to be remembered
     LoadMode load; // how the file is brought to memory
+    bool source_is_mapped; // the matrices are a mapped file's, whose pages can be read again
 };
+
+// The whole pages inside of a range.  Mapped files are read again when touched, memory of our own is zero then.
+void give_back(const uint8_t *begin, size_t size_bytes);
 
 struct PackedSource {
     PackedWeights weights; // without data

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/matmul.h"
 
 namespace quire {
 namespace {
@@ -70,21 +71,13 @@ std::shared_ptr<uint8_t> pages(size_t size_bytes, bool locked) {
     return owner;
 }
 
-// The whole pages inside of a range.  Mapped files are read again when touched, memory of our own is zero then.
-void give_back(const uint8_t *begin, size_t size_bytes) {
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
-    if (first >= end) return;
-    munlock(reinterpret_cast<void *>(first), end - first);
-    madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
-}
-
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
 
 PackedWeights packed_form(const Tensor &tensor) {
     const int64_t n_in = tensor.shape().back();
-    return {*format_of(tensor.dtype()), tensor.n_elements() / n_in, n_in, nullptr};
+    const bool is_rounded = tensor.dtype() == DType::f16 && multiplies_bf16();
+    const WeightFormat format = is_rounded ? WeightFormat::bf16 : *format_of(tensor.dtype());
+    return {format, tensor.n_elements() / n_in, n_in, nullptr, is_rounded};
 }
 
 } // namespace

@@ -15,8 +15,8 @@ namespace {
 constexpr int few_rows = 2;
 
 // What a block of rows reads beside the tile.
-struct ColumnBlock {
-    const float *x; // of the first row
+template <class Value> struct ColumnBlock {
+    const Value *x; // of the first row
     int64_t x_stride, n_columns;
     Ahead ahead; // a share of it for every column
 };
@@ -31,14 +31,21 @@ template <int max_rows, class Visit> void for_row_blocks(int row, int end, Visit
 }
 
 template <class Columns, int n>
-void add_rows(int n_rows, const ColumnBlock &block, const typename Columns::Weight *tile, float *sums) {
+void add_rows(int n_rows, const ColumnBlock<typename Columns::X> &block, const typename Columns::Weight *tile,
+              float *sums) {
     if (n_rows == n) return Columns::template add<n>(block, tile, sums);
     if constexpr (n > 1) add_rows<Columns, n - 1>(n_rows, block, tile, sums);
 }
 
+// Rows of activations, [.., stride].
+template <class Value> struct ActivationRows {
+    const Value *x;
+    int64_t stride;
+};
+
 // Columns::add<n>(block, tile, sums): up to Columns::max_rows rows times all output rows of a tile.  part.scratch holds
 // the sums, [rows, float_tile_rows].
-template <class Columns> void multiply_tiles(const MatmulPart &part) {
+template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationRows<typename Columns::X> rows) {
     using Weight = typename Columns::Weight;
     constexpr int64_t columns_at_once = 32768 / (float_tile_rows * static_cast<int64_t>(sizeof(Weight)));
     const int64_t n_in = part.weights->n_in, n_out = part.weights->n_out;
@@ -58,8 +65,8 @@ template <class Columns> void multiply_tiles(const MatmulPart &part) {
                 const int64_t done = row - part.first_row;
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
                 const auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
-                add_rows<Columns, Columns::max_rows>(n, {part.raw + row * n_in + k, n_in, n_columns, ahead}, tile,
-                                                     sums + done * float_tile_rows);
+                add_rows<Columns, Columns::max_rows>(n, {rows.x + row * rows.stride + k, rows.stride, n_columns, ahead},
+                                                     tile, sums + done * float_tile_rows);
             });
         }
         const int64_t first = t * float_tile_rows,

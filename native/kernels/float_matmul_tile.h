@@ -17,7 +17,8 @@ template <class L> constexpr int registers_of_column(int n_rows) {
 }
 
 // Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows, on top of `sums`.
-template <class L, class Value, int n_rows> void add_columns(const ColumnBlock &block, const Value *tile, float *sums) {
+template <class L, class Value, int n_rows>
+void add_columns(const ColumnBlock<float> &block, const Value *tile, float *sums) {
     using Vec = typename L::Vec;
     constexpr int n_registers = registers_of_column<L>(n_rows);
     const float *x[n_rows];
@@ -55,10 +56,11 @@ template <class L, class Value, int n_rows> void add_columns(const ColumnBlock &
 template <class L, class Value> struct FloatColumns {
     static constexpr int max_rows = 6;
     using Weight = Value;
-    template <int n_rows> static void add(const ColumnBlock &block, const Value *tile, float *sums) {
+    using X = float;
+    template <int n_rows> static void add(const ColumnBlock<float> &block, const Value *tile, float *sums) {
         constexpr int step = registers_of_column<L>(n_rows) * L::width;
         for (int at = 0; at < float_tile_rows; at += step) {
-            ColumnBlock part = block;
+            ColumnBlock<float> part = block;
             if (at > 0) part.ahead.at = part.ahead.end;
             add_columns<L, Value, n_rows>(part, tile + at, sums + at);
         }
@@ -66,10 +68,11 @@ template <class L, class Value> struct FloatColumns {
 };
 
 template <class L> void multiply_any(const MatmulPart &part) {
+    const ActivationRows<float> rows{part.raw, part.weights->n_in};
     switch (part.weights->format) {
-    case WeightFormat::f16: return multiply_tiles<FloatColumns<L, typename L::F16>>(part);
-    case WeightFormat::bf16: return multiply_tiles<FloatColumns<L, typename L::Bf16>>(part);
-    default: return multiply_tiles<FloatColumns<L, float>>(part);
+    case WeightFormat::f16: return multiply_tiles<FloatColumns<L, typename L::F16>>(part, rows);
+    case WeightFormat::bf16: return multiply_tiles<FloatColumns<L, typename L::Bf16>>(part, rows);
+    default: return multiply_tiles<FloatColumns<L, float>>(part, rows);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 
+#include "kernels/attention_kernels.h"
 #include "kernels/matmul_kernels.h"
 
 namespace quire {
@@ -52,6 +53,34 @@ const FloatMatmulKernels &float_kernels() { return float_matmul_kernels(); }
 
 } // namespace
 
+bool multiplies_bf16() { return float_kernels().multiply_bf16 != nullptr; }
+
+namespace {
+
+void round_to_bf16(const float *x, int64_t n_in, uint8_t *to) {
+    attention_kernels(KvType::bf16).to_bf16(x, reinterpret_cast<uint16_t *>(to), static_cast<int>(n_in));
+    const int64_t size_bytes = n_in * static_cast<int64_t>(sizeof(uint16_t));
+    std::memset(to + size_bytes, 0, static_cast<size_t>(bf16_row_bytes(n_in) - size_bytes));
+}
+
+// Rows of BF16 as floats, [n_rows, n_in].
+void widen(const uint16_t *x, int64_t n_in, int n_rows, float *to) {
+    for (int row = 0; row < n_rows; ++row, x += bf16_row_bytes(n_in) / 2) {
+        for (int64_t k = 0; k < n_in; ++k) {
+            const uint32_t bits = uint32_t{x[k]} << 16;
+            std::memcpy(to++, &bits, sizeof bits);
+        }
+    }
+}
+
+} // namespace
+
+Matrix packed_matrix(const PackedWeights &weights) {
+    Matrix matrix{weights, {}, weights.n_out, weights.n_in};
+    matrix.takes_bf16 = weights.format == WeightFormat::bf16 && multiplies_bf16();
+    return matrix;
+}
+
 void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
     QuantizedRows rows{n_in, to};
     kernels().quantize(x, 0, 1, rows);
@@ -60,6 +89,7 @@ void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
 int64_t Matrix::x_row_bytes() const {
     switch (form()) {
     case RowForm::codes: return QuantizedRows::row_bytes(n_in);
+    case RowForm::bf16: return bf16_row_bytes(n_in);
     case RowForm::rounded: return static_cast<int64_t>(rows.x_row_bytes);
     default: return n_in * static_cast<int64_t>(sizeof(float));
     }
@@ -68,6 +98,7 @@ int64_t Matrix::x_row_bytes() const {
 void round_row(const Matrix &matrix, const float *x, uint8_t *to) {
     switch (matrix.form()) {
     case RowForm::codes: return quantize_row(x, matrix.n_in, to);
+    case RowForm::bf16: return round_to_bf16(x, matrix.n_in, to);
     case RowForm::rounded: return matrix.rows.round(x, to, matrix.n_in);
     default: break;
     }
@@ -89,7 +120,7 @@ struct Piece {
 };
 
 void multiply_packed(const Factor &factor, const Piece &piece) {
-    static thread_local Scratch scratch;
+    static thread_local Scratch scratch, floats;
     const PackedWeights &weights = factor.matrix->packed;
     QuantizedRows x{weights.n_in, const_cast<uint8_t *>(factor.x)};
     MatmulPart part{};
@@ -100,16 +131,30 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     part.n_rows = piece.n_rows;
     const int64_t end = (piece.end_column + weights.rows_of_tile() - 1) / weights.rows_of_tile();
     const int64_t strip = weights.is_float() ? 1 : strip_tiles;
-    if (weights.is_float()) {
-        part.raw = reinterpret_cast<const float *>(factor.x);
-    } else {
-        part.x = &x;
+    auto multiply = weights.is_float() ? float_kernels().multiply : kernels().multiply;
+    switch (factor.matrix->form()) {
+    case RowForm::floats: part.raw = reinterpret_cast<const float *>(factor.x); break;
+    case RowForm::bf16: {
+        part.bf16 = reinterpret_cast<const uint16_t *>(factor.x);
+        multiply = float_kernels().multiply_bf16;
+        if (multiply != nullptr) break;
+        // A lower instruction set was chosen since.
+        auto *raw =
+            reinterpret_cast<float *>(floats.get(static_cast<size_t>(piece.n_rows * weights.n_in) * sizeof(float)));
+        widen(part.bf16 + piece.first_row * bf16_row_bytes(weights.n_in) / 2, weights.n_in, piece.n_rows, raw);
+        part.raw = raw;
+        part.first_row = 0;
+        part.out += piece.first_row * part.out_stride;
+        multiply = float_kernels().multiply;
+        break;
+    }
+    default: part.x = &x;
     }
     part.scratch = scratch.get(scratch_bytes(weights));
     for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
          part.first_tile += strip) {
         part.n_tiles = std::min(strip, end - part.first_tile);
-        weights.is_float() ? float_kernels().multiply(part) : kernels().multiply(part);
+        multiply(part);
     }
 }
 
@@ -206,13 +251,14 @@ void quantize_rows(const float *x, int n_rows, int worker, int n_workers, Quanti
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
     static thread_local Scratch rounded;
     const PackedWeights &weights = matmul.weights;
-    const Matrix matrix{weights, {}, weights.n_out, weights.n_in};
+    const Matrix matrix = packed_matrix(weights);
     const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x.data;
-    if (matmul.raw != nullptr && !weights.is_float()) {
-        QuantizedRows own{weights.n_in,
-                          rounded.get(static_cast<size_t>(QuantizedRows::size_bytes(matmul.n_rows, weights.n_in)))};
-        kernels().quantize(matmul.raw, 0, matmul.n_rows, own);
-        x = own.data;
+    if (matmul.raw != nullptr && matrix.form() != RowForm::floats) {
+        const int64_t row_bytes = matrix.x_row_bytes();
+        uint8_t *own = rounded.get(static_cast<size_t>(matmul.n_rows * row_bytes));
+        for (int row = 0; row < matmul.n_rows; ++row)
+            round_row(matrix, matmul.raw + row * weights.n_in, own + row * row_bytes);
+        x = own;
     }
     Product product;
     product.factors = {{&matrix, x, nullptr, matmul.out}};

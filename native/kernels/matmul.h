@@ -1,7 +1,8 @@
 // Matrix products on the CPU: y = x W^T.
 //
-// With packed weights of 16 or 32 bits everything is single precision, but that AVX512_BF16 rounds activations to BF16
-// for weights of BF16.  With packed quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest
+// With packed weights of 16 or 32 bits everything is single precision, but that AVX512_BF16 multiplies BF16: weights of
+// F16 are rounded to it when they are packed (which loses nothing of models that were trained in BF16), and activations
+// of weights of either type.  With packed quantized ones activations are rounded to 8 bits, 32 columns to a scale (largest
 // magnitude / 127), as ggml's products do; products of codes are summed exactly, in integers, scaled and added in
 // single precision, group by group in the order of the columns.  Rows of types without a layout of our own are
 // multiplied one by one, as the file holds them.  So the bits of a row depend on that row alone: not on the other
@@ -51,16 +52,25 @@ struct FileRows {
     void (*dot)(int n, float *sum, size_t, const void *row, size_t, const void *x, size_t, int n_rows) = nullptr;
 };
 
-enum class RowForm { floats, codes, rounded }; // how a matrix wants its activations
+// How a matrix wants its activations; `rounded`: as the routine for a row of the file's type does.
+enum class RowForm { floats, bf16, codes, rounded };
+
+// Rows of BF16 are filled up to whole registers with zeros.
+constexpr int64_t bf16_row_bytes(int64_t n_in) { return (n_in + 31) / 32 * 64; }
+// Whether the instruction set in use multiplies BF16.
+bool multiplies_bf16();
 
 // A matrix [n_out, n_in] of a product: packed where packed.data is set, else in rows.
 struct Matrix {
     PackedWeights packed{};
     FileRows rows{};
     int64_t n_out = 0, n_in = 0;
+    // Decided once, as memory for activations is laid out by it: another instruction set may be chosen later.
+    bool takes_bf16 = false;
 
     RowForm form() const {
         if (packed.data == nullptr) return rows.round == nullptr ? RowForm::floats : RowForm::rounded;
+        if (takes_bf16) return RowForm::bf16;
         return packed.is_float() ? RowForm::floats : RowForm::codes;
     }
     int64_t x_row_bytes() const; // of a row of activations in that form
@@ -73,6 +83,8 @@ struct Matrix {
     }
 };
 
+// A packed matrix; of BF16, it takes its activations so where that is multiplied now.
+Matrix packed_matrix(const PackedWeights &weights);
 // A row of activations [n_in] to the form that the matrix wants; nothing to do where that is floats.
 void round_row(const Matrix &matrix, const float *x, uint8_t *to);
 // Row `row` of the matrix, [n_in].

@@ -13,6 +13,7 @@ struct MatmulPart {
     int64_t first_tile, n_tiles; // at most strip_tiles
     const QuantizedRows *x; // of codes
     const float *raw;       // of floats: [rows, n_in] of row 0
+    const uint16_t *bf16;   // of BF16: [rows, bf16_row_bytes(n_in) / 2] of row 0
     int first_row, n_rows;
     float *out;         // [rows, out_stride] of row 0, column 0
     int64_t out_stride; // in floats
@@ -37,6 +38,7 @@ struct MatmulKernels {
 
 struct FloatMatmulKernels {
     void (*multiply)(const MatmulPart &part); // of weights of 16 or 32 bits
+    void (*multiply_bf16)(const MatmulPart &part); // of BF16 with BF16; null where that is not an instruction
 };
 
 // Of the instruction set in use.

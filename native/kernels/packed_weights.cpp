@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace quire {
 namespace {
@@ -295,7 +296,17 @@ float minimum_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lan
     return -(factor * static_cast<float>(small));
 }
 
-template <class Value> void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+// To the nearest, ties to even.
+uint16_t half_to_bf16(uint16_t half) {
+    const float value = half_to_float(half);
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+template <class Value, class Convert>
+void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to, Convert convert) {
     const auto *from = reinterpret_cast<const Value *>(rows);
     auto *values = reinterpret_cast<Value *>(to);
     const int64_t first = tile * float_tile_rows, n = std::min<int64_t>(float_tile_rows, packed.n_out - first);
@@ -305,14 +316,23 @@ template <class Value> void transpose(const PackedWeights &packed, const uint8_t
     for (int64_t begin = 0; begin < packed.n_in; begin += run) {
         const int64_t end = std::min(begin + run, packed.n_in);
         for (int64_t r = 0; r < n; ++r) {
-            for (int64_t k = begin; k < end; ++k) values[k * float_tile_rows + r] = from[(first + r) * packed.n_in + k];
+            for (int64_t k = begin; k < end; ++k)
+                values[k * float_tile_rows + r] = convert(from[(first + r) * packed.n_in + k]);
         }
     }
 }
 
 void pack_float_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
-    if (packed.format == WeightFormat::f32) return transpose<uint32_t>(packed, rows, tile, to);
-    transpose<uint16_t>(packed, rows, tile, to);
+    // Looked up: there are few halves, and conversion by itself takes longer than reading a file.
+    static const std::vector<uint16_t> rounded = [] {
+        std::vector<uint16_t> table(65536);
+        for (size_t half = 0; half < table.size(); ++half) table[half] = half_to_bf16(static_cast<uint16_t>(half));
+        return table;
+    }();
+    auto same = [](auto value) { return value; };
+    if (packed.format == WeightFormat::f32) return transpose<uint32_t>(packed, rows, tile, to, same);
+    if (!packed.is_rounded) return transpose<uint16_t>(packed, rows, tile, to, same);
+    transpose<uint16_t>(packed, rows, tile, to, [](uint16_t half) { return rounded[half]; });
 }
 
 void unpack_float_row(const PackedWeights &packed, int64_t row, float *to) {

@@ -122,6 +122,7 @@ struct PackedWeights {
     WeightFormat format;
     int64_t n_out, n_in;
     const uint8_t *data;
+    bool is_rounded = false; // BF16 of what the file holds as F16
 
     bool is_float() const { return format <= WeightFormat::bf16; }
     int64_t rows_of_tile() const { return is_float() ? float_tile_rows : tile_rows; }

@@ -4,6 +4,6 @@
 
 namespace quire {
 
-const FloatMatmulKernels avx2::float_matmul_kernels = {multiply_any<Lanes>};
+const FloatMatmulKernels avx2::float_matmul_kernels = {multiply_any<Lanes>, nullptr};
 
 } // namespace quire

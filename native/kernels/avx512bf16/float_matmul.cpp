@@ -1,5 +1,5 @@
-// Products with BF16 weights where VDPBF16PS is: activations are rounded to BF16, too, and two columns are multiplied
-// at a time, in the same order for one row and for many.  The instruction counts subnormal numbers as zero.
+// Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
+// for many.  The instruction counts subnormal numbers as zero.
 #include <immintrin.h>
 
 #include "kernels/float_blocks.h"
@@ -9,18 +9,6 @@ namespace {
 
 constexpr int lanes = 16;
 constexpr int n_registers = float_tile_rows / lanes;
-constexpr int max_columns = 256; // of a ColumnBlock
-
-// Rounded to nearest even; up to a multiple of 32 with zeros.
-void round_columns(const float *from, int64_t n_columns, uint16_t *to) {
-    for (int64_t k = 0; k < n_columns; k += 2 * lanes) {
-        const int64_t left = n_columns - k;
-        const auto mask = left >= 2 * lanes ? ~0U : (1U << left) - 1;
-        const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from + k);
-        const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> lanes), from + k + lanes);
-        _mm512_storeu_si512(to + k, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-    }
-}
 
 // The order of sums while pairs are added: rows 0-3, 8-11, 16-19, 24-27 of 32 output rows in one register and the
 // others in the next one, as columns k and k + 1 interleave.
@@ -46,13 +34,14 @@ void round_columns(const float *from, int64_t n_columns, uint16_t *to) {
 struct PairColumns {
     static constexpr int max_rows = 6;
     using Weight = uint16_t;
+    using X = uint16_t;
 
-    template <int n_rows> static void add(const ColumnBlock &block, const uint16_t *tile, float *sums) {
-        alignas(64) uint16_t x[n_rows][max_columns];
+    template <int n_rows> static void add(const ColumnBlock<uint16_t> &block, const uint16_t *tile, float *sums) {
+        const uint16_t *x[n_rows];
         __m512 total[n_rows][n_registers];
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; ++r) {
-            round_columns(block.x + r * block.x_stride, block.n_columns, x[r]);
+            x[r] = block.x + r * block.x_stride;
             load_sums(sums + r * float_tile_rows, total[r]);
             load_sums(sums + r * float_tile_rows + 2 * lanes, total[r] + 2);
         }
@@ -90,13 +79,14 @@ struct PairColumns {
     }
 };
 
-void multiply(const MatmulPart &part) {
-    if (part.weights->format != WeightFormat::bf16) return avx512::float_matmul_kernels.multiply(part);
-    multiply_tiles<PairColumns>(part);
+void multiply(const MatmulPart &part) { avx512::float_matmul_kernels.multiply(part); }
+
+void multiply_bf16(const MatmulPart &part) {
+    multiply_tiles<PairColumns>(part, {part.bf16, bf16_row_bytes(part.weights->n_in) / 2});
 }
 
 } // namespace
 
-const FloatMatmulKernels avx512bf16::float_matmul_kernels = {multiply};
+const FloatMatmulKernels avx512bf16::float_matmul_kernels = {multiply, multiply_bf16};
 
 } // namespace quire

@@ -4,6 +4,6 @@
 
 namespace quire {
 
-const FloatMatmulKernels neon::float_matmul_kernels = {multiply_any<Lanes>};
+const FloatMatmulKernels neon::float_matmul_kernels = {multiply_any<Lanes>, nullptr};
 
 } // namespace quire

@@ -180,10 +180,18 @@ class PackedCache:
     """A folder of files with the packed weights of models, each found by what it was made from.
 
     ``source``: ``Reader.identity`` of the model's file, so that it need not be hashed when it is the same as last time;
-    empty: it is hashed.  ``load``: how a file is brought to memory.
+    empty: it is hashed.  ``load``: how a file is brought to memory.  ``source_is_mapped``: the matrices are a mapped
+    file's, whose pages are given back once they are hashed.
     """
 
-    def __init__(self, directory: str, *, source: str = "", load: Literal["mmap", "copy", "lock"] = "mmap") -> None: ...
+    def __init__(
+        self,
+        directory: str,
+        *,
+        source: str = "",
+        load: Literal["mmap", "copy", "lock"] = "mmap",
+        source_is_mapped: bool = False,
+    ) -> None: ...
 
 @final
 class Executor(ExecutorBase):

@@ -103,7 +103,7 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
         return None
     if device.kind != "cpu":
         raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
-    return PackedCache(config.packed_cache, source=reader.identity, load=config.load)
+    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=True)
 
 
 def _use_isa(isa: str, device: Device) -> None:
