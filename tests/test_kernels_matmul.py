@@ -119,10 +119,10 @@ def test_a_rows_bits_are_its_own(each_isa, dtype):
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e3, 1e30])
 def test_activations_of_any_size(each_isa, dtype, size):
-    x = normal(3, 256) * np.float32(size)
+    x = normal(3, 1280) * np.float32(size)
     x[1, 32:64] = 0
     x[2, ::7] *= 1e-4
-    check(dtype, normal(20, 256), x)
+    check(dtype, normal(20, 1280), x)
 
 
 def noise(dtype: str, n_out: int, n_in: int, rng: np.random.Generator) -> quire.Tensor:
@@ -163,11 +163,12 @@ def test_extreme_codes_do_not_overflow(each_isa):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_shows(each_isa, value):
-    x = normal(8, 128)
-    x[3, 40] = value
+@pytest.mark.parametrize(("n_in", "column"), [(128, 40), (1056, 40), (1056, 1055)])
+def test_what_is_not_finite_shows(each_isa, value, n_in, column):
+    x = normal(8, n_in)
+    x[3, column] = value
     for raw in (False, True):
-        found = PackedMatrix(quantize(normal(32, 128), "q8_0")).multiply(x, raw=raw)
+        found = PackedMatrix(quantize(normal(32, n_in), "q8_0")).multiply(x, raw=raw)
         assert not np.isfinite(found[3]).any()
         assert np.isfinite(np.delete(found, 3, axis=0)).all()
 

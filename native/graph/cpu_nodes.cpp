@@ -140,11 +140,18 @@ void HeadsNode::run(const CpuRun &run) {
 
 void CacheNode::run(const CpuRun &run) {
     const int64_t k_floats = n_floats(*k_.x), v_floats = n_floats(*v_);
-    run.team.for_each(run.attention.n_rows, grain(4 * (n_floats(*q_.x) + k_floats)), [&](int row) {
-        q_.apply(row);
-        k_.apply(row);
-        kv_write_row(shape_, run.attention.slots[row], k_.x->floats() + row * k_floats, v_->floats() + row * v_floats,
-                     k_pool_, v_pool_);
+    // Tokens of a prompt go to the same blocks, which are written together.
+    constexpr int most = 16;
+    const int n_rows = run.attention.n_rows, each = n_rows >= 4 * most * run.team.n_workers() ? most : 1;
+    run.team.for_each((n_rows + each - 1) / each, grain(4 * each * (n_floats(*q_.x) + k_floats)), [&](int item) {
+        const int first = item * each, end = std::min(first + each, n_rows);
+        for (int row = first; row < end; ++row) {
+            q_.apply(row);
+            k_.apply(row);
+        }
+        const KvRows rows{end - first, run.attention.slots + first, k_.x->floats() + first * k_floats,
+                          v_->floats() + first * v_floats};
+        kv_write_rows(shape_, rows, k_pool_, v_pool_);
     });
 }
 

@@ -145,17 +145,25 @@ void write_q8(const AttentionShape &shape, int64_t slot, const float *k, const f
 
 } // namespace
 
-void kv_write_row(const AttentionShape &shape, int64_t slot, const float *k, const float *v, void *k_pool,
-                  void *v_pool) {
-    if (shape.type == KvType::q8)
-        return write_q8(shape, slot, k, v, static_cast<uint8_t *>(k_pool), static_cast<uint8_t *>(v_pool));
-    const int64_t block = slot / kv_block_tokens;
-    const int64_t offset = slot % kv_block_tokens;
+void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
+    const int64_t k_floats = int64_t{shape.n_kv_head} * shape.head_dim;
+    const int64_t v_floats = int64_t{shape.n_kv_head} * shape.v_head_dim;
+    if (shape.type == KvType::q8) {
+        for (int i = 0; i < rows.n; ++i)
+            write_q8(shape, rows.slots[i], rows.k + i * k_floats, rows.v + i * v_floats, static_cast<uint8_t *>(k_pool),
+                     static_cast<uint8_t *>(v_pool));
+        return;
+    }
+    // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {
-        const int64_t at = (block * shape.n_kv_head + head) * kv_block_tokens;
-        write_keys(shape.type, k + head * shape.head_dim, k_pool, at * shape.head_dim + offset, shape.head_dim);
-        write_values(shape.type, v + head * shape.v_head_dim, v_pool, (at + offset) * shape.v_head_dim,
-                     shape.v_head_dim);
+        for (int i = 0; i < rows.n; ++i) {
+            const int64_t block = rows.slots[i] / kv_block_tokens, offset = rows.slots[i] % kv_block_tokens;
+            const int64_t at = (block * shape.n_kv_head + head) * kv_block_tokens;
+            write_keys(shape.type, rows.k + i * k_floats + head * shape.head_dim, k_pool, at * shape.head_dim + offset,
+                       shape.head_dim);
+            write_values(shape.type, rows.v + i * v_floats + head * shape.v_head_dim, v_pool,
+                         (at + offset) * shape.v_head_dim, shape.v_head_dim);
+        }
     }
 }
 
@@ -163,10 +171,10 @@ void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const fl
               void *v_pool, int worker, int n_workers) {
     const int64_t begin = int64_t{batch.n_rows} * worker / n_workers;
     const int64_t end = int64_t{batch.n_rows} * (worker + 1) / n_workers;
-    for (int64_t row = begin; row < end; ++row) {
-        const int64_t head = row * shape.n_kv_head;
-        kv_write_row(shape, batch.slots[row], k + head * shape.head_dim, v + head * shape.v_head_dim, k_pool, v_pool);
-    }
+    const int64_t head = begin * shape.n_kv_head;
+    const KvRows rows{static_cast<int>(end - begin), batch.slots + begin, k + head * shape.head_dim,
+                      v + head * shape.v_head_dim};
+    kv_write_rows(shape, rows, k_pool, v_pool);
 }
 
 void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,

@@ -52,10 +52,15 @@ struct AttentionData {
     int n_out_rows; // at least n_rows; the rows after n_rows are padding and become zero
 };
 
-// Write K and V of one token, k [n_kv_head, head_dim], v [n_kv_head, v_head_dim], to a slot, rounding to nearest even.
-// Threads may write different slots at a time.
-void kv_write_row(const AttentionShape &shape, int64_t slot, const float *k, const float *v, void *k_pool,
-                  void *v_pool);
+// Some tokens and where they go.
+struct KvRows {
+    int n;
+    const int32_t *slots; // [n]
+    const float *k, *v; // [n, n_kv_head, head_dim], [n, n_kv_head, v_head_dim]
+};
+
+// Write their K and V, rounding to nearest even.  Threads may write different slots at a time.
+void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool);
 
 // Write K and V of the real rows, k [rows, n_kv_head, head_dim], v [rows, n_kv_head, v_head_dim], to their slots.  Each
 // of n_workers threads calls this with its own index and writes a share of the rows.

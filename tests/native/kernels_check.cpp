@@ -163,8 +163,8 @@ void check_attention(KvType type, const char *type_name, std::mt19937 random) {
     const int32_t tables[] = {2, 1}, row_begin[] = {0, n_rows}, sequence_kv[] = {n_kv}, table_begin[] = {0};
     for (int t = 0; t < n_kv; ++t) {
         const size_t at = static_cast<size_t>(t) * n_kv_head * dim;
-        kv_write_row(shape, tables[t / kv_block_tokens] * kv_block_tokens + t % kv_block_tokens, k.data() + at,
-                     v.data() + at, k_pool.data(), v_pool.data());
+        const int32_t slot = tables[t / kv_block_tokens] * kv_block_tokens + t % kv_block_tokens;
+        kv_write_rows(shape, {1, &slot, k.data() + at, v.data() + at}, k_pool.data(), v_pool.data());
     }
     const int32_t slots[] = {74 - 32, 75 - 32, 76 - 32};
     AttentionBatch batch{n_rows, 1, row_begin, sequence_kv, table_begin, tables, slots};

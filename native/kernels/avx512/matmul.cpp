@@ -1,7 +1,6 @@
 // Products of codes without VNNI: VPMADDUBSW.
-#include "kernels/avx512/code_lanes.h"
+#include "kernels/avx512/quantize.h"
 
-#include "kernels/matmul_tile.h"
 #include "kernels/pair_products.h"
 
 namespace quire {
@@ -14,6 +13,6 @@ struct ByteLanes : PairLanes<CodeLanes> {
 
 } // namespace
 
-const MatmulKernels avx512::matmul_kernels = {quantize<ByteLanes>, multiply_any<ByteLanes>};
+const MatmulKernels avx512::matmul_kernels = {quantize_by_16_groups, multiply_any<ByteLanes>};
 
 } // namespace quire

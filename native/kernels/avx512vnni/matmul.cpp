@@ -1,7 +1,5 @@
 // Products of unsigned 8-bit codes of weights with signed ones of activations: VPDPBUSD.
-#include "kernels/avx512/code_lanes.h"
-
-#include "kernels/matmul_tile.h"
+#include "kernels/avx512/quantize.h"
 
 namespace quire {
 namespace {
@@ -25,6 +23,6 @@ struct VnniLanes : CodeLanes {
 
 } // namespace
 
-const MatmulKernels avx512vnni::matmul_kernels = {quantize<VnniLanes>, multiply_any<VnniLanes>};
+const MatmulKernels avx512vnni::matmul_kernels = {quantize_by_16_groups, multiply_any<VnniLanes>};
 
 } // namespace quire
