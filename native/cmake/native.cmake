@@ -23,16 +23,18 @@ set(origin "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
 set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTINATION quire)
 
+if(QUIRE_SANITIZE)
+  # Unrolled code with checks at every step takes the optimizer minutes.
+  set(quick_to_compile -O1 -g1)
+  file(GLOB portable_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/portable/*.cpp)
+  set_source_files_properties(${portable_sources} PROPERTIES COMPILE_OPTIONS "${quick_to_compile}")
+endif()
 # Kernels of one instruction set live in native/kernels/<isa>/ and are compiled for it; cpuid chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
   file(GLOB avx2_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2/*.cpp)
   file(GLOB avx2vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx2vnni/*.cpp)
   file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512/*.cpp)
   file(GLOB avx512vnni_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/avx512vnni/*.cpp)
-  if(QUIRE_SANITIZE)
-    # Unrolled code with checks at every step takes the optimizer minutes.
-    set(quick_to_compile -O1 -g1)
-  endif()
   set(avx2_options -mavx2 -mfma -mf16c ${quick_to_compile})
   set_source_files_properties(${avx2_sources} PROPERTIES COMPILE_OPTIONS "${avx2_options}")
   set_source_files_properties(${avx2vnni_sources} PROPERTIES COMPILE_OPTIONS "${avx2_options};-mavxvnni")
