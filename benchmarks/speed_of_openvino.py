@@ -4,8 +4,8 @@
     speed_of_openvino.py FILE.gguf [--prompt N] [--generate N] [--streams N] [--threads N] [--n-vocab N]
 
 Its pipeline reads GGUF files and converts them while it loads, which is not timed.  Prompts differ, so that its cache
-of prefixes finds nothing.  Times are those of its own ``perf_metrics``: to the first token, and for a token of an answer
-(a step's time divided by its streams).
+of prefixes finds nothing.  Times are those of its own ``perf_metrics``: to the first token, and for a token of an
+answer (a step's time divided by its streams).
 """
 
 from __future__ import annotations

@@ -135,10 +135,10 @@ def test_packaged_model_itself_is_near() -> None:
 
 # What one hostile change of the metadata does: a typed error, or a model that still loads; never a crash.
 HOSTILE_VALUES = [(0, "u32"), (1, "u32"), (3, "u32"), (2**31 - 1, "u32"), (2**32 - 1, "u32"), (2**63, "u64"), (-1, "i32"), (0.0, "f32"),
-                  (float("nan"), "f32"), (float("inf"), "f32"), ("x", "string"), (True, "bool"), ([1, 2], "u32[]"), (None, "")]  # fmt: skip
+                  (float("nan"), "f32"), (float("inf"), "f32"), ("x", "string"), (True, "bool"), ([1, 2], "u32[]"), ([], "u32[]"), (["a"], "string[]"), (None, "")]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["llama-yarn", "qwen2", "qwen3moe", "gemma3"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     reader = GGUFReader(tiny(name))
     arch = reader.metadata.text("general.architecture")

@@ -87,8 +87,9 @@ def _value(reader: Reader, key: str) -> object:
 
 def _packed_keys(reader: Reader) -> tuple[str, ...]:
     """What native code reads as the file has it."""
-    model, pre = (reader.value(key) if reader.has(key) else None for key in (MODEL, PRE))
-    over_bytes = model == Family.BYTE_PAIR.value and not (isinstance(pre, str) and pre in OVER_CHARACTERS)
+    has_text = (reader.has(key) and reader.value_type(key) == "string" for key in (MODEL, PRE))
+    model, pre = (reader.value(key) if has else None for has, key in zip(has_text, (MODEL, PRE), strict=True))
+    over_bytes = model == Family.BYTE_PAIR.value and pre not in OVER_CHARACTERS
     return (TOKENS, MERGES) if over_bytes else (MERGES,)
 
 
