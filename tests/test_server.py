@@ -237,6 +237,27 @@ def test_whole_numbers_of_any_size_in_what_may_have_any_shape(client: httpx.Clie
     assert client.get("/v1/status").json()["models"][0]["requests"] == 0
 
 
+TAKEN_NAMES = [
+    "messages", "tools", "documents", "tokenize", "chat_template", "add_generation_prompt", "continue_final_message",
+    "bos_token", "eos_token", "raise_exception", "strftime_now", "namespace", "range", "loop", "self", "caller",
+    "__class__", "truncation", "max_length", "return_tensors", "return_dict", "padding",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template", "/v1/messages/count_tokens"])
+def test_nobody_sets_a_templates_own_variables(client: httpx.Client, path: str) -> None:
+    """Neither what the server gives it, nor the functions it calls, nor options of those who would render it."""
+    asked = {"messages": [{"role": "user", "content": "the question"}]}
+    for name in TAKEN_NAMES:
+        for value in ([{"role": "user", "content": "another"}], "{{ 7 * 7 }}", False):
+            response = client.post(path, json={**asked, "chat_template_kwargs": {name: value}})
+            assert response.status_code in (400, 501), (name, value, response.text)
+            assert name in response.text or "chat_template_kwargs" in response.text
+    response = client.post(path, json={**asked, "chat_template": "{{ 7 * 7 }}"})
+    assert response.status_code in (400, 501), response.text
+    assert "chat_template" in response.text
+
+
 def test_models_health_status_and_figures(client: httpx.Client) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-chat", "gpt-x"]

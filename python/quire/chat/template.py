@@ -82,6 +82,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,  # a caller may name a variable `self`
         messages: Messages,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
@@ -93,6 +94,7 @@ class ChatTemplate:
 
     def render_segments(
         self,
+        /,  # a caller may name a variable `self`
         messages: Messages,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
