@@ -1,0 +1,131 @@
+"""Names that clients send come from a list and never become paths: whatever is asked for, nothing outside is opened.
+
+Oracle: the interpreter's own audit events for opened files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from quire.server.app import build_app
+from quire.server.library import Library, find_models
+from quire.server.service import Service
+from quire.server.settings import Settings
+
+WAYS = [
+    "", "/", "//", "./", "../", "../../", "..\\", "..\\..\\", "a/../", "a/../../", "a.gguf/../", "....//", "%2e%2e/", "..%2f",
+    "%252e%252e%252f", "．．/", "..∕", "..／", "~/", "file://", "http://127.0.0.1:1/", "link/", "\x00../", "a\x00/../",
+    "C:\\", "\\\\host\\share\\", "a:", "models/", "-", "--",
+]  # fmt: skip
+TARGETS = ["secret", "secret.gguf", "outside/secret.gguf", "etc/passwd", "proc/self/environ", "link", "a.gguf"]
+NAMES = [way + target for way, target in itertools.product(WAYS, TARGETS)] + [
+    "x" * 5000,
+    ".",
+    "..",
+    "a\n",
+    " a",
+    "A",
+]
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"prompt": "x"},
+    "/v1/embeddings": {"input": "x"},
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": {**CHAT, "max_tokens": 1},
+    "/v1/messages/count_tokens": CHAT,
+    "/v1/models/load": {},
+    "/v1/models/unload": {},
+    "/v1/models/reload": {},
+    "/completion": {"prompt": "x"},
+    "/infill": {"input_prefix": "x", "input_suffix": "y"},
+    "/apply-template": CHAT,
+    "/api/generate": {"prompt": "x"},
+    "/api/chat": CHAT,
+    "/api/show": {},
+    "/api/embed": {"input": "x"},
+    "/api/embeddings": {"prompt": "x"},
+}
+
+
+@dataclass
+class Watch:
+    """What the interpreter opens while it is on."""
+
+    is_on: bool = False
+    opened: list[str] = field(default_factory=list)
+
+
+WATCH = Watch()
+
+
+def note(event: str, arguments: tuple[object, ...]) -> None:
+    if WATCH.is_on and event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | bytes):
+        WATCH.opened.append(os.fsdecode(arguments[0]))
+
+
+@pytest.fixture(scope="module")
+def hook() -> None:
+    sys.addaudithook(note)  # it cannot be removed again
+
+
+def shop(tmp_path: Path) -> tuple[Service, list[str]]:
+    """A folder with the model ``a`` and a link that leads out of it, and the models that were opened."""
+    inside, outside = tmp_path / "models", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "a.gguf").write_bytes(b"GGUF")
+    for secret in (outside / "secret.gguf", tmp_path / "secret.gguf", tmp_path / "secret"):
+        secret.write_bytes(b"GGUF")
+    (inside / "link").symlink_to(outside)
+    (inside / "link.gguf").symlink_to(outside / "secret.gguf")
+    made: list[str] = []
+
+    def make(name: str) -> FakeEngine:
+        made.append(name)
+        return FakeEngine()
+
+    library = Library("a", lambda: dict.fromkeys(find_models(inside), 4), make, 1000)
+    return Service(Settings(access_log=False), library), made
+
+
+@pytest.mark.usefixtures("hook")
+def test_no_name_leads_to_a_file(tmp_path: Path) -> None:
+    service, made = shop(tmp_path)
+    assert list(service.library.known) == ["a"]
+    assert len(NAMES) >= 200
+    answers: list[tuple[str, str, int]] = []
+
+    async def ask() -> None:
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            for name in NAMES:
+                for path, body in BODIES.items():
+                    response = await client.post(path, json={**body, "model": name})
+                    answers.append((name, path, response.status_code))
+                if name.isprintable() and name not in (".", ".."):  # of which a client makes another path
+                    response = await client.get(f"/v1/models/{quote(name, safe='')}")
+                    answers.append((name, "/v1/models/{model}", response.status_code))
+
+    WATCH.is_on = True
+    try:
+        asyncio.run(ask())
+    finally:
+        WATCH.is_on = False
+    taken = [answer for answer in answers if not 400 <= answer[2] < 500]
+    assert not taken, taken[:5]
+    assert made == []
+    within = [path for path in WATCH.opened if Path(path).is_absolute() and Path(path).is_relative_to(tmp_path)]
+    assert set(within) <= {str(tmp_path / "models")}
+    assert not [path for path in WATCH.opened if "secret" in path or "passwd" in path or "environ" in path]
