@@ -63,6 +63,7 @@ class PackedMatrix {
 } // namespace
 
 void bind_matmul(py::module_ &m) {
+    m.def("multiplies_bf16", &multiplies_bf16);
     py::class_<PackedMatrix>(m, "PackedMatrix")
         .def(py::init<const Tensor &, int>(), py::arg("tensor"), py::kw_only(), py::arg("threads") = 1)
         .def_property_readonly("shape",

@@ -204,9 +204,10 @@ template <class L, class T> class TileAttention {
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
             is_arranged_ = end - first >= V::most_queries;
-            typename V::Piece whole{
-                values_, shape_.v_head_dim, seen_[first].begin, seen_[end - 1].end, after(step, end), false};
-            if (is_arranged_) V::arrange(whole, arranged_);
+            if (is_arranged_) {
+                const Range seen{seen_[first].begin, seen_[end - 1].end};
+                V::arrange({values_, shape_.v_head_dim, seen.begin, seen.end, after(step, end), false}, arranged_);
+            }
         }
         add_values(first, end, after(step, end));
     }

@@ -83,6 +83,10 @@ std::vector<InstructionSet> find_supported() {
     return found;
 }
 
+bool multiplies_pairs(InstructionSet set) {
+    return set.dot_products == DotProducts::bf16 || set.dot_products == DotProducts::tiles;
+}
+
 std::atomic<InstructionSet> &current() {
     static std::atomic<InstructionSet> value{supported_instruction_sets().back()};
     return value;
@@ -131,8 +135,7 @@ const AttentionKernels &attention_kernels(KvType type) {
     const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
     const bool bytes = type == KvType::q8 && set.dot_products != DotProducts::none;
-    const bool pairs = set.dot_products == DotProducts::bf16 || set.dot_products == DotProducts::tiles;
-    if (type == KvType::bf16 && pairs) return avx512bf16::attention_kernels;
+    if (type == KvType::bf16 && multiplies_pairs(set)) return avx512bf16::attention_kernels;
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
 #elif defined(__aarch64__)
@@ -171,9 +174,7 @@ const MatmulKernels &matmul_kernels() {
 
 const FloatMatmulKernels &float_matmul_kernels() {
 #if defined(__x86_64__)
-    const DotProducts dot_products = instruction_set().dot_products;
-    if (dot_products == DotProducts::bf16 || dot_products == DotProducts::tiles)
-        return avx512bf16::float_matmul_kernels;
+    if (multiplies_pairs(instruction_set())) return avx512bf16::float_matmul_kernels;
     if (isa() == Isa::avx512) return avx512::float_matmul_kernels;
     if (isa() == Isa::avx2) return avx2::float_matmul_kernels;
 #elif defined(__aarch64__)

@@ -26,6 +26,9 @@ def set_isa(name: str) -> None:
 def supported_isas() -> list[str]:
     """Those that this machine runs, the best last; it is in use unless ``set_isa`` chose another."""
 
+def multiplies_bf16() -> bool:
+    """Whether the instruction set in use has products of BF16."""
+
 def emulated_isas() -> list[str]:
     """Those that ``set_isa`` takes, too, and that compute in software what this machine may lack, for tests.
 

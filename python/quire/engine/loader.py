@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache, cache_bytes_per_block
-from .._native.kernels import isa, set_isa
+from .._native.kernels import multiplies_bf16, set_isa
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
@@ -95,7 +95,7 @@ def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool) -> CacheDType:
     """
     if kv_dtype != "auto":
         return kv_dtype
-    return "bf16" if own_kernels and isa() in ("avx512bf16", "avx512amx") else "f16"
+    return "bf16" if own_kernels and multiplies_bf16() else "f16"
 
 
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:

@@ -87,8 +87,8 @@ def _value(reader: Reader, key: str) -> object:
 
 def _packed_keys(reader: Reader) -> tuple[str, ...]:
     """What native code reads as the file has it."""
-    has_text = (reader.has(key) and reader.value_type(key) == "string" for key in (MODEL, PRE))
-    model, pre = (reader.value(key) if has else None for has, key in zip(has_text, (MODEL, PRE), strict=True))
+    texts = {key: reader.value(key) for key in (MODEL, PRE) if reader.has(key) and reader.value_type(key) == "string"}
+    model, pre = texts.get(MODEL), texts.get(PRE)
     over_bytes = model == Family.BYTE_PAIR.value and pre not in OVER_CHARACTERS
     return (TOKENS, MERGES) if over_bytes else (MERGES,)
 
