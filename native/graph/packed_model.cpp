@@ -55,20 +55,20 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
     return found;
 }
 
-std::shared_ptr<uint8_t> pages(size_t size_bytes, bool locked) {
+std::shared_ptr<uint8_t> pages(size_t size_bytes) {
     void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
 #ifdef MADV_HUGEPAGE
     madvise(memory, size_bytes, MADV_HUGEPAGE); // read from end to end for every token
 #endif
-    std::shared_ptr<uint8_t> owner(static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); });
-    if (locked && mlock(memory, size_bytes) != 0) {
-        throw CapacityError("weights",
-                            cat(size_bytes, " bytes of packed weights must be locked in memory (see ulimit -l) "
-                                            "but are not"));
-    }
-    return owner;
+    return {static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); }};
+}
+
+void lock(uint8_t *memory, size_t size_bytes) {
+    if (mlock(memory, size_bytes) == 0) return;
+    throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must be locked in memory (see ulimit -l) "
+                                                   "but are not"));
 }
 
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
@@ -89,13 +89,11 @@ bool can_pack(const Tensor &tensor) {
     return tensor.shape().size() == 2 || tensor.shape()[1] % PackedWeights{*format, 0, 0, nullptr}.rows_of_tile() == 0;
 }
 
-PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
-    if (!can_pack(tensor)) {
-        throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
-                                              name(tensor.dtype()), ' ', to_string(tensor.shape())));
-    }
+namespace {
+
+PackedTensor pack_into(std::shared_ptr<uint8_t> memory, const Tensor &tensor, Repack repack, int n_threads) {
     PackedWeights packed = packed_form(tensor);
-    std::shared_ptr<uint8_t> memory = pages(static_cast<size_t>(packed.size_bytes()), repack == Repack::lock);
+    if (repack == Repack::lock) lock(memory.get(), static_cast<size_t>(packed.size_bytes()));
     packed.data = memory.get();
     std::atomic<int64_t> next{0};
     const bool release = gives_back(repack);
@@ -116,6 +114,16 @@ PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
     for (std::thread &thread : others) thread.join();
     if (release) give_back(tensor.data(), tensor.size_bytes()); // pages that two runs share
     return {std::move(memory), packed};
+}
+
+} // namespace
+
+PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
+    if (!can_pack(tensor)) {
+        throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
+                                              name(tensor.dtype()), ' ', to_string(tensor.shape())));
+    }
+    return pack_into(pages(static_cast<size_t>(packed_form(tensor).size_bytes())), tensor, repack, n_threads);
 }
 
 PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
@@ -150,8 +158,15 @@ PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
 }
 
 void PackedModel::pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache) {
+    // One piece of memory: large pages would cover little of matrices that begin and end within them.
+    size_t size_bytes = 0;
+    for (const WeightRef &weight : weights) size_bytes += static_cast<size_t>(packed_form(weight->tensor).size_bytes());
+    if (size_bytes == 0) return;
+    const std::shared_ptr<uint8_t> memory = pages(size_bytes);
+    uint8_t *next = memory.get();
     for (const WeightRef &weight : weights) {
-        PackedTensor packed = pack(weight->tensor, repack, n_threads);
+        PackedTensor packed = pack_into({memory, next}, weight->tensor, repack, n_threads);
+        next += packed.weights.size_bytes();
         if (cache != nullptr) cache->write(packed.weights);
         take(weight, std::move(packed));
     }
