@@ -7,6 +7,7 @@ share is of the time that the bytes of K and V alone take at the bandwidth measu
 from __future__ import annotations
 
 import argparse
+import mmap
 import statistics
 import threading
 import time
@@ -19,6 +20,7 @@ from quire._native import kernels
 
 BLOCK = 32
 POOL_BYTES = 400e6
+LARGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ CASES = [
 
 
 def aligned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """A copy that begins where a cache line does, as the engine's pools do."""
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    begin = -memory.ctypes.data % 64
+    """A copy in large pages, as the engine's pools are."""
+    pages = mmap.mmap(-1, array.nbytes + LARGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    begin = -memory.ctypes.data % LARGE_PAGE
     copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[:] = array
     return copy

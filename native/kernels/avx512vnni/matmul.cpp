@@ -7,7 +7,7 @@ namespace {
 struct VnniLanes : CodeLanes {
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
-    static constexpr BlockShape few{4, 1}, more{6, 2};
+    static constexpr BlockShape few{8, 1}, more{6, 2};
     // Taking codes out of memory is done beside the products; only with scales twice as often does it delay them.
     static constexpr int max_packed_rows(const ChunkLayout &layout) {
         return layout.scale_columns == 32 ? any_rows : 48;
