@@ -51,7 +51,7 @@ CASES = [
 
 def aligned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     """A copy in large pages, as the engine's pools are."""
-    pages = mmap.mmap(-1, array.nbytes + LARGE_PAGE)
+    pages = mmap.mmap(-1, array.nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)

@@ -416,6 +416,24 @@ def test_bits_do_not_depend_on_sharing_or_splitting(isa: str, window: int | None
             np.testing.assert_array_equal(out, alone[i], err_msg=f"sequence {i}")
 
 
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize(("n_head", "n_kv_head", "window"), [(8, 8, None), (10, 5, 700), (64, 8, None), (72, 8, 90)])
+def test_a_row_alone_is_as_in_its_prompt(
+    isa: str, kv_type: str, n_head: int, n_kv_head: int, window: int | None
+) -> None:
+    """Several kv heads at a time, or one for many rows: the same bits, with every number of workers."""
+    shape = Shape(n_head=n_head, n_kv_head=n_kv_head, head_dim=8, v_head_dim=20, window=window, kv_type=kv_type)
+    cache = Cache(shape, n_blocks=50)
+    sequence = cache.add(1107, seed=4)
+    (whole,) = cache.step([(sequence, 1107)], n_workers=2)
+    assert np.isfinite(whole).all()
+    for n_tokens in (1107, 1025, 512, 131, 1):
+        for n_workers in (1, 2, 3, 6):
+            sequence.n_cached = n_tokens - 1
+            (row,) = cache.step([(sequence, 1)], n_workers)
+            np.testing.assert_array_equal(row[0].view(np.uint32), whole[n_tokens - 1].view(np.uint32))
+
+
 def test_random_shapes(isa: str) -> None:
     rng = np.random.default_rng(8)
     for _ in range(25):

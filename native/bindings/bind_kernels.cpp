@@ -220,7 +220,7 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
     AttentionBatch view = batch.view();
     AttentionPlan plan;
     plan.add(shape);
-    plan.begin(view);
+    plan.begin(view, options.n_workers);
     view.plan = &plan;
     const AttentionData data{q.data(),           k_pool.data(),
                              v_pool.data(),      options.sinks ? options.sinks->data() : nullptr,

@@ -17,7 +17,7 @@ CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, AttentionPlan &plan)
     attention.table_begin = from.table_begin.data();
     attention.tables = from.tables.data();
     attention.slots = from.slots.data();
-    plan.begin(attention);
+    plan.begin(attention, team.n_workers());
     attention.plan = &plan;
 }
 

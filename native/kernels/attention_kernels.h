@@ -16,7 +16,7 @@ namespace quire {
 // from position 0, whatever a query's window is: that is part of what fixes a query's bits.
 inline constexpr int kv_step_blocks = 4;
 inline constexpr int kv_step_tokens = kv_step_blocks * kv_block_tokens;
-inline constexpr int kv_chunk_tokens = 1024;
+inline constexpr int kv_chunk_tokens = 512;
 
 // One head of one row.
 struct TileQuery {
@@ -27,11 +27,12 @@ struct TileQuery {
     float sink; // a score without a value that joins the softmax; -infinity: none
 };
 
-// Queries that read one kv head.  Those of one sequence lie side by side, rows in order.
+// Queries that read one kv head, those of one sequence side by side, rows in order; or those of one row that read several
+// kv heads, as many of each, head after head.
 struct AttentionTile {
     const AttentionShape *shape;
     const void *k_pool, *v_pool;
-    int kv_head;
+    int kv_head, n_kv_heads;
     int n_queries;
     TileQuery *queries;
     // Chunks [first_chunk, last_chunk) are visited.  Where `partials` is not null their state is left there, for merge

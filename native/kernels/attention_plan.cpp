@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-// With fewer items than this, workers may have to wait for each other; then chunks are handed out.
-constexpr int enough_items = 32;
+// With fewer items than this for each, workers may have to wait for each other long; with so few that are equal, not.
+constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
     return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window};
@@ -34,9 +34,10 @@ bool begin_alike(const Table &a, const Table &b) {
 
 AttentionPlan::Layout::Layout(const AttentionShape &shape)
     : cut_(cut_of(shape)), group_(shape.n_head / shape.n_kv_head), tile_heads_(std::min(group_, max_tile_queries)),
-      n_parts_((group_ + tile_heads_ - 1) / tile_heads_) {}
+      n_parts_((group_ + tile_heads_ - 1) / tile_heads_),
+      most_together_(std::clamp(max_tile_queries / group_, 1, cut_.n_kv_head)) {}
 
-void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch &batch) {
+void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers) {
     tiles_.clear();
     const int n_rows = static_cast<int>(plan.rows_.size()), tile_rows = max_tile_queries / tile_heads_;
     for (int first = 0, end; first < n_rows; first = end) {
@@ -46,7 +47,8 @@ void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch 
     }
     // The last rows of a prompt have the most to do: they go first.
     std::reverse(tiles_.begin(), tiles_.end());
-    split();
+    spread(n_workers);
+    number_items();
 }
 
 void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end) {
@@ -58,26 +60,44 @@ void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionB
         newest = std::max(newest, position);
         oldest = std::min(oldest, cut_.window > 0 ? std::max(0, position - cut_.window + 1) : 0);
     }
-    tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 0, 0});
+    tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 1, 0, 0});
 }
 
-void AttentionPlan::Layout::split() {
-    const int heads = cut_.n_kv_head * n_parts_;
-    const bool is_few = static_cast<int>(tiles_.size()) * heads < enough_items;
+int AttentionPlan::Layout::parts_of(const Tile &tile) const {
+    if (tile.n_rows > 1) return cut_.n_kv_head * n_parts_;
+    return together_ > 1 ? (cut_.n_kv_head + together_ - 1) / together_ : cut_.n_kv_head * n_parts_;
+}
+
+int AttentionPlan::Layout::count_items(bool by_chunks) const {
+    int n = 0;
+    for (const Tile &tile : tiles_) n += parts_of(tile) * (by_chunks ? tile.last_chunk - tile.first_chunk : 1);
+    return n;
+}
+
+// Chunks are handed out one by one, and then fewer heads at a time, until there is enough for all.
+void AttentionPlan::Layout::spread(int n_workers) {
+    together_ = most_together_;
+    is_split_ = n_workers > 1 && count_items(false) < enough_items * n_workers;
+    while (is_split_ && together_ > 1 && count_items(true) < enough_equal_items * n_workers)
+        together_ = (together_ + 1) / 2;
+}
+
+void AttentionPlan::Layout::number_items() {
     const int64_t partial = padded_floats(cut_.v_head_dim) + 16;
     int64_t n_partials = 0;
     int n_counters = 0;
     n_items_ = 0;
     for (Tile &tile : tiles_) {
-        const int n_chunks = tile.last_chunk - tile.first_chunk;
+        const int n_chunks = tile.last_chunk - tile.first_chunk, parts = parts_of(tile);
         tile.first_item = n_items_;
-        tile.is_split = is_few && n_chunks > 1;
-        n_items_ += heads * (tile.is_split ? n_chunks : 1);
+        tile.is_split = is_split_ && n_chunks > 1;
+        tile.heads_together = tile.n_rows > 1 ? 1 : together_;
+        n_items_ += parts * (tile.is_split ? n_chunks : 1);
         if (!tile.is_split) continue;
         tile.partials = n_partials;
         tile.counter = n_counters;
-        n_partials += int64_t{heads} * n_chunks * tile.n_rows * tile_heads_ * partial;
-        n_counters += heads;
+        n_partials += int64_t{cut_.n_kv_head} * n_parts_ * n_chunks * tile.n_rows * tile_heads_ * partial;
+        n_counters += parts;
     }
     if (partials_.size() < static_cast<size_t>(n_partials)) partials_.resize(static_cast<size_t>(n_partials));
     if (n_counters > n_counters_) {
@@ -89,22 +109,30 @@ void AttentionPlan::Layout::split() {
 AttentionPlan::Item AttentionPlan::Layout::item(int index) const {
     auto later = [](int wanted, const Tile &tile) { return wanted < tile.first_item; };
     const Tile &tile = *(std::upper_bound(tiles_.begin(), tiles_.end(), index, later) - 1);
-    const int heads = cut_.n_kv_head * n_parts_, local = index - tile.first_item;
-    const int head = local % heads, part = head % n_parts_;
+    const int parts = parts_of(tile), local = index - tile.first_item;
+    const int part = local % parts;
     Item item{};
     item.tile = &tile;
-    item.kv_head = head / n_parts_;
-    item.first_head = item.kv_head * group_ + part * tile_heads_;
-    item.n_heads = std::min(tile_heads_, group_ - part * tile_heads_);
+    if (tile.heads_together > 1) {
+        item.kv_head = part * tile.heads_together;
+        item.n_kv_heads = std::min(tile.heads_together, cut_.n_kv_head - item.kv_head);
+        item.first_head = item.kv_head * group_;
+        item.n_heads = item.n_kv_heads * group_;
+    } else {
+        item.kv_head = part / n_parts_;
+        item.n_kv_heads = 1;
+        item.first_head = item.kv_head * group_ + part % n_parts_ * tile_heads_;
+        item.n_heads = std::min(tile_heads_, group_ - part % n_parts_ * tile_heads_);
+    }
     item.first_chunk = tile.first_chunk;
     item.last_chunk = tile.last_chunk;
     if (!tile.is_split) return item;
-    item.first_chunk += local / heads;
+    item.first_chunk += local / parts;
     item.last_chunk = item.first_chunk + 1;
     const int64_t size = int64_t{tile.n_rows} * tile_heads_ * (padded_floats(cut_.v_head_dim) + 16);
-    item.partials =
-        const_cast<float *>(partials_.data()) + tile.partials + head * size * (tile.last_chunk - tile.first_chunk);
-    item.counter = counters_.get() + tile.counter + head;
+    item.partials = const_cast<float *>(partials_.data()) + tile.partials +
+                    int64_t{part} * tile.heads_together * size * (tile.last_chunk - tile.first_chunk);
+    item.counter = counters_.get() + tile.counter + part;
     return item;
 }
 
@@ -132,7 +160,7 @@ void AttentionPlan::order_sequences(const AttentionBatch &batch) {
     });
 }
 
-void AttentionPlan::begin(const AttentionBatch &batch) {
+void AttentionPlan::begin(const AttentionBatch &batch, int n_workers) {
     order_sequences(batch);
     rows_.clear();
     may_join_.clear();
@@ -145,7 +173,7 @@ void AttentionPlan::begin(const AttentionBatch &batch) {
             may_join_.push_back(row > 0 || is_alike);
         }
     }
-    for (Layout &layout : layouts_) layout.cut(*this, batch);
+    for (Layout &layout : layouts_) layout.cut(*this, batch, n_workers);
 }
 
 } // namespace quire

@@ -1,6 +1,7 @@
 // How the attention of a step is cut into work items.  Any cut gives the same bits; this one
 // - puts queries that read the same memory into one tile: the rows of a prompt, and those of sequences whose block tables
 //   begin alike, so that K and V of shared blocks are read once for all of them;
+// - lets a row alone take many kv heads at a time: a block's heads lie side by side, and memory is read fastest in order;
 // - hands out long contexts by chunks where there are few tiles, so that all workers have something to do.
 //
 // Invariants: rows of a sequence are neighbours and ascend; tiles and items cover each row and head once; counters are
@@ -30,16 +31,17 @@ class AttentionPlan {
         int first_chunk, last_chunk; // that any of them sees
         int first_item;
         bool is_split; // an item for each chunk; else one for all
+        int heads_together; // kv heads of an item
         int64_t partials;
         int counter;
     };
     struct Row {
         int32_t sequence, row; // of the batch
     };
-    // An item: a tile's queries of one kv head (of a part of its query heads, where they are many).
+    // An item: a tile's queries of one kv head (of a part of its query heads, where they are many), or a row's of several.
     struct Item {
         const Tile *tile;
-        int kv_head, first_head, n_heads;
+        int kv_head, n_kv_heads, first_head, n_heads;
         int first_chunk, last_chunk;
         float *partials; // of all of the tile's chunks; null when not split
         std::atomic<int> *counter; // of chunks done; null when not split
@@ -52,12 +54,17 @@ class AttentionPlan {
       private:
         friend class AttentionPlan;
         explicit Layout(const AttentionShape &shape);
-        void cut(const AttentionPlan &plan, const AttentionBatch &batch);
+        void cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
         void add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end);
-        void split();
+        int parts_of(const Tile &tile) const; // items of each chunk
+        int count_items(bool by_chunks) const;
+        void spread(int n_workers);
+        void number_items();
 
         Cut cut_;
         int group_, tile_heads_, n_parts_;
+        int most_together_, together_ = 1; // kv heads of an item of one row
+        bool is_split_ = false;
         std::vector<Tile> tiles_;
         std::vector<float> partials_;
         std::unique_ptr<std::atomic<int>[]> counters_;
@@ -67,7 +74,7 @@ class AttentionPlan {
     // Layers of this shape will attend.
     void add(const AttentionShape &shape);
     // Before each step, by one thread.  The batch's arrays must stay while the step runs.
-    void begin(const AttentionBatch &batch);
+    void begin(const AttentionBatch &batch, int n_workers);
     const Layout *find(const AttentionShape &shape) const;
     const std::vector<Row> &rows() const { return rows_; }
 

@@ -67,7 +67,8 @@ template <class L, class T> class Keys {
     }
 
     // Scores of n queries from `first` on with all tokens of a block, to out [n, step_tokens].
-    template <int n> static void score(const Queries &queries, int first, const KeyBlock<T> &block, float *out) {
+    template <int n>
+    [[gnu::noinline]] static void score(const Queries &queries, int first, const KeyBlock<T> &block, float *out) {
         constexpr int half = L::registers / 2 / n;
         constexpr int m = half * width < block_tokens ? half : block_tokens / width;
         const float *q = queries.rows + first * queries.stride;
@@ -120,7 +121,8 @@ template <class L> class Keys<L, int8_t> {
         for (int d = 0; d < queries.dim; ++d) queries.sums[i] += codes[d];
     }
 
-    template <int n> static void score(const Queries &queries, int first, const KeyBlock<int8_t> &block, float *out) {
+    template <int n>
+    [[gnu::noinline]] static void score(const Queries &queries, int first, const KeyBlock<int8_t> &block, float *out) {
         constexpr int half = L::registers / 2 / n;
         constexpr int m = half * width < block_tokens ? half : block_tokens / width;
         const auto *scales = reinterpret_cast<const float *>(block.keys + q8_codes_bytes(queries.dim, block_tokens));
@@ -217,8 +219,8 @@ template <class L, class T> class Values {
   private:
     // The same for m * width dimensions from d on.
     template <int n, int m>
-    static void add_strip(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride,
-                          int d) {
+    [[gnu::noinline]] static void add_strip(const Piece &piece, const float *weights, const float *rescale, float *sums,
+                                            int sum_stride, int d) {
         Vec sum[n][m];
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) {

@@ -15,12 +15,10 @@
 #pragma once
 
 #include "kernels/attention_products.h"
-#include "kernels/vector_math.h"
+#include "kernels/attention_state.h"
 
 namespace quire {
 namespace {
-
-constexpr float log2_e = 1.44269504F;
 
 // Tokens of a step: [begin, end).
 struct Range {
@@ -28,35 +26,6 @@ struct Range {
     bool is_empty() const { return begin >= end; }
     bool operator==(const Range &) const = default;
 };
-
-// Largest score (in units of ln 2), sum of weights relative to it, and the weighted sum of values.
-struct SoftmaxState {
-    float *largest, *total, *sums;
-};
-
-// What one query has seen of later tokens joins what it has seen before.
-template <class L> void merge_state(SoftmaxState into, const SoftmaxState &from, int n_sums) {
-    const float largest = *from.largest > *into.largest ? *from.largest : *into.largest;
-    const float before = L::first(exponential2<L>(L::set(*into.largest - largest)));
-    const float after = L::first(exponential2<L>(L::set(*from.largest - largest)));
-    *into.total = *into.total * before + *from.total * after;
-    *into.largest = largest;
-    for (int d = 0; d < n_sums; d += L::width) {
-        const auto added = L::mul(L::load(from.sums + d), L::set(after));
-        L::store(into.sums + d, L::fma(L::load(into.sums + d), L::set(before), added));
-    }
-}
-
-template <class L> void write_result(const TileQuery &query, const SoftmaxState &state, int dim) {
-    float total = *state.total, factor = 1.0F;
-    if (query.sink != -infinity) {
-        const float sink = query.sink * log2_e;
-        const float largest = sink > *state.largest ? sink : *state.largest;
-        factor = L::first(exponential2<L>(L::set(*state.largest - largest)));
-        total = total * factor + L::first(exponential2<L>(L::set(sink - largest)));
-    }
-    for (int d = 0; d < dim; ++d) query.out[d] = state.sums[d] * factor / total;
-}
 
 inline int oldest_seen(const AttentionShape &shape, int position) {
     return shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
@@ -156,6 +125,10 @@ template <class L, class T> class TileAttention {
     }
 
     void visit_step(int step) {
+        if (tile_.n_kv_heads > 1) {
+            if (sees_step(0, step)) attend_heads(step);
+            return;
+        }
         for (int i = 0; i < n_;) {
             if (!sees_step(i, step)) {
                 ++i;
@@ -168,12 +141,13 @@ template <class L, class T> class TileAttention {
         }
     }
 
-    const T *keys_of(int32_t block) const {
-        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head;
+    // `head`: of the tile's.
+    const T *keys_of(int32_t block, int head = 0) const {
+        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
         return static_cast<const T *>(tile_.k_pool) + at * K::block_elements(shape_.head_dim);
     }
-    const T *values_of(int32_t block) const {
-        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head;
+    const T *values_of(int32_t block, int head = 0) const {
+        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
         return static_cast<const T *>(tile_.v_pool) + at * V::block_elements(shape_.v_head_dim);
     }
 
@@ -186,16 +160,74 @@ template <class L, class T> class TileAttention {
         return reinterpret_cast<const char *>(keys_of(tile_.queries[i].table[block < last ? block : last]));
     }
 
+    Range seen_of(int i, int step) const {
+        const int position = tile_.queries[i].position - step * step_tokens;
+        const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
+        return {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
+    }
+
+    // One step of a row's queries of several heads: block after block with its heads side by side, as memory holds them.
+    void attend_heads(int step) {
+        const Range seen = seen_of(0, step);
+        const int32_t *table = tile_.queries[0].table + step * kv_step_blocks;
+        const int first = seen.begin / block_tokens, n = n_blocks(0, step);
+        const int n_heads = tile_.n_kv_heads, group = n_ / n_heads;
+        for (int i = 0; i < n_; ++i) seen_[i] = seen;
+        auto each = [&](auto address, const void *after, auto act) {
+            for (int b = first; b < n; ++b) {
+                for (int head = 0; head < n_heads; ++head) {
+                    const void *next = head + 1 < n_heads ? address(table[b], head + 1)
+                                       : b + 1 < n        ? address(table[b + 1], 0)
+                                                          : after;
+                    act(b, head, static_cast<const char *>(next));
+                }
+            }
+        };
+        auto keys = [&](int32_t block, int head) -> const void * { return keys_of(block, head); };
+        auto values = [&](int32_t block, int head) -> const void * { return values_of(block, head); };
+        each(keys, values(table[first], 0), [&](int b, int head, const char *next) {
+            score_queries(keys_of(table[b], head), b * block_tokens, {head * group, (head + 1) * group}, next);
+        });
+        for (int head = 0; head < n_heads; ++head) {
+            for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head);
+            for (int i = head * group; i < (head + 1) * group; ++i) weigh(i);
+        }
+        each(values, after(step, n_), [&](int b, int head, const char *next) {
+            values_[b] = values_of(table[b], head);
+            const int begin = b * block_tokens, end = begin + block_tokens;
+            const Range some{seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
+            add_block({values_, shape_.v_head_dim, some.begin, some.end, next, true},
+                      {head * group, (head + 1) * group}, b == first);
+        });
+    }
+
+    // Values of one block for queries that all see the same of it.
+    void add_block(typename V::Piece piece, Range queries, bool is_first) {
+        constexpr float ones[] = {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F};
+        static_assert(V::most_queries <= 8);
+        in_groups<V::most_queries>(queries, [&]<int n>(int i) {
+            add_piece<n>(piece, i, is_first ? rescale_ + i : ones);
+            piece.ahead = false;
+        });
+    }
+
+    // Queries in groups as large as the registers allow.
+    template <int most, class Act> static void in_groups(Range queries, Act act) {
+        int i = queries.begin;
+        for (; i + most <= queries.end; i += most) act.template operator()<most>(i);
+        if constexpr (most > 4) {
+            for (; i + 4 <= queries.end; i += 4) act.template operator()<4>(i);
+        }
+        for (; i + 2 <= queries.end; i += 2) act.template operator()<2>(i);
+        for (; i < queries.end; ++i) act.template operator()<1>(i);
+    }
+
     // Queries [first, end) and one step; they read the same blocks.
     void attend(int step, int first, int end) {
         // A later row of a sequence sees more blocks than the rows before it, and no others.
         const int n = n_blocks(end - 1, step);
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
-        for (int i = first; i < end; ++i) {
-            const int position = tile_.queries[i].position - step * step_tokens;
-            const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
-            seen_[i] = {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
-        }
+        for (int i = first; i < end; ++i) seen_[i] = seen_of(i, step);
         for (int b = 0; b < n; ++b) values_[b] = values_of(table[b]);
         for (int b = 0; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
@@ -217,17 +249,13 @@ template <class L, class T> class TileAttention {
         auto touches = [&](int i) { return seen_[i].begin < t + block_tokens && seen_[i].end > t; };
         while (!queries.is_empty() && !touches(queries.begin)) ++queries.begin;
         while (!queries.is_empty() && !touches(queries.end - 1)) --queries.end;
-        int i = queries.begin;
-        auto group = [&]<int n>() {
+        score_queries(keys, t, queries, next);
+    }
+
+    void score_queries(const T *keys, int t, Range queries, const char *next) {
+        in_groups<K::most_queries>(queries, [&]<int n>(int i) {
             K::template score<n>(queries_, i, {keys, next, i == queries.begin}, scores_ + i * step_tokens + t);
-            i += n;
-        };
-        while (i + K::most_queries <= queries.end) group.template operator()<K::most_queries>();
-        if constexpr (K::most_queries > 4) {
-            while (i + 4 <= queries.end) group.template operator()<4>();
-        }
-        if (i + 2 <= queries.end) group.template operator()<2>();
-        while (i < queries.end) group.template operator()<1>();
+        });
     }
 
     // Scores of one query become weights relative to its largest score so far.
@@ -265,17 +293,7 @@ template <class L, class T> class TileAttention {
     }
 
     void add_values(int first, int end, const char *next) {
-        int i = first;
-        auto group = [&]<int n>() {
-            add_group<n>(i, next, i == first);
-            i += n;
-        };
-        while (i + V::most_queries <= end) group.template operator()<V::most_queries>();
-        if constexpr (V::most_queries > 4) {
-            while (i + 4 <= end) group.template operator()<4>();
-        }
-        if (i + 2 <= end) group.template operator()<2>();
-        while (i < end) group.template operator()<1>();
+        in_groups<V::most_queries>({first, end}, [&]<int n>(int i) { add_group<n>(i, next, i == first); });
     }
 
     // Tokens that all of n queries see go together; those that only some see, before and after, one by one.

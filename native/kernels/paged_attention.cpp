@@ -43,6 +43,7 @@ class Worker {
         tile.k_pool = data_.k_pool;
         tile.v_pool = data_.v_pool;
         tile.kv_head = item.kv_head;
+        tile.n_kv_heads = item.n_kv_heads;
         tile.queries = queries_;
         for (int i = item.tile->first_row; i < item.tile->first_row + item.tile->n_rows; ++i) {
             for (int head = item.first_head; head < item.first_head + item.n_heads; ++head)

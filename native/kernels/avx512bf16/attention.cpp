@@ -52,7 +52,8 @@ template <> class Keys<PairLanes, Bf16> {
         }
     }
 
-    template <int n> static void score(const Queries &queries, int first, const KeyBlock<Bf16> &block, float *out) {
+    template <int n>
+    [[gnu::noinline]] static void score(const Queries &queries, int first, const KeyBlock<Bf16> &block, float *out) {
         const auto *q = reinterpret_cast<const uint16_t *>(queries.rows + first * queries.stride);
         const int q_stride = queries.stride * 2, head_dim = queries.dim;
         Vec sum[n][n_vectors];
@@ -160,7 +161,7 @@ template <> class Values<PairLanes, Bf16> {
     };
 
     // sums = sums * rescale + weights * values for m * width dimensions from d on.
-    template <int n, int m> static void add_strips(const Piece &piece, const Sums &where, int d) {
+    template <int n, int m> [[gnu::noinline]] static void add_strips(const Piece &piece, const Sums &where, int d) {
         Vec sum[n][m];
 #pragma GCC unroll 16
         for (int i = 0; i < n; ++i) {
