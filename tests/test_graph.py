@@ -351,6 +351,33 @@ def test_wiring_that_is_not_fused_equals_stock(repack: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("repack", ["no", "keep"])
+@pytest.mark.parametrize("n_vocab", [1, 64, 65, 1000])
+def test_largest_of_every_64_logits(n_vocab: int, repack: str) -> None:
+    rng = np.random.default_rng(n_vocab)
+    head = (rng.standard_normal((n_vocab, DIM)) / 8).astype(np.float32)
+    if n_vocab == 1000:
+        head[70] = np.inf
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=1, head_dim=DIM, window=0)])
+    x = graph.embed(tracer.tokens, graph.Weight("embd", Tensor.from_numpy(random_weights(3)["embd"])))
+    x = graph.attend(0, *[x.heads(1)] * 3, scale=1.0).merge_heads()
+    x = graph.rms_norm(graph.select_rows(x, tracer.logit_rows), None, EPS)
+    weight = graph.Weight("head", Tensor.from_numpy(head))
+    traced = tracer.finish(graph.linear(x, weight))
+    ex = executor(traced, kernels="cpu", repack=repack)
+    for n in (1, 5, 40):
+        logits = run_one(ex, [t % n_vocab for t in tokens_of(n)])
+        logits = np.pad(logits, ((0, 0), (0, -n_vocab % 64)), constant_values=np.finfo(np.float32).min)
+        with np.errstate(invalid="ignore"):
+            strips = logits.reshape(n, -1, 64)
+            expected = np.where(np.isfinite(strips).all(-1), strips.max(-1), np.nan)
+        np.testing.assert_array_equal(ex.maxima(n), expected)
+        assert np.isnan(expected).any() == (n_vocab == 1000)
+    assert executor(traced, kernels="stock").maxima(1) is None
+    with pytest.raises(ShapeError, match="n_rows must be 0 to 64 but is 65"):
+        ex.maxima(65)
+
+
 @pytest.mark.parametrize("types", [("q4_0", "q8_0", "f16"), ("q8_0", "q8_0", "q4_0"), ("f32", "bf16", "q5_1")])
 @pytest.mark.parametrize("n_tokens", [1, 50])
 def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens: int) -> None:

@@ -98,3 +98,14 @@ def test_odd_arguments_are_refused() -> None:
         kernels.activate(numbers(3), "swish")
     with pytest.raises(ShapeError, match="even size"):
         kernels.rotate(numbers(3), numbers(3), numbers(3))
+
+
+@pytest.mark.parametrize("n", [0, *SIZES])
+def test_largest(n: int) -> None:
+    x = numbers(n) - 5
+    assert kernels.largest(x) == x.max(initial=-np.inf)
+    for i in {0, n // 2, n - 1} if n else set():
+        for strange in (np.nan, np.inf, -np.inf):
+            y = x.copy()
+            y[i] = strange
+            assert math.isnan(kernels.largest(y))

@@ -129,6 +129,62 @@ def test_summing_stage_after_top_k_equals_numpy(stage, p):
     assert_equal(distribution(ROWS["peaked"], {"top_k": 60, stage: p}), expected(left, p))
 
 
+def largest_of_strips(row: Row) -> Row:
+    strips = np.pad(row, (0, -len(row) % 64), constant_values=np.finfo(np.float32).min).reshape(-1, 64)
+    return np.where(np.isfinite(strips).all(-1), strips.max(-1), np.nan).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "logprobs": 3},
+        {"top_k": 1},
+        {"top_k": 40, "temperature": 1.5},
+        {"top_k": 2000},
+        {"min_p": 0.3},
+        {"top_n_sigma": 1.0},
+        {"temperature": 0.0, "bad_token_ids": list(range(40))},
+        {"repetition_penalty": 1.5, "temperature": 0.0},
+        {"samplers": ["temperature"]},
+    ],
+    ids=described,
+)
+def test_largest_of_strips_change_nothing(options: dict[str, object]) -> None:
+    """Rows of up to 4000 tokens, also with ties across strips and with excluded tokens."""
+    rng = np.random.default_rng(3)
+    for trial in range(60):
+        n = int(rng.integers(41, 4000))
+        row = rng.normal(0, 3, n).astype(np.float32)
+        if trial % 3 == 0:
+            row = np.round(row)
+        if trial % 5 == 0:
+            row[rng.integers(0, n, 5)] = -np.inf
+        for words in (None, rng.integers(0, 2**32, (n + 31) // 32, dtype=np.uint32)):
+            drawn = [
+                Sampler(make_params(seed=trial, **options), make_vocab(n)).sample(row, [1, 5, 3], 3, words, maxima)
+                for maxima in (None, largest_of_strips(row))
+            ]
+            assert drawn[0].id == drawn[1].id
+            assert drawn[0].logprob == drawn[1].logprob
+            assert drawn[0].top == drawn[1].top
+
+
+def test_only_strips_that_may_hold_a_token_are_looked_at() -> None:
+    row = np.zeros(1000, np.float32)
+    row[[70, 700]] = 5, 6
+    maxima = largest_of_strips(row)
+    sampler = Sampler(make_params(temperature=0.0), make_vocab(1000))
+    assert sampler.sample(row, [], 0, None, maxima).id == 700
+    maxima[700 // 64] = 0  # as if it did not
+    assert sampler.sample(row, [], 0, None, np.array([0, 5, *maxima[2:]], np.float32)).id == 70
+    row[3] = np.nan
+    with pytest.raises(RequestError, match="logits must be finite or -inf but token 3 has nan"):
+        sampler.sample(row, [], 0, None, largest_of_strips(row))
+    with pytest.raises(ShapeError, match="maxima must be 16 numbers but are 15"):
+        sampler.sample(row, [], 0, None, maxima[:15])
+
+
 def test_ties_go_to_the_lowest_ids():
     row = np.array([1, 3, 2, 3, 3], np.float32)
     assert set(distribution(row, {"temperature": 0.0})) == {1}

@@ -6,6 +6,7 @@
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
 #include "graph/tracer.h"
+#include "kernels/matmul.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -264,7 +265,19 @@ void bind_executor(py::module_ &m) {
                 return run_step(self, std::move(batch), tables);
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
-            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"));
+            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"))
+        .def(
+            "maxima",
+            [](GraphExecutor &self, int n_rows) -> std::optional<py::array_t<float>> {
+                if (n_rows < 0 || n_rows > self.max_logit_rows())
+                    throw ShapeError("executor",
+                                     cat("n_rows must be 0 to ", self.max_logit_rows(), " but is ", n_rows));
+                if (self.maxima() == nullptr) return std::nullopt;
+                py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(n_strips(self.n_vocab()))});
+                std::copy(self.maxima(), self.maxima() + out.size(), out.mutable_data());
+                return out;
+            },
+            py::arg("n_rows"));
     m.def(
         "plan_memory",
         [](const std::vector<std::tuple<size_t, int, int>> &values) {

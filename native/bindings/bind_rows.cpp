@@ -99,6 +99,7 @@ void bind_rows(py::module_ &m) {
             return out;
         },
         py::arg("x"), py::arg("cap"));
+    m.def("largest", [](const Floats &x) { return row_kernels().largest(x.data(), x.size()); }, py::arg("x"));
     py::class_<Team>(m, "ThreadTeam")
         .def(py::init<int, std::vector<int>>(), py::arg("n_workers"), py::kw_only(),
              py::arg("cpus") = std::vector<int>{})

@@ -106,13 +106,20 @@ void bind_sampler(py::module_ &m) {
         .def(
             "sample",
             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt,
-               const std::optional<MaskWords> &words) {
+               const std::optional<MaskWords> &words, const std::optional<Row> &maxima) {
                 const std::span<const float> row = row_of(logits);
                 const std::optional<TokenMask> mask = mask_of(words, row);
+                const LogitRow both(row, maxima ? row_of(*maxima) : std::span<const float>());
+                const size_t n_strips = (row.size() + logit_strip - 1) / logit_strip;
+                if (maxima && both.maxima.size() != n_strips) {
+                    throw ShapeError("sampler",
+                                     cat("maxima must be ", n_strips, " numbers but are ", both.maxima.size()));
+                }
                 py::gil_scoped_release release;
-                return self.sample(row, tokens, n_prompt, mask ? &*mask : nullptr);
+                return self.sample(both, tokens, n_prompt, mask ? &*mask : nullptr);
             },
-            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"), py::arg("mask").noconvert() = py::none())
+            py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"), py::arg("mask").noconvert() = py::none(),
+            py::arg("maxima") = py::none())
         .def(
             "distribution",
             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt,

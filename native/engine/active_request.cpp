@@ -107,9 +107,9 @@ Event ActiveRequest::event(EventKind kind, int choice) const {
     return event;
 }
 
-Event ActiveRequest::sample(int index, std::span<const float> logits, std::span<const int32_t> tokens, double now_s) {
+Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int32_t> tokens, double now_s) {
     Choice &choice = choices[static_cast<size_t>(index)];
-    SampledToken token = choice.sampler->sample(logits, tokens, n_prompt, choice.mask ? &*choice.mask : nullptr);
+    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask ? &*choice.mask : nullptr);
     choice.mask.reset();
     choice.state = ChoiceState::generating;
     if (choice.n_generated++ == 0) choice.first_token_s = now_s;

@@ -50,7 +50,7 @@ class ActiveRequest {
     Event embedding_event() const;
 
     // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
-    Event sample(int choice, std::span<const float> logits, std::span<const int32_t> tokens, double now_s);
+    Event sample(int choice, const LogitRow &row, std::span<const int32_t> tokens, double now_s);
     // Whether a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
     bool take_mask(int choice);
     // The token just drawn is known to whoever computes masks.

@@ -41,7 +41,8 @@ float checked_max(std::span<const float> logits) {
     return largest;
 }
 
-void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> &out) {
+void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out) {
+    const std::span<const float> logits = row.logits;
     out.clear();
     const size_t capacity = std::max<size_t>(2 * k, 256);
     float threshold = -INFINITY; // the k-th best so far; ids ascend, so an equal logit later is less likely
@@ -57,18 +58,21 @@ void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> 
         out.push_back({logits[i], static_cast<int32_t>(i)});
         if (out.size() == capacity) cut();
     };
-    for (size_t i = 0; (i = find_above(logits, i, threshold)) < logits.size(); i += scan_lanes)
+    for (size_t i = 0; (i = find_above(row, i, threshold)) < logits.size(); i += scan_lanes)
         for (size_t j = i; j < std::min(i + scan_lanes, logits.size()); ++j) offer(j);
     cut();
     std::sort(out.begin(), out.end(), likelier);
 }
 
-void Candidates::start(std::span<const float> logits) {
-    row_ = logits;
+void Candidates::start(const LogitRow &row) {
+    row_ = row.logits;
+    maxima_ = row.maxima;
     dense_ = true;
     sorted_ = owned_ = weights_valid_ = false;
     factor_ = 1.0;
-    max_ = checked_max(logits);
+    if (!maxima_.empty() && find_largest(maxima_, max_)) return;
+    maxima_ = {};
+    max_ = checked_max(row_);
 }
 
 void Candidates::require_some() const {
@@ -139,7 +143,7 @@ void Candidates::keep_within(double distance) {
             if (row_[i] >= bound && row_[i] >= lowest) next_items_.push_back({row_[i], static_cast<int32_t>(i)});
         };
         const float below = std::nextafter(bound, -INFINITY);
-        for (size_t i = 0; (i = find_above(row_, i, below)) < row_.size(); i += scan_lanes)
+        for (size_t i = 0; (i = find_above({row_, maxima_}, i, below)) < row_.size(); i += scan_lanes)
             for (size_t j = i; j < std::min(i + scan_lanes, row_.size()); ++j) offer(j);
     } else {
         for (const Candidate &item : items_)
@@ -152,11 +156,11 @@ std::span<const Candidate> Candidates::likeliest(size_t k) {
     if (is_sorted()) return std::span<const Candidate>(items_).first(std::min(k, items_.size()));
     if (dense_ && k == 1) {
         // Of equal ones the first, which lies in the first lanes with a number above the next smaller one.
-        const size_t lanes = find_above(row_, 0, std::nextafter(max_, -INFINITY));
+        const size_t lanes = find_above({row_, maxima_}, 0, std::nextafter(max_, -INFINITY));
         const auto found = std::find(row_.begin() + static_cast<ptrdiff_t>(lanes), row_.end(), max_);
         next_items_.assign(1, {max_, static_cast<int32_t>(found - row_.begin())});
     } else if (dense_) {
-        select_top(row_, k, next_items_);
+        select_top({row_, maxima_}, k, next_items_);
     } else {
         next_items_ = items_;
         k = std::min(k, items_.size());
@@ -266,6 +270,7 @@ float *Candidates::own_row() {
     if (!owned_) {
         own_.assign(row_.begin(), row_.end());
         row_ = own_;
+        maxima_ = {};
         owned_ = true;
     }
     return own_.data();

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/row_scan.h"
 #include "engine/token_map.h"
 #include "engine/token_mask.h"
 
@@ -38,7 +39,7 @@ inline bool comes_first(const Ranked &a, const Ranked &b) {
 // max of a row; RequestError for NaN or +inf.  -inf where the whole row is.
 float checked_max(std::span<const float> logits);
 // The k likeliest above -inf into `out`, likeliest first.
-void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> &out);
+void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out);
 
 // Two forms: *dense*, the row of the whole vocabulary (borrowed until a stage changes a logit), in which -inf means
 // excluded; and *sparse*, a list, as soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling
@@ -47,7 +48,7 @@ void select_top(std::span<const float> logits, size_t k, std::vector<Candidate> 
 // list holds no -inf; max() times the factor is finite.
 class Candidates {
   public:
-    void start(std::span<const float> logits);
+    void start(const LogitRow &row);
     void restrict_to(const TokenMask &mask);        // straight after start()
     void restrict_to(std::span<const int32_t> ids); // ascending
     void exclude(std::span<const int32_t> ids);     // ascending
@@ -96,7 +97,7 @@ class Candidates {
     bool sorted_ = false;
     bool owned_ = false; // row_ lies in own_
     bool weights_valid_ = false;
-    std::span<const float> row_;
+    std::span<const float> row_, maxima_; // maxima of a row of our own are not known
     std::vector<float> own_;
     std::vector<Candidate> items_, next_items_;
     std::vector<Ranked> ranked_;

@@ -47,7 +47,8 @@ DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig
       scheduler_(scheduler_config(config, *executor_),
                  std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
       pace_(config.step_s, least_step_tokens, within(config.max_step_tokens, executor_->max_rows(), "max_step_tokens")),
-      n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
+      n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_strips_((n_vocab_ + logit_strip - 1) / logit_strip),
+      n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
 
 double DecoderLoop::now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -132,7 +133,7 @@ void DecoderLoop::resume(RequestId id, int index) {
     if (choice.state != ChoiceState::awaiting_mask) return;
     guarded(request, [&] {
         const std::vector<float> logits = std::exchange(choice.held_logits, {});
-        draw_when_masked(request, index, logits);
+        draw_when_masked(request, index, LogitRow(logits));
     });
 }
 
@@ -153,7 +154,7 @@ bool DecoderLoop::step() {
     if (!logits) return true;
     pace_.took(plan.n_tokens, now_s() - started_s);
     scheduler_.commit(plan);
-    Rows rows{logits, batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr};
+    Rows rows{logits, executor_->maxima(), batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr};
     for (const PlanItem &item : plan.items) {
         const auto owner = owners_.find(item.id); // gone when another choice failed its request
         if (owner != owners_.end()) tell_progress(*owner->second.request, item);
@@ -162,6 +163,7 @@ bool DecoderLoop::step() {
             guarded(*at.request, [&] { take_rows(at, item, rows); });
         }
         rows.logits += static_cast<size_t>(item.n_logit_rows) * n_vocab_;
+        if (rows.maxima != nullptr) rows.maxima += static_cast<size_t>(item.n_logit_rows) * n_strips_;
         if (rows.hidden != nullptr) rows.hidden += static_cast<size_t>(item.n_logit_rows) * n_hidden_;
     }
     ++totals_.n_steps;
@@ -213,7 +215,9 @@ void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, Rows rows)
     const float *logits = rows.logits;
     ActiveRequest &request = *owner.request;
     if (request.request.task == Task::embedding) return take_hidden(request, item, rows.hidden);
-    const std::span last_row(logits + static_cast<size_t>(item.n_logit_rows - 1) * n_vocab_, n_vocab_);
+    const auto last = static_cast<size_t>(item.n_logit_rows - 1);
+    LogitRow last_row({logits + last * n_vocab_, n_vocab_});
+    if (rows.maxima != nullptr) last_row.maxima = {rows.maxima + last * n_strips_, n_strips_};
     if (request.prompt_done) return next_token(request, owner.choice, last_row);
     if (request.wants_prompt_rows()) take_prompt_rows(request, item, logits);
     if (item.first + item.n_tokens < request.n_prompt) return;
@@ -250,28 +254,28 @@ void DecoderLoop::take_prompt_rows(ActiveRequest &request, const PlanItem &item,
                                                        *request.request.params->prompt_logprobs));
 }
 
-void DecoderLoop::next_token(ActiveRequest &request, int index, std::span<const float> logits) {
-    if (request.request.processor == LogitsProcessor::none) return draw_when_masked(request, index, logits);
+void DecoderLoop::next_token(ActiveRequest &request, int index, const LogitRow &row) {
+    if (request.request.processor == LogitsProcessor::none) return draw_when_masked(request, index, row);
     Choice &choice = request.choices[static_cast<size_t>(index)];
     choice.state = ChoiceState::awaiting_logits;
     Event event = request.event(EventKind::logits, index);
     event.first_position = scheduler_.sequence(choice.sequence).n_tokens() - 1;
     event.n_logit_rows = 1;
-    event.logits.assign(logits.begin(), logits.end());
+    event.logits.assign(row.logits.begin(), row.logits.end());
     events_.push_back(std::move(event));
 }
 
-void DecoderLoop::draw_when_masked(ActiveRequest &request, int index, std::span<const float> logits) {
-    if (request.take_mask(index)) return draw(request, index, logits);
+void DecoderLoop::draw_when_masked(ActiveRequest &request, int index, const LogitRow &row) {
+    if (request.take_mask(index)) return draw(request, index, row);
     Choice &choice = request.choices[static_cast<size_t>(index)];
     choice.state = ChoiceState::awaiting_mask;
-    choice.held_logits.assign(logits.begin(), logits.end());
+    choice.held_logits.assign(row.logits.begin(), row.logits.end());
     ++totals_.n_late_masks;
 }
 
-void DecoderLoop::draw(ActiveRequest &request, int index, std::span<const float> logits) {
+void DecoderLoop::draw(ActiveRequest &request, int index, const LogitRow &row) {
     const SequenceId sequence = request.choices[static_cast<size_t>(index)].sequence;
-    Event delta = request.sample(index, logits, scheduler_.sequence(sequence).tokens, now_s());
+    Event delta = request.sample(index, row, scheduler_.sequence(sequence).tokens, now_s());
     ++totals_.n_generated_tokens;
     if (request.masks) ++totals_.n_masked_tokens;
     const int32_t token = delta.token_ids.back();

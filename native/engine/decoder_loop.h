@@ -77,7 +77,7 @@ class DecoderLoop {
         int choice;
     };
     struct Rows {
-        const float *logits, *hidden; // null: the step has no such request
+        const float *logits, *maxima, *hidden; // the latter two may be null
     };
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     bool wants_hidden(const Plan &plan) const;
@@ -85,9 +85,9 @@ class DecoderLoop {
     void take_rows(const Owner &owner, const PlanItem &item, Rows rows);
     void take_hidden(ActiveRequest &request, const PlanItem &item, const float *hidden);
     void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);
-    void next_token(ActiveRequest &request, int choice, std::span<const float> logits);
-    void draw_when_masked(ActiveRequest &request, int choice, std::span<const float> logits);
-    void draw(ActiveRequest &request, int choice, std::span<const float> logits);
+    void next_token(ActiveRequest &request, int choice, const LogitRow &row);
+    void draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
+    void draw(ActiveRequest &request, int choice, const LogitRow &row);
     void end(ActiveRequest &request, int choice, const Ending &ending);
     void release(Choice &choice);
     void cancel(ActiveRequest &request);
@@ -98,7 +98,7 @@ class DecoderLoop {
     std::shared_ptr<Executor> executor_;
     Scheduler scheduler_;
     StepPace pace_;
-    size_t n_vocab_, n_hidden_;
+    size_t n_vocab_, n_strips_, n_hidden_;
     StepBatch batch_;
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
     std::unordered_map<SequenceId, Owner> owners_;

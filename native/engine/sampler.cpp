@@ -48,7 +48,7 @@ struct Sampler::State {
     void check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const;
     void apply_token_rules(int64_t n_generated, const TokenMask *mask);
     void apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt);
-    void run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask);
+    void run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask);
 
     std::shared_ptr<const SamplingParams> params;
     std::shared_ptr<const VocabInfo> vocab;
@@ -102,10 +102,10 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
     }
 }
 
-void Sampler::State::run(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt,
+void Sampler::State::run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                          const TokenMask *mask) {
-    check(logits, tokens, n_prompt);
-    candidates.start(logits);
+    check(row.logits, tokens, n_prompt);
+    candidates.start(row);
     random = token_random(seed, choice, tokens.size());
     apply_token_rules(static_cast<int64_t>(tokens.size()) - n_prompt, mask);
     for (SamplingStage stage : stages) apply(stage, tokens, n_prompt);
@@ -123,13 +123,13 @@ Sampler::~Sampler() = default;
 Sampler::Sampler(Sampler &&) noexcept = default;
 Sampler &Sampler::operator=(Sampler &&) noexcept = default;
 
-SampledToken Sampler::sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt,
+SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                              const TokenMask *mask) {
     State &s = *state_;
-    s.run(logits, tokens, n_prompt, mask);
+    s.run(row, tokens, n_prompt, mask);
     const Candidate drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
     if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
-    if (s.params->logprobs) return log_probs_of(logits, drawn.id, *s.params->logprobs);
+    if (s.params->logprobs) return log_probs_of(row.logits, drawn.id, *s.params->logprobs);
     return {drawn.id, 0.0f, {}};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/log_probs.h"
+#include "engine/row_scan.h"
 #include "engine/sampling_params.h"
 #include "engine/token_mask.h"
 #include "engine/vocab_info.h"
@@ -29,7 +30,7 @@ class Sampler {
     // logits: [n_vocab], -inf for a token that must not be drawn.  tokens: prompt and generated, of which the first
     // n_prompt are the prompt; they extend those of the last call.  mask: the tokens that may be drawn, null for all.
     // RequestError where logits have NaN or +inf, or where no token is left to draw.
-    SampledToken sample(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt,
+    SampledToken sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                         const TokenMask *mask = nullptr);
 
     // What sample() would draw from: the tokens that survive the chain, with their probabilities.

@@ -54,6 +54,7 @@ void ProductNode::place() {
     for (const Part &part : parts_)
         product_.factors.push_back({part.matrix, part.x->data, part.bias, part.out->floats()});
     if (residual_ != nullptr) product_.residual = residual_->floats();
+    if (maxima_ != nullptr) product_.maxima = maxima_->floats();
 }
 
 void ProductNode::run(const CpuRun &run) {

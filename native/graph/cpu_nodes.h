@@ -54,13 +54,15 @@ class ProductNode : public CpuNode {
         : lead_(lead), parts_(std::move(parts)), residual_(residual) {
         product_.activation = activation;
     }
+    // The largest number of every strip of the only part's rows goes there.
+    void keep_maxima(CpuValue *maxima) { maxima_ = maxima; }
     void place() override;
     void run(const CpuRun &run) override;
 
   private:
     Lead lead_;
     std::vector<Part> parts_;
-    CpuValue *residual_;
+    CpuValue *residual_, *maxima_ = nullptr;
     Product product_;
 };
 

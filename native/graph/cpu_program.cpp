@@ -43,7 +43,7 @@ void CpuProgram::show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, Cpu
 void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     logits_ = logits;
     const int end = static_cast<int>(nodes_.size());
-    for (CpuValue *read : {logits, hidden_, hidden_from_}) { // by the caller, or by the last node
+    for (CpuValue *read : {logits, maxima_, hidden_, hidden_from_}) { // by the caller, or by the last node
         if (read == nullptr) continue;
         if (read->first < 0) read->first = end;
         read->last = end;

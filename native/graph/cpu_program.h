@@ -63,10 +63,15 @@ class CpuProgram {
     // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
     void show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from);
 
+    // The largest of each strip of logits: a value of the program.
+    void show_maxima(CpuValue *value) { maxima_ = value; }
+
     // Logits of the batch's logit rows, valid until the next call.
     const float *run(const StepBatch &batch, ThreadTeam &team);
     // Hidden states of the batch's logit rows, if it wanted them.
     const float *hidden() const { return hidden_ == nullptr ? nullptr : hidden_->floats(); }
+    // As Executor::maxima(), of the last run.
+    const float *maxima() const { return maxima_ == nullptr ? nullptr : maxima_->floats(); }
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
 
@@ -79,7 +84,7 @@ class CpuProgram {
     std::unique_ptr<uint8_t, Free> memory_;
     size_t size_bytes_ = 0;
     const CpuValue *logits_ = nullptr;
-    CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr;
+    CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
     AttentionPlan attention_; // of the step at hand, for all layers
 };

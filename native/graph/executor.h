@@ -1,10 +1,13 @@
 // What the decoder needs of a model: run a step, copy a block.  Abstract, so that it can be tested with a made-up model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace quire {
+
+inline constexpr size_t logit_strip = 64;
 
 enum class HiddenStates { unwanted, wanted };
 
@@ -37,6 +40,9 @@ class Executor {
     // Logits [logit_rows.size(), n_vocab], valid until the next call.  Throws Error; the cache's contents of the
     // step's slots are then undefined, everything else is untouched.
     virtual const float *run(const StepBatch &batch) = 0;
+    // Of the last run's logits the largest of every strip of logit_strip of them (the last may have fewer), not a number
+    // where one is not finite: [logit_rows.size(), strips].  Null where they are not known.
+    virtual const float *maxima() { return nullptr; }
     // Size of the hidden states that logits are made of; 0 where they cannot be had.
     virtual int n_hidden() const { return 0; }
     // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.

@@ -162,6 +162,9 @@ const float *GraphExecutor::hidden() {
                : stock_->rows(stock_->last->hidden, stock_->hidden);
 }
 
+static_assert(logit_strip == static_cast<size_t>(strip_columns));
+const float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr; }
+
 const float *GraphExecutor::run(const StepBatch &batch) {
     check(batch);
     return own_ ? own_->program.run(batch, own_->team) : stock_->run(batch);

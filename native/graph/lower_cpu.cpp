@@ -208,7 +208,15 @@ class CpuLowering {
         std::vector<CpuValue *> used;
         for (const ProductNode::Part &each : parts) used.insert(used.end(), {each.x, each.out});
         if (residual != nullptr) used.push_back(residual);
-        program_.add(std::make_unique<ProductNode>(lead, std::move(parts), residual, activation), used);
+        CpuValue *maxima = nullptr;
+        if (parts.size() == 1 && parts[0].out == values_[at(in_.trace.output)]) {
+            maxima = program_.floats(lead, n_strips(parts[0].matrix->n_out));
+            program_.show_maxima(maxima);
+            used.push_back(maxima);
+        }
+        auto node = std::make_unique<ProductNode>(lead, std::move(parts), residual, activation);
+        node->keep_maxima(maxima);
+        program_.add(std::move(node), used);
     }
 
     // The Glu whose gate or up side this product is and nothing else, both products being of the same activations.

@@ -11,9 +11,7 @@
 namespace quire {
 namespace {
 
-// Columns of the result that a strip has: the least that is handed out.
-constexpr int64_t unit_columns = float_tile_rows;
-static_assert(unit_columns == strip_tiles * tile_rows);
+static_assert(strip_columns == strip_tiles * tile_rows);
 // Rows of one item at most, and fewer where they would not stay in the second-level cache beside a strip of weights;
 // multiples of the blocks of every instruction set.
 constexpr int part_rows = 192, part_row_step = 48;
@@ -180,8 +178,6 @@ void multiply(const Factor &factor, const Piece &piece) {
     }
 }
 
-int64_t units_of(const Matrix &matrix) { return (matrix.n_out + unit_columns - 1) / unit_columns; }
-
 } // namespace
 
 int64_t product_cost_bytes(const Product &product) {
@@ -194,7 +190,7 @@ int64_t product_cost_bytes(const Product &product) {
 ProductItems::ProductItems(const Product &product, int n_workers) : product_(product) {
     int64_t row_bytes = 1;
     for (const Factor &factor : product.factors) {
-        if (!product.activation || &factor == &product.factors.front()) n_units_ += units_of(*factor.matrix);
+        if (!product.activation || &factor == &product.factors.front()) n_units_ += n_strips(factor.matrix->n_out);
         row_bytes = std::max(row_bytes, factor.matrix->x_row_bytes());
     }
     rows_ = static_cast<int>(std::clamp<int64_t>(part_bytes / row_bytes, part_row_step, part_rows));
@@ -224,12 +220,12 @@ void ProductItems::run(int item) const {
 void ProductItems::run_units(Units units, int first_row, int n_rows) const {
     int64_t first = 0; // unit of the factor
     for (const Factor &factor : product_.factors) {
-        const int64_t n = units_of(*factor.matrix);
+        const int64_t n = n_strips(factor.matrix->n_out);
         const int64_t begin = std::max(units.begin - first, int64_t{0}), end = std::min(units.end - first, n);
         first += product_.activation ? 0 : n;
         if (begin >= end) continue;
         const int64_t n_out = factor.matrix->n_out;
-        const Piece piece{begin * unit_columns, std::min(end * unit_columns, n_out), first_row, n_rows};
+        const Piece piece{begin * strip_columns, std::min(end * strip_columns, n_out), first_row, n_rows};
         multiply(factor, piece);
         const bool is_last = &factor == &product_.factors.back();
         for (int64_t row = first_row; row < first_row + n_rows; ++row) {
@@ -239,6 +235,11 @@ void ProductItems::run_units(Units units, int first_row, int n_rows) const {
             float *gate = product_.factors.front().out + at;
             if (product_.activation && is_last)
                 row_kernels().gate(*product_.activation, gate, factor.out + at, gate, size);
+            if (product_.maxima == nullptr) continue;
+            for (int64_t i = 0; i < size; i += strip_columns) {
+                product_.maxima[row * n + begin + i / strip_columns] =
+                    row_kernels().largest(factor.out + at + i, std::min(strip_columns, size - i));
+            }
         }
     }
 }

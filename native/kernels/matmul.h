@@ -98,12 +98,17 @@ struct Factor {
     float *out; // [n_rows, n_out]
 };
 
+// Columns of a result that are handed out together, and how many such strips there are; the last may have fewer.
+inline constexpr int64_t strip_columns = float_tile_rows;
+inline int64_t n_strips(int64_t n_out) { return (n_out + strip_columns - 1) / strip_columns; }
+
 // Several products with as many rows, computed together.
 struct Product {
     std::vector<Factor> factors;
     int n_rows = 0;
     const float *residual = nullptr; // [n_rows, n_out]: added to the only factor's result
     std::optional<Activation> activation; // of two factors alike in n_out: the first becomes activation(first) * second
+    float *maxima = nullptr; // [n_rows, n_strips(n_out)]: the largest of every strip of the only factor's result
 };
 
 // A product cut into items for some number of workers.  Any cut gives the same bits.

@@ -25,6 +25,7 @@ struct RowKernels {
     void (*scale)(const float *x, float factor, float *out, int64_t n);
     void (*soft_cap)(const float *x, float cap, float *out, int64_t n); // cap * tanh(x / cap)
     void (*add_scaled)(const float *x, float factor, float *sum, int64_t n); // sum += factor * x
+    float (*largest)(const float *x, int64_t n); // not a number where one is not finite
 };
 
 // Of the instruction set in use.

@@ -141,8 +141,24 @@ template <class L> struct Rows {
         each(sum, n, [f](Vec v, Vec s) { return L::fma(f, v, s); }, x, before);
     }
 
-    static constexpr RowKernels table{rms_norm, rotate_half, rotate_interleaved, activate,  gate, add,
-                                      multiply, scale,       soft_cap,           add_scaled};
+    static float largest(const float *x, int64_t n) {
+        Vec top = L::set(-__builtin_inff()), strange = L::set(0.0F);
+        int64_t i = 0;
+        for (; i + width <= n; i += width) {
+            const Vec v = L::load(x + i);
+            top = L::max(top, v);
+            strange = L::fma(v, L::set(0.0F), strange);
+        }
+        float found = L::largest(top), rest = L::total(strange);
+        for (; i < n; ++i) {
+            found = x[i] > found ? x[i] : found;
+            rest += x[i] * 0.0F;
+        }
+        return rest == 0.0F ? found : rest;
+    }
+
+    static constexpr RowKernels table{rms_norm, rotate_half, rotate_interleaved, activate,   gate,   add,
+                                      multiply, scale,       soft_cap,           add_scaled, largest};
 };
 
 } // namespace

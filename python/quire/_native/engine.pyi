@@ -94,12 +94,14 @@ class Sampler:
         tokens: Sequence[int],
         n_prompt: int,
         mask: npt.NDArray[np.uint32] | None = None,
+        maxima: npt.NDArray[np.float32] | None = None,
     ) -> SampledToken:
         """The next token after ``tokens``, of which the first ``n_prompt`` are the prompt.
 
         ``logits [n_vocab]``; ``-inf`` excludes.  ``mask [(n_vocab + 31) // 32]``: bit ``i % 32`` of word ``i // 32``
-        says whether token i may be drawn.  RequestError for NaN or ``+inf``, or when no token is left; ShapeError for
-        another size.
+        says whether token i may be drawn.  ``maxima [(n_vocab + 63) // 64]``: the largest of every 64 logits, NaN where
+        one is not finite, where that is known; it saves looking at all of them.  RequestError for NaN or ``+inf``, or
+        when no token is left; ShapeError for another size.
         """
     def distribution(
         self,

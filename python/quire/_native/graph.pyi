@@ -269,6 +269,11 @@ class Executor(ExecutorBase):
         tables: Sequence[Sequence[int]],
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``."""
+    def maxima(self, n_rows: int) -> npt.NDArray[np.float32] | None:
+        """The largest of every 64 logits of the last step's first ``n_rows`` logit rows (for tests).
+
+        ``[n_rows, (n_vocab + 63) // 64]``; NaN where one of them is not finite; None where they are not kept.
+        """
 
 def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     """Where values ``(size_bytes, first, last)`` lie in one buffer, and its size (for tests).

@@ -143,6 +143,9 @@ def gate(gate: npt.NDArray[np.float32], up: npt.NDArray[np.float32], activation:
 def soft_cap(x: npt.NDArray[np.float32], cap: float) -> npt.NDArray[np.float32]:
     """``cap * tanh(x / cap)``."""
 
+def largest(x: npt.NDArray[np.float32]) -> float:
+    """The largest number, -inf of none; NaN where one is not finite."""
+
 class ThreadTeam:
     """The team of threads that kernels run on (for tests).
 
