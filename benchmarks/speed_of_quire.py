@@ -6,7 +6,7 @@
 Prints a JSON object: ``tokens_per_s`` of reading a prompt of N tokens where nothing is generated, else of writing N
 tokens to each of so many streams after N tokens of context, all streams together.  ``--shared``: one context for all
 streams.  Weights are read into memory first, and the cache is only as large as the work, so that a first prompt touches
-all of it, as a peer does that clears its own.  Times are the decoder's: a stream's from its first token to its last.
+all of it, as a peer does that clears its own; many streams go a first time without being timed, for the same reason.  Times are the decoder's: a stream's from its first token to its last.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def main() -> None:
     ) as llm:
         reading_speed(llm, BLOCK_TOKENS if options.generate else options.prompt)
         generate(llm, [[1, 2, 3]], 4)
+        if options.streams > 1:
+            writing_speed(llm, options)
         if options.generate:
             speeds = [writing_speed(llm, options) for _ in range(options.repeat)]
         else:
