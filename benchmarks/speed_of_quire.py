@@ -6,7 +6,8 @@
 Prints a JSON object: ``tokens_per_s`` of reading a prompt of N tokens where nothing is generated, else of writing N
 tokens to each of so many streams after N tokens of context, all streams together.  ``--shared``: one context for all
 streams.  Weights are read into memory first, and the cache is only as large as the work, so that a first prompt touches
-all of it, as a peer does that clears its own; many streams go a first time without being timed, for the same reason.  Times are the decoder's: a stream's from its first token to its last.
+all of it, as a peer does that clears its own; many streams go a first time without being timed, for the same reason.
+Times are the decoder's: a stream's from its first token to its last.
 """
 
 from __future__ import annotations

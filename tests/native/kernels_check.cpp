@@ -148,9 +148,9 @@ void check_rows(std::mt19937 random) {
     }
 }
 
-// One sequence of 45 tokens in two blocks, of which the last 3 are new; two heads read each kv head.
-void check_attention(KvType type, const char *type_name, std::mt19937 random) {
-    constexpr int n_kv = 45, n_rows = 3, n_head = 4, n_kv_head = 2, dim = 20;
+// One sequence of 45 tokens in two blocks, of which the last n_rows (at most 3) are new; two heads read each kv head.
+void check_attention(KvType type, const char *type_name, int n_rows, std::mt19937 random) {
+    constexpr int n_kv = 45, n_head = 4, n_kv_head = 2, dim = 20;
     const AttentionShape shape{n_head, n_kv_head, dim, dim, type, 0.3F};
     const int value_bytes = type == KvType::f32 ? 4 : 2;
     const int64_t pool_bytes = int64_t{3} * n_kv_head * dim * kv_block_tokens * value_bytes;
@@ -159,7 +159,8 @@ void check_attention(KvType type, const char *type_name, std::mt19937 random) {
     std::memset(v_pool.data(), 0, static_cast<size_t>(pool_bytes));
     const std::vector<float> k = normal(size_t{n_kv} * n_kv_head * dim, random);
     const std::vector<float> v = normal(size_t{n_kv} * n_kv_head * dim, random);
-    const std::vector<float> q = normal(size_t{n_rows} * n_head * dim, random);
+    const auto rows = static_cast<size_t>(n_rows);
+    const std::vector<float> q = normal(rows * n_head * dim, random);
     const int32_t tables[] = {2, 1}, row_begin[] = {0, n_rows}, sequence_kv[] = {n_kv}, table_begin[] = {0};
     for (int t = 0; t < n_kv; ++t) {
         const size_t at = static_cast<size_t>(t) * n_kv_head * dim;
@@ -167,19 +168,19 @@ void check_attention(KvType type, const char *type_name, std::mt19937 random) {
         kv_write_rows(shape, {1, &slot, k.data() + at, v.data() + at}, k_pool.data(), v_pool.data());
     }
     const int32_t slots[] = {74 - 32, 75 - 32, 76 - 32};
-    AttentionBatch batch{n_rows, 1, row_begin, sequence_kv, table_begin, tables, slots};
+    AttentionBatch batch{n_rows, 1, row_begin, sequence_kv, table_begin, tables, slots + 3 - n_rows};
     AttentionPlan plan;
     plan.add(shape);
-    plan.begin(batch);
+    plan.begin(batch, 1);
     batch.plan = &plan;
-    std::vector<float> out(size_t{n_rows} * n_head * dim);
+    std::vector<float> out(rows * n_head * dim);
     std::atomic<int> next{0};
     paged_attention(shape, batch, {q.data(), k_pool.data(), v_pool.data(), nullptr, out.data(), n_rows}, next);
     double worst = 0;
-    for (size_t row = 0; row < n_rows; ++row) {
+    for (size_t row = 0; row < rows; ++row) {
         for (size_t head = 0; head < n_head; ++head) {
             double total = 0, sums[dim] = {};
-            for (size_t t = 0; t <= n_kv - n_rows + row; ++t) {
+            for (size_t t = 0; t <= n_kv - rows + row; ++t) {
                 const size_t kv = (t * n_kv_head + head / 2) * dim;
                 double score = 0;
                 for (size_t d = 0; d < dim; ++d) score += double{q[(row * n_head + head) * dim + d]} * k[kv + d];
@@ -192,7 +193,7 @@ void check_attention(KvType type, const char *type_name, std::mt19937 random) {
         }
     }
     const double bound = type == KvType::f32 ? 1e-5 : type == KvType::f16 ? 5e-3 : 4e-2;
-    expect(worst <= bound, name(instruction_set()) + " attention with a cache of " + type_name);
+    expect(worst <= bound, name(instruction_set()) + " attention of " + std::to_string(n_rows) + " rows with a cache of " + type_name);
 }
 
 } // namespace
@@ -228,10 +229,12 @@ int main(int n_arguments, char **arguments) {
     for (InstructionSet set : sets) {
         set_instruction_set(set);
         check_rows(std::mt19937(7));
-        check_attention(KvType::f32, "f32", std::mt19937(8));
-        check_attention(KvType::f16, "f16", std::mt19937(8));
-        check_attention(KvType::bf16, "bf16", std::mt19937(8));
-        check_attention(KvType::q8, "8 bits", std::mt19937(8));
+        for (const int n_rows : {1, 3}) {
+            check_attention(KvType::f32, "f32", n_rows, std::mt19937(8));
+            check_attention(KvType::f16, "f16", n_rows, std::mt19937(8));
+            check_attention(KvType::bf16, "bf16", n_rows, std::mt19937(8));
+            check_attention(KvType::q8, "8 bits", n_rows, std::mt19937(8));
+        }
         std::printf("checked %s\n", name(set).c_str());
     }
     std::printf("%d products, %d failures\n", n_cases, failures);
