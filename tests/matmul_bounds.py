@@ -8,7 +8,11 @@ from quire import dequantize
 from quire._native.kernels import isa
 
 FLOATS = ["f32", "f16", "bf16"]
-MULTIPLYING_BF16 = ["avx512bf16", "avx512amx"]  # weights of that type and of F16, which are rounded to it
+MULTIPLYING_BF16 = [
+    "avx512bf16",
+    "avx512amx",
+    "avx512amx-emulated",
+]  # weights of that type and of F16, which are rounded to it
 HALF_ULP = 2.0**-24  # of single precision
 # Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
 SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}

@@ -17,7 +17,7 @@ TYPES = ["f32", "f16", "bf16", "q8"]
 Array = npt.NDArray[np.float32]
 
 
-@pytest.fixture(params=kernels.supported_isas())
+@pytest.fixture(params=[*kernels.supported_isas(), *kernels.emulated_isas()])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     before = kernels.isa()
     kernels.set_isa(request.param)
@@ -71,7 +71,7 @@ def q8_codes(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
 
 def multiplies_pairs(kv_type: str) -> bool:
     """Whether queries and weights are rounded to BF16, too, and subnormal numbers are multiplied as zero."""
-    return kv_type == "bf16" and kernels.isa() in ("avx512bf16", "avx512amx")
+    return kv_type == "bf16" and kernels.isa() in ("avx512bf16", "avx512amx", "avx512amx-emulated")
 
 
 def multiplied(x: Array, kv_type: str) -> npt.NDArray[np.float64]:

@@ -85,5 +85,9 @@ extern const AttentionKernels attention_kernels;
 namespace avx512bf16 {
 extern const AttentionKernels attention_kernels;
 }
+namespace avx512amx {
+extern const AttentionKernels attention_kernels;
+extern const AttentionKernels emulated_attention_kernels;
+} // namespace avx512amx
 
 } // namespace quire

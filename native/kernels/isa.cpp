@@ -46,7 +46,7 @@ bool may_use_tiles() {
 #if defined(__linux__)
     constexpr long request_permission = 0x1023, tile_data = 18;
     return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
-           syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+           __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 #else
     return false;
 #endif
@@ -81,10 +81,6 @@ std::vector<InstructionSet> find_supported() {
         found.push_back({Isa::neon, DotProducts::matrices});
 #endif
     return found;
-}
-
-bool multiplies_pairs(InstructionSet set) {
-    return set.dot_products == DotProducts::bf16 || set.dot_products == DotProducts::tiles;
 }
 
 std::atomic<InstructionSet> &current() {
@@ -135,7 +131,11 @@ const AttentionKernels &attention_kernels(KvType type) {
     const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
     const bool bytes = type == KvType::q8 && set.dot_products != DotProducts::none;
-    if (type == KvType::bf16 && multiplies_pairs(set)) return avx512bf16::attention_kernels;
+    if (type == KvType::bf16) {
+        if (set.dot_products == DotProducts::bf16) return avx512bf16::attention_kernels;
+        if (set.dot_products == DotProducts::tiles) return avx512amx::attention_kernels;
+        if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_attention_kernels;
+    }
     if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
     if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
 #elif defined(__aarch64__)
@@ -173,13 +173,17 @@ const MatmulKernels &matmul_kernels() {
 }
 
 const FloatMatmulKernels &float_matmul_kernels() {
+    const InstructionSet set = instruction_set();
 #if defined(__x86_64__)
-    if (multiplies_pairs(instruction_set())) return avx512bf16::float_matmul_kernels;
-    if (isa() == Isa::avx512) return avx512::float_matmul_kernels;
-    if (isa() == Isa::avx2) return avx2::float_matmul_kernels;
+    if (set.dot_products == DotProducts::tiles) return avx512amx::float_matmul_kernels;
+    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_float_matmul_kernels;
+    if (set.dot_products == DotProducts::bf16) return avx512bf16::float_matmul_kernels;
+    if (set.isa == Isa::avx512) return avx512::float_matmul_kernels;
+    if (set.isa == Isa::avx2) return avx2::float_matmul_kernels;
 #elif defined(__aarch64__)
-    if (isa() == Isa::neon) return neon::float_matmul_kernels;
+    if (set.isa == Isa::neon) return neon::float_matmul_kernels;
 #endif
+    (void)set;
     return portable::float_matmul_kernels;
 }
 

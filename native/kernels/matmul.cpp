@@ -39,9 +39,10 @@ struct Scratch {
 };
 
 // Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
-// floats: sums.
+// floats: sums, and some columns in another order.
 size_t scratch_bytes(const PackedWeights &weights) {
-    if (weights.is_float()) return part_rows * float_tile_rows * sizeof(float);
+    if (weights.is_float())
+        return part_rows * float_tile_rows * sizeof(float) + static_cast<size_t>(bf16_tile_scratch_bytes);
     const int64_t columns = (weights.n_in + 255) / 256 * 256;
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
 }

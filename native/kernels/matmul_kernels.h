@@ -29,6 +29,8 @@ struct BlockShape {
 // Up to so many rows read tiles as they lie in memory, again for each block; more are worth unpacking for.
 inline constexpr int few_packed_rows = 24;
 inline constexpr int any_rows = 1 << 30;
+// Of scratch, behind the sums of a part's rows: weights as tiles of BF16 are.
+inline constexpr int64_t bf16_tile_scratch_bytes = 32 << 10;
 
 struct MatmulKernels {
     // Rows [first, last) of x [.., n_in].
@@ -76,6 +78,8 @@ extern const FloatMatmulKernels float_matmul_kernels;
 namespace avx512amx {
 extern const MatmulKernels matmul_kernels;
 extern const MatmulKernels emulated_matmul_kernels;
+extern const FloatMatmulKernels float_matmul_kernels;
+extern const FloatMatmulKernels emulated_float_matmul_kernels;
 } // namespace avx512amx
 
 } // namespace quire

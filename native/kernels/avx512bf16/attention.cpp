@@ -2,7 +2,7 @@
 // scores) or two tokens (of sums of values) are multiplied at a time, in the same order for one query and for many.  The
 // instruction counts subnormal numbers as zero.
 #include "kernels/attention_tile.h"
-#include "kernels/avx512/lanes.h"
+#include "kernels/avx512/bf16_pairs.h"
 
 namespace quire {
 namespace {
@@ -18,13 +18,10 @@ static_assert(n_vectors == 2, "a row of a block of K fills one register");
 
 // Two rows of up to 32 numbers: number j of both in lane j, of two registers.
 [[gnu::always_inline]] inline void load_pairs(__m512i even, __m512i odd, __m512bh *pairs) {
-    const __m512i step = _mm512_set1_epi32(0x200000);
-    const __m512i first = _mm512_add_epi32(step, _mm512_setr_epi32(0x0000, 0x10001, 0x20002, 0x30003, 0x40004, 0x50005,
-                                                                   0x60006, 0x70007, 0x80008, 0x90009, 0xa000a, 0xb000b,
-                                                                   0xc000c, 0xd000d, 0xe000e, 0xf000f));
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(0x100010));
-    pairs[0] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(even, first, odd));
-    pairs[1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(even, second, odd));
+    __m512i both[2];
+    pair_up(even, odd, both);
+    pairs[0] = reinterpret_cast<__m512bh>(both[0]);
+    pairs[1] = reinterpret_cast<__m512bh>(both[1]);
 }
 
 // A pair of one query, for every lane.
@@ -94,7 +91,8 @@ template <> class Values<PairLanes, Bf16> {
   public:
     static constexpr int most_queries = 8;
     static constexpr int together = 2;
-    static constexpr bool arranges = true;
+    static constexpr bool arranges = true, whole_blocks = false;
+    static constexpr int least_arranged = most_queries;
 
     // Weights take the first half of the place of the step's scores; a score is read before it is written over.
     static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
@@ -115,7 +113,7 @@ template <> class Values<PairLanes, Bf16> {
     };
 
     // Pairs of tokens that [begin, end) of a step touches, for many queries: [dim / 32][64 pairs][32 dimensions][2].
-    static void arrange(const Piece &piece, Bf16 *to) {
+    static bool arrange(const Piece &piece, Bf16 *to) {
         const int64_t dim = piece.dim;
         const int last = (piece.end - 1) / block_tokens;
         for (int t = piece.begin / 2 * 2; t < piece.end; t += 2) {
@@ -126,7 +124,7 @@ template <> class Values<PairLanes, Bf16> {
             for (int64_t d = 0; d < dim; d += strip) {
                 __builtin_prefetch(next + d * 2);
                 __builtin_prefetch(next + (d + dim) * 2);
-                const __mmask32 mask = rest_of(piece.dim - static_cast<int>(d));
+                const __mmask32 mask = first_of_32(piece.dim - static_cast<int>(d));
                 __m512bh pairs[2];
                 load_pairs(_mm512_maskz_loadu_epi16(mask, values + d), _mm512_maskz_loadu_epi16(mask, values + dim + d),
                            pairs);
@@ -135,6 +133,7 @@ template <> class Values<PairLanes, Bf16> {
                 _mm512_storeu_si512(at + strip, reinterpret_cast<__m512i>(pairs[1]));
             }
         }
+        return true; // what a query does not see is left out
     }
 
     template <int n>
@@ -151,8 +150,6 @@ template <> class Values<PairLanes, Bf16> {
 
   private:
     static constexpr int strip = 2 * width; // dimensions of one register
-
-    static __mmask32 rest_of(int n) { return n >= strip ? ~0U : (1U << n) - 1; }
 
     struct Sums {
         const float *weights, *rescale;
@@ -202,7 +199,7 @@ template <> class Values<PairLanes, Bf16> {
     // Pairs of tokens of a piece, m strips of each.
     template <int m, class Visit> [[gnu::always_inline]] static void each_pair(const Piece &piece, int d, Visit visit) {
         const int64_t dim = piece.dim;
-        const __mmask32 mask = rest_of(piece.dim - d - (m - 1) * strip);
+        const __mmask32 mask = first_of_32(piece.dim - d - (m - 1) * strip);
         const int last = (piece.end - 1) / block_tokens;
         for (int t = piece.begin / 2 * 2; t < piece.end;) {
             const int b = t / block_tokens;

@@ -1,35 +1,12 @@
 // Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
 // for many.  The instruction counts subnormal numbers as zero.
-#include <immintrin.h>
-
+#include "kernels/avx512/column_pairs.h"
 #include "kernels/float_blocks.h"
 
 namespace quire {
 namespace {
 
-constexpr int lanes = 16;
 constexpr int n_registers = float_tile_rows / lanes;
-
-// The order of sums while pairs are added: rows 0-3, 8-11, 16-19, 24-27 of 32 output rows in one register and the
-// others in the next one, as columns k and k + 1 interleave.
-[[gnu::always_inline]] inline void load_sums(const float *from, __m512 *two) {
-    const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + lanes);
-    two[0] = _mm512_permutex2var_ps(low, even, high);
-    two[1] = _mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(4)), high);
-}
-
-[[gnu::always_inline]] inline void store_sums(const __m512 *two, float *to) {
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(two[0], first, two[1]));
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    _mm512_storeu_ps(to + lanes, _mm512_permutex2var_ps(two[0], second, two[1]));
-}
-
-[[gnu::always_inline]] inline void load_pairs(__m512i even, __m512i odd, __m512bh *pairs) {
-    pairs[0] = reinterpret_cast<__m512bh>(_mm512_unpacklo_epi16(even, odd));
-    pairs[1] = reinterpret_cast<__m512bh>(_mm512_unpackhi_epi16(even, odd));
-}
 
 struct PairColumns {
     static constexpr int max_rows = 6;
@@ -55,12 +32,12 @@ struct PairColumns {
             }
             // The last one of an odd number goes with a zero.
             const bool has_odd = k + 1 < block.n_columns;
-            __m512bh weights[n_registers];
+            __m512i weights[n_registers];
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) {
                 const uint16_t *at = tile + half * 2 * lanes;
                 const __m512i odd = has_odd ? _mm512_loadu_si512(at + float_tile_rows) : _mm512_setzero_si512();
-                load_pairs(_mm512_loadu_si512(at), odd, weights + half * 2);
+                interleave(_mm512_loadu_si512(at), odd, weights + half * 2);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < n_rows; ++r) {
@@ -68,7 +45,8 @@ struct PairColumns {
                 __builtin_memcpy(&pair, x[r] + k, sizeof pair);
                 const auto both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
 #pragma GCC unroll 8
-                for (int t = 0; t < n_registers; ++t) total[r][t] = _mm512_dpbf16_ps(total[r][t], weights[t], both);
+                for (int t = 0; t < n_registers; ++t)
+                    total[r][t] = _mm512_dpbf16_ps(total[r][t], reinterpret_cast<__m512bh>(weights[t]), both);
             }
         }
 #pragma GCC unroll 8

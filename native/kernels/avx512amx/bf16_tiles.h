@@ -1,0 +1,134 @@
+// Products of tiles of BF16, C [rows][16] += A [rows][32] x B [16 pairs][16][2]: AMX's TDPBF16PS, or the same in
+// software, so that what surrounds it can be tested on machines without it.
+//
+// The instruction adds products of even columns and those of odd ones by themselves, each by a fused operation, then both
+// sums, then what C held; subnormal numbers count as zero, also in between (Intel's Software Developer's Manual, volume
+// 2, TDPBF16PS).  So a product with zeros changes no bit of a sum.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/avx512amx/tile_registers.h"
+
+namespace quire {
+namespace {
+
+constexpr int pair_columns = 32; // columns of one product
+
+// Some products, one on top of the other; all strides and steps in bytes.
+struct TileProducts {
+    const void *a;
+    int64_t a_stride; // of a row; 64 bytes of it are a step
+    const void *b;
+    int64_t b_stride, b_tile, b_step; // of a pair, of the B beside it, of the next step's
+    int64_t n_steps;
+    float *c;
+    int64_t c_stride; // the C side by side are 64 bytes apart
+};
+
+// Registers 0 to 3 are C, 4 is A, 5 to 7 are B.
+constexpr TileShapes bf16_shapes(int n_rows) {
+    TileShapes shapes;
+    for (int i = 0; i < 8; ++i) {
+        shapes.row_bytes[i] = 64;
+        shapes.rows[i] = static_cast<uint8_t>(i < 5 ? n_rows : 16);
+    }
+    return shapes;
+}
+
+// See TileRegisters for why the compiler's intrinsics are not used.
+class Bf16TileRegisters {
+  public:
+    // Of A and C in this thread, 1 to 16, until release().
+    static void set_rows(int n_rows) {
+        if (rows_ == n_rows) return;
+        const TileShapes shapes = bf16_shapes(n_rows);
+        asm volatile("ldtilecfg %0" ::"m"(shapes));
+        rows_ = n_rows;
+    }
+    static void release() {
+        asm volatile("tilerelease" ::: "memory");
+        rows_ = 0;
+    }
+
+    // n C side by side, 1, 2 or 4.
+    template <int n> static void add(const TileProducts &p) {
+        each<n>([&]<int i>() { load<i>(p.c + i * 16, p.c_stride); });
+        const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
+        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
+            load<4>(a, p.a_stride);
+            each<n>([&]<int i>() {
+                load<5 + i % 3>(b + i * p.b_tile, p.b_stride);
+                multiply<i, 5 + i % 3>();
+            });
+        }
+        each<n>([&]<int i>() { store<i>(p.c + i * 16, p.c_stride); });
+    }
+
+  private:
+    template <int n, class Act> [[gnu::always_inline]] static void each(Act act) {
+        act.template operator()<0>();
+        if constexpr (n > 1) act.template operator()<1>();
+        if constexpr (n > 2) act.template operator()<2>();
+        if constexpr (n > 2) act.template operator()<3>();
+    }
+    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
+        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
+    }
+    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
+        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
+    }
+    template <int c, int b> [[gnu::always_inline]] static void multiply() {
+        asm volatile("tdpbf16ps %%tmm%c1, %%tmm4, %%tmm%c0" ::"i"(c), "i"(b));
+    }
+    static inline thread_local int rows_ = 0;
+};
+
+class Bf16TilesInSoftware {
+  public:
+    static void set_rows(int n_rows) { rows_ = n_rows; }
+    static void release() { rows_ = 0; }
+
+    template <int n> static void add(const TileProducts &p) {
+        for (int64_t step = 0; step < p.n_steps; ++step) {
+            for (int row = 0; row < rows_; ++row) {
+                const uint8_t *a = static_cast<const uint8_t *>(p.a) + row * p.a_stride + step * 64;
+                float *c = reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(p.c) + row * p.c_stride);
+                for (int i = 0; i < n; ++i)
+                    add_row(a, static_cast<const uint8_t *>(p.b) + step * p.b_step + i * p.b_tile, p.b_stride,
+                            c + i * 16);
+            }
+        }
+    }
+
+  private:
+    static __m512 flushed(__m512 x) {
+        const __m512 sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0F));
+        const __mmask16 subnormal = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-126F), _CMP_LT_OQ);
+        return _mm512_mask_mov_ps(x, subnormal, sign);
+    }
+    // The two numbers of every pair.
+    static __m512 first(__m512i pairs) { return flushed(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))); }
+    static __m512 second(__m512i pairs) {
+        return flushed(_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000)))));
+    }
+    // [32] x [16 pairs][16][2] on top of c [16].
+    static void add_row(const uint8_t *a, const uint8_t *b, int64_t b_stride, float *c) {
+        __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+        for (int pair = 0; pair < 16; ++pair) {
+            int32_t two;
+            std::memcpy(&two, a + 4 * pair, sizeof two);
+            const __m512i both = _mm512_set1_epi32(two), column = _mm512_loadu_si512(b + pair * b_stride);
+            even = flushed(_mm512_fmadd_ps(first(both), first(column), even));
+            odd = flushed(_mm512_fmadd_ps(second(both), second(column), odd));
+        }
+        const __m512 before = flushed(_mm512_loadu_ps(c));
+        _mm512_storeu_ps(c, flushed(_mm512_add_ps(before, flushed(_mm512_add_ps(even, odd)))));
+    }
+    static inline thread_local int rows_ = 0;
+};
+
+} // namespace
+} // namespace quire
