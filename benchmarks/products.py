@@ -7,8 +7,8 @@
 Few rows (up to 16) are multiplied with a matrix of as many output rows as no cache holds; their share is of the read
 bandwidth, and is what reading the file's own bytes at that bandwidth would take.  More rows are multiplied with
 ``--shape``; their share is of the peak of the instructions that multiply them: int8 for quantized weights, bfloat16 for
-BF16, else single precision.  Limits are measured before and after each type (limits.py), as they vary with the
-neighbours.  ``--torch`` adds PyTorch's bfloat16 linear, where that is installed.
+F16 and BF16 where that is multiplied, else single precision.  Limits are measured before and after each type
+(limits.py), as they vary with the neighbours.  ``--torch`` adds PyTorch's bfloat16 linear, where that is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from limits import Kind, Machine, other_load, warning_of_load
 from quire import DType, Tensor, quantize
-from quire._native.kernels import PackedMatrix, isa, set_isa
+from quire._native.kernels import PackedMatrix, isa, multiplies_bf16, set_isa
 
 TYPES = [
     "f32",
@@ -82,7 +82,7 @@ def activations(n_rows: int, n_in: int) -> np.ndarray:
 
 
 def peak_kind(dtype: str) -> Kind:
-    if dtype == "bf16" and isa() == "avx512bf16":
+    if dtype in ("f16", "bf16") and multiplies_bf16():
         return "bf16"
     return "f32" if dtype in STORAGE else "int8"
 
