@@ -24,10 +24,11 @@ set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib" BUILD_WIT
 install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTINATION quire)
 
 if(QUIRE_SANITIZE)
-  # Unrolled code with checks at every step takes the optimizer minutes.
+  # Unrolled code, and bindings, with checks at every step take the optimizer minutes.
   set(quick_to_compile -O1 -g1)
-  file(GLOB portable_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/portable/*.cpp)
-  set_source_files_properties(${portable_sources} PROPERTIES COMPILE_OPTIONS "${quick_to_compile}")
+  file(GLOB quick_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/portable/*.cpp
+    ${CMAKE_CURRENT_SOURCE_DIR}/native/bindings/*.cpp)
+  set_source_files_properties(${quick_sources} PROPERTIES COMPILE_OPTIONS "${quick_to_compile}")
 endif()
 # Kernels of one instruction set live in native/kernels/<isa>/ and are compiled for it; cpuid chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
