@@ -6,7 +6,6 @@
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
 #include "graph/tracer.h"
-#include "kernels/matmul.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -273,7 +272,8 @@ void bind_executor(py::module_ &m) {
                     throw ShapeError("executor",
                                      cat("n_rows must be 0 to ", self.max_logit_rows(), " but is ", n_rows));
                 if (self.maxima() == nullptr) return std::nullopt;
-                py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(n_strips(self.n_vocab()))});
+                py::array_t<float> out({py::ssize_t{n_rows},
+                                        static_cast<py::ssize_t>(n_logit_strips(static_cast<size_t>(self.n_vocab())))});
                 std::copy(self.maxima(), self.maxima() + out.size(), out.mutable_data());
                 return out;
             },

@@ -110,7 +110,7 @@ void bind_sampler(py::module_ &m) {
                 const std::span<const float> row = row_of(logits);
                 const std::optional<TokenMask> mask = mask_of(words, row);
                 const LogitRow both(row, maxima ? row_of(*maxima) : std::span<const float>());
-                const size_t n_strips = (row.size() + logit_strip - 1) / logit_strip;
+                const size_t n_strips = n_logit_strips(row.size());
                 if (maxima && both.maxima.size() != n_strips) {
                     throw ShapeError("sampler",
                                      cat("maxima must be ", n_strips, " numbers but are ", both.maxima.size()));

@@ -47,7 +47,7 @@ DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig
       scheduler_(scheduler_config(config, *executor_),
                  std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
       pace_(config.step_s, least_step_tokens, within(config.max_step_tokens, executor_->max_rows(), "max_step_tokens")),
-      n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_strips_((n_vocab_ + logit_strip - 1) / logit_strip),
+      n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_strips_(n_logit_strips(n_vocab_)),
       n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
 
 double DecoderLoop::now_s() {

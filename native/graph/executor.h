@@ -8,6 +8,7 @@
 namespace quire {
 
 inline constexpr size_t logit_strip = 64;
+constexpr size_t n_logit_strips(size_t n_vocab) { return (n_vocab + logit_strip - 1) / logit_strip; }
 
 enum class HiddenStates { unwanted, wanted };
 

@@ -41,6 +41,12 @@ std::string hex(const Digest &digest) {
     return text;
 }
 
+// A new file of its own name, to be renamed when it is whole; negative: errno says why there is none.
+int open_part(const std::string &directory, std::string &path) {
+    path = cat(directory, '/', part_prefix, "XXXXXX", part_suffix);
+    return mkostemps(path.data(), static_cast<int>(part_suffix.size()), O_CLOEXEC);
+}
+
 Digest digest_of(const void *data, size_t size_bytes, std::string_view use) {
     Blake2b hash(sizeof(Digest), use);
     hash.update(data, size_bytes);
@@ -160,8 +166,8 @@ bool PackedCache::recall(Digest &contents) const {
 
 void PackedCache::remember(const Digest &contents) {
     if (options_.source.empty()) return;
-    std::string part = options_.directory + "/quire-XXXXXX.part";
-    const int descriptor = mkostemps(part.data(), static_cast<int>(part_suffix.size()), O_CLOEXEC);
+    std::string part;
+    const int descriptor = open_part(options_.directory, part);
     if (descriptor < 0) return; // it will be hashed again
     const bool done = ::write(descriptor, contents.data(), sizeof contents) == sizeof contents;
     close(descriptor);
@@ -249,8 +255,7 @@ bool PackedCache::begin() {
     std::error_code error;
     fs::create_directories(options_.directory, error);
     remove_old_parts(options_.directory);
-    part_ = options_.directory + "/quire-XXXXXX.part";
-    descriptor_ = mkostemps(part_.data(), static_cast<int>(part_suffix.size()), O_CLOEXEC);
+    descriptor_ = open_part(options_.directory, part_);
     if (descriptor_ < 0) {
         notes_.push_back(cat("cannot keep packed weights in '", options_.directory, "': ", std::strerror(errno)));
         part_.clear();

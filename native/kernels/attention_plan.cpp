@@ -60,12 +60,12 @@ void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionB
         newest = std::max(newest, position);
         oldest = std::min(oldest, cut_.window > 0 ? std::max(0, position - cut_.window + 1) : 0);
     }
-    tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 1, 0, 0});
+    tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 0, 0});
 }
 
 int AttentionPlan::Layout::parts_of(const Tile &tile) const {
-    if (tile.n_rows > 1) return cut_.n_kv_head * n_parts_;
-    return together_ > 1 ? (cut_.n_kv_head + together_ - 1) / together_ : cut_.n_kv_head * n_parts_;
+    const int heads = heads_of(tile);
+    return (cut_.n_kv_head + heads - 1) / heads * n_parts_;
 }
 
 int AttentionPlan::Layout::count_items(bool by_chunks) const {
@@ -91,7 +91,6 @@ void AttentionPlan::Layout::number_items() {
         const int n_chunks = tile.last_chunk - tile.first_chunk, parts = parts_of(tile);
         tile.first_item = n_items_;
         tile.is_split = is_split_ && n_chunks > 1;
-        tile.heads_together = tile.n_rows > 1 ? 1 : together_;
         n_items_ += parts * (tile.is_split ? n_chunks : 1);
         if (!tile.is_split) continue;
         tile.partials = n_partials;
@@ -110,20 +109,14 @@ AttentionPlan::Item AttentionPlan::Layout::item(int index) const {
     auto later = [](int wanted, const Tile &tile) { return wanted < tile.first_item; };
     const Tile &tile = *(std::upper_bound(tiles_.begin(), tiles_.end(), index, later) - 1);
     const int parts = parts_of(tile), local = index - tile.first_item;
-    const int part = local % parts;
+    const int part = local % parts, heads = heads_of(tile); // one, where there are several parts
+    const int skipped = part % n_parts_ * tile_heads_;
     Item item{};
     item.tile = &tile;
-    if (tile.heads_together > 1) {
-        item.kv_head = part * tile.heads_together;
-        item.n_kv_heads = std::min(tile.heads_together, cut_.n_kv_head - item.kv_head);
-        item.first_head = item.kv_head * group_;
-        item.n_heads = item.n_kv_heads * group_;
-    } else {
-        item.kv_head = part / n_parts_;
-        item.n_kv_heads = 1;
-        item.first_head = item.kv_head * group_ + part % n_parts_ * tile_heads_;
-        item.n_heads = std::min(tile_heads_, group_ - part % n_parts_ * tile_heads_);
-    }
+    item.kv_head = part / n_parts_ * heads;
+    item.n_kv_heads = std::min(heads, cut_.n_kv_head - item.kv_head);
+    item.first_head = item.kv_head * group_ + skipped;
+    item.n_heads = item.n_kv_heads * std::min(tile_heads_, group_ - skipped);
     item.first_chunk = tile.first_chunk;
     item.last_chunk = tile.last_chunk;
     if (!tile.is_split) return item;
@@ -131,7 +124,7 @@ AttentionPlan::Item AttentionPlan::Layout::item(int index) const {
     item.last_chunk = item.first_chunk + 1;
     const int64_t size = int64_t{tile.n_rows} * tile_heads_ * (padded_floats(cut_.v_head_dim) + 16);
     item.partials = const_cast<float *>(partials_.data()) + tile.partials +
-                    int64_t{part} * tile.heads_together * size * (tile.last_chunk - tile.first_chunk);
+                    int64_t{part} * heads * size * (tile.last_chunk - tile.first_chunk);
     item.counter = counters_.get() + tile.counter + part;
     return item;
 }

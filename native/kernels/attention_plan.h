@@ -31,7 +31,6 @@ class AttentionPlan {
         int first_chunk, last_chunk; // that any of them sees
         int first_item;
         bool is_split; // an item for each chunk; else one for all
-        int heads_together; // kv heads of an item
         int64_t partials;
         int counter;
     };
@@ -56,6 +55,7 @@ class AttentionPlan {
         explicit Layout(const AttentionShape &shape);
         void cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
         void add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end);
+        int heads_of(const Tile &tile) const { return tile.n_rows > 1 ? 1 : together_; } // kv heads of an item
         int parts_of(const Tile &tile) const; // items of each chunk
         int count_items(bool by_chunks) const;
         void spread(int n_workers);

@@ -1,8 +1,7 @@
 // Attention to a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone: queries and
 // weights are rounded to BF16, and 32 dimensions (of scores) or the 32 tokens of a block (of sums of values) are
 // multiplied at a time.
-#include "kernels/attention_tile.h"
-#include "kernels/avx512/bf16_pairs.h"
+#include "kernels/avx512/pair_values.h"
 #include "kernels/avx512amx/bf16_tiles.h"
 
 namespace quire {
@@ -70,18 +69,15 @@ template <class Tiles> class Keys<TileLanes<Tiles>, Bf16> {
     }
 };
 
-template <class Tiles> class Values<TileLanes<Tiles>, Bf16> {
+template <class Tiles> class Values<TileLanes<Tiles>, Bf16> : public PairValues {
   public:
     static constexpr int most_queries = 16;
     static constexpr int together = block_tokens;
-    static constexpr bool arranges = true, whole_blocks = true;
+    static constexpr bool whole_blocks = true;
     static constexpr int least_arranged = 1;
 
-    // Weights take the first half of the place of the step's scores; a score is read before it is written over.
     static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
-        const __m256i rounded = to_bf16_lanes(weight);
-        _mm256_storeu_si256(reinterpret_cast<__m256i *>(reinterpret_cast<uint16_t *>(scores) + t), rounded);
-        return Lanes::widen(rounded, Bf16{});
+        return keep_rounded(to_bf16_lanes(weight), scores, t);
     }
 
     // No weights but those of tokens [from, to).
@@ -93,47 +89,17 @@ template <class Tiles> class Values<TileLanes<Tiles>, Bf16> {
         }
     }
 
-    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
-
-    struct Piece {
-        const Bf16 *const *blocks;
-        int dim;
-        int begin, end;
-        const char *next;
-        bool ahead;
-        const Bf16 *arranged = nullptr; // the same values, or null
-        Bf16 *own = nullptr; // room to arrange them
-    };
-
-    // The blocks that [begin, end) of a step touches, zeros for their other tokens:
-    // [dim / 32][64 pairs of tokens][32 dimensions][2].  Whether all of it is finite.
+    // The blocks that [begin, end) of a step touches, zeros for their other tokens.  Whether all of it is finite.
     static bool arrange(const Piece &piece, Bf16 *to) {
         const __m512i exponent = _mm512_set1_epi16(0x7f80);
-        const int64_t dim = piece.dim;
-        const int last = (piece.end - 1) / block_tokens;
         __mmask32 strange = 0;
-        auto load = [&](const Bf16 *from, __mmask32 mask) {
-            const __m512i x = _mm512_maskz_loadu_epi16(mask, from);
+        const Range blocks{piece.begin / block_tokens * block_tokens,
+                           (piece.end + block_tokens - 1) / block_tokens * block_tokens};
+        arrange_pairs(piece, blocks, to, [&](const Bf16 *from, __mmask32 mask, int t) {
+            const __m512i x = _mm512_maskz_loadu_epi16(t >= piece.begin && t < piece.end ? mask : 0, from);
             strange |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
             return x;
-        };
-        for (int t = piece.begin / block_tokens * block_tokens; t < (last + 1) * block_tokens; t += 2) {
-            const int b = t / block_tokens;
-            const bool even = t >= piece.begin && t < piece.end, odd = t + 1 >= piece.begin && t + 1 < piece.end;
-            const Bf16 *values = piece.blocks[b] + t % block_tokens * dim;
-            const char *next = b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next;
-            next += t % block_tokens * dim * 2;
-            for (int64_t d = 0; d < dim; d += strip) {
-                __builtin_prefetch(next + d * 2);
-                __builtin_prefetch(next + (d + dim) * 2);
-                const __mmask32 mask = first_of_32(static_cast<int>(dim - d));
-                __m512i pairs[2];
-                pair_up(load(values + d, even ? mask : 0), load(values + dim + d, odd ? mask : 0), pairs);
-                Bf16 *at = to + d * step_tokens + t * strip;
-                _mm512_storeu_si512(at, pairs[0]);
-                _mm512_storeu_si512(at + strip, pairs[1]);
-            }
-        }
+        });
         return strange == 0;
     }
 
@@ -168,9 +134,6 @@ template <class Tiles> class Values<TileLanes<Tiles>, Bf16> {
             piece.dim - d > width ? Tiles::template add<2>(products) : Tiles::template add<1>(products);
         }
     }
-
-  private:
-    static constexpr int strip = 2 * width; // dimensions of two tiles
 };
 
 template <class Tiles> void attend(const AttentionTile &tile) {

@@ -1,8 +1,7 @@
 // Attention to a BF16 cache where VDPBF16PS is: queries and weights are rounded to BF16, too, and two dimensions (of
 // scores) or two tokens (of sums of values) are multiplied at a time, in the same order for one query and for many.  The
 // instruction counts subnormal numbers as zero.
-#include "kernels/attention_tile.h"
-#include "kernels/avx512/bf16_pairs.h"
+#include "kernels/avx512/pair_values.h"
 
 namespace quire {
 namespace {
@@ -87,52 +86,20 @@ template <> class Keys<PairLanes, Bf16> {
     }
 };
 
-template <> class Values<PairLanes, Bf16> {
+template <> class Values<PairLanes, Bf16> : public PairValues {
   public:
     static constexpr int most_queries = 8;
     static constexpr int together = 2;
-    static constexpr bool arranges = true, whole_blocks = false;
+    static constexpr bool whole_blocks = false;
     static constexpr int least_arranged = most_queries;
 
-    // Weights take the first half of the place of the step's scores; a score is read before it is written over.
     static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
-        const __m256i rounded = to_nearest(weight);
-        _mm256_storeu_si256(reinterpret_cast<__m256i *>(reinterpret_cast<uint16_t *>(scores) + t), rounded);
-        return Lanes::widen(rounded, Bf16{});
+        return keep_rounded(to_nearest(weight), scores, t);
     }
 
-    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
-
-    struct Piece {
-        const Bf16 *const *blocks;
-        int dim;
-        int begin, end;
-        const char *next;
-        bool ahead;
-        const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
-    };
-
-    // Pairs of tokens that [begin, end) of a step touches, for many queries: [dim / 32][64 pairs][32 dimensions][2].
     static bool arrange(const Piece &piece, Bf16 *to) {
-        const int64_t dim = piece.dim;
-        const int last = (piece.end - 1) / block_tokens;
-        for (int t = piece.begin / 2 * 2; t < piece.end; t += 2) {
-            const int b = t / block_tokens;
-            const Bf16 *values = piece.blocks[b] + t % block_tokens * dim;
-            const char *next = b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next;
-            next += t % block_tokens * dim * 2;
-            for (int64_t d = 0; d < dim; d += strip) {
-                __builtin_prefetch(next + d * 2);
-                __builtin_prefetch(next + (d + dim) * 2);
-                const __mmask32 mask = first_of_32(piece.dim - static_cast<int>(d));
-                __m512bh pairs[2];
-                load_pairs(_mm512_maskz_loadu_epi16(mask, values + d), _mm512_maskz_loadu_epi16(mask, values + dim + d),
-                           pairs);
-                Bf16 *at = to + d * step_tokens + t * strip;
-                _mm512_storeu_si512(at, reinterpret_cast<__m512i>(pairs[0]));
-                _mm512_storeu_si512(at + strip, reinterpret_cast<__m512i>(pairs[1]));
-            }
-        }
+        arrange_pairs(piece, {piece.begin / 2 * 2, piece.end}, to,
+                      [](const Bf16 *from, __mmask32 mask, int) { return _mm512_maskz_loadu_epi16(mask, from); });
         return true; // what a query does not see is left out
     }
 
@@ -149,8 +116,6 @@ template <> class Values<PairLanes, Bf16> {
     }
 
   private:
-    static constexpr int strip = 2 * width; // dimensions of one register
-
     struct Sums {
         const float *weights, *rescale;
         float *sums;

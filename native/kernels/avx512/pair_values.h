@@ -1,0 +1,61 @@
+// What sums of values of a BF16 cache have in common where two tokens are multiplied at a time.
+//
+// Included once by each instruction set's file, after attention_tile.h; nothing here has external linkage.
+#pragma once
+
+#include "kernels/attention_tile.h"
+#include "kernels/avx512/bf16_pairs.h"
+
+namespace quire {
+namespace {
+
+struct PairValues {
+    using Bf16 = Lanes::Bf16;
+    static constexpr bool arranges = true;
+    static constexpr int strip = 2 * Lanes::width; // dimensions of one register of a row
+
+    static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
+
+    struct Piece {
+        const Bf16 *const *blocks;
+        int dim;
+        int begin, end;
+        const char *next;
+        bool ahead;
+        const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
+        Bf16 *own = nullptr; // room to arrange them, where that is asked for
+    };
+
+    // Weights take the first half of the place of the step's scores; a score is read before it is written over.
+    [[gnu::always_inline]] static Lanes::Vec keep_rounded(__m256i weights, float *scores, int t) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(reinterpret_cast<uint16_t *>(scores) + t), weights);
+        return Lanes::widen(weights, Bf16{});
+    }
+
+    // Pairs of tokens of [tokens.begin, tokens.end) of a step, for many queries: [dim / 32][64 pairs][32 dimensions][2].
+    // load(from, mask, token) reads some dimensions of one.
+    template <class Load>
+    [[gnu::always_inline]] static void arrange_pairs(const Piece &piece, Range tokens, Bf16 *to, Load load) {
+        const int64_t dim = piece.dim;
+        const int last = (piece.end - 1) / block_tokens;
+        for (int t = tokens.begin; t < tokens.end; t += 2) {
+            const int b = t / block_tokens;
+            const Bf16 *values = piece.blocks[b] + t % block_tokens * dim;
+            const char *next = b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next;
+            next += t % block_tokens * dim * 2;
+            for (int64_t d = 0; d < dim; d += strip) {
+                __builtin_prefetch(next + d * 2);
+                __builtin_prefetch(next + (d + dim) * 2);
+                const __mmask32 mask = first_of_32(static_cast<int>(dim - d));
+                __m512i pairs[2];
+                pair_up(load(values + d, mask, t), load(values + dim + d, mask, t + 1), pairs);
+                Bf16 *at = to + d * step_tokens + t * strip;
+                _mm512_storeu_si512(at, pairs[0]);
+                _mm512_storeu_si512(at + strip, pairs[1]);
+            }
+        }
+    }
+};
+
+} // namespace
+} // namespace quire
