@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 
 import numpy as np
@@ -19,6 +20,8 @@ from structured_bombs import BOMBS
 # What would run for minutes, or end the process; their errors are those of the trial.
 TOO_LARGE = ["deep items", "a mebibyte", "wide regex"]
 ENDLESS = ["5000 free keys", "many rules", "terminals in each other"]
+# Why an endless form is refused: for its time where the machine is slow, for its size where the compiler gets that far.
+ENDLESS_ERRORS = re.compile("must compile within 0.4 s|simple enough|too big")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +35,8 @@ def test_accepted_or_refused(compiler, name):
     refusal = followed(compiler, StructuredOutputsParams(**BOMBS[name]))
     assert refusal is None or len(refusal) < 500
     if name in ENDLESS:
-        # For its time where the machine is slow, for its size where the compiler gets that far.
         assert refusal is not None
-        assert any(text in refusal for text in ("must compile within 0.4 s", "simple enough", "too big"))
+        assert ENDLESS_ERRORS.search(refusal)
 
 
 def followed(compiler: Compiler, form: StructuredOutputsParams) -> str | None:
@@ -157,7 +159,7 @@ def test_others_go_on_while_a_form_is_refused(llm):
             break
     thread.join()
     assert [type(error) for error in errors] == [RequestError]
-    assert "must compile within" in str(errors[0])
+    assert ENDLESS_ERRORS.search(str(errors[0]))
     assert n_during >= 5
 
 
