@@ -3,16 +3,19 @@
 
     compare_llama_cpp.py PEER [--models qwen3-0.6b,llama-3.2-1b] [--types Q4_K_M,Q4_0,Q8_0,F16,BF16] [--rows ROW,...]
        [--rounds 5] [--threads 2] [--isa NAME] [--peer-repack both] [--openvino [PYTHON]] [--wait 120]
-       [--shared ../shared] [--folder build/bench-models] [--json OUT]
+       [--shared ../shared] [--folder build/bench-models] [--json OUT [--add]]
 
 PEER is the folder with llama-bench, llama-batched-bench and llama-quantize (build/bin of ``build_peer.sh``).  Files
 are made in ``--folder`` with ``make_model.py`` of the shared data, and llama-quantize, unless they are there.  Every
-figure is of a fresh process with its weights in memory, not mapped; medians of all rounds are printed, with the ratio
-to the peer's, its target, and the share of the speed that the machine's limits allow; those are measured in every round
-as well.  Peers that GCC built may fail with repacked weights: ``both`` tries both in the first round and keeps the
-faster.  ``--openvino`` takes an interpreter that has openvino-genai, this one by default.
+figure is of a fresh process with its weights in memory, not mapped; medians of all rounds are printed (tokens/s), with
+the ratio to the peer's (* where its target is met), the target, and the share of the speed that the machine's limits
+allow; those are measured in every round as well.  Peers that GCC built may fail with repacked weights: ``both`` tries
+both in the first round and keeps the faster.  ``--openvino`` takes an interpreter that has openvino-genai, this one by
+default.
 
-Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours; a part, minutes.
+Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours; a part, minutes:
+with ``--add``, the rounds are added to those that OUT holds, of the same programs, so that the whole can be measured in
+parts; each line says of how many rounds it is.
 """
 
 from __future__ import annotations
@@ -25,36 +28,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from comparison_cases import HEADING, PACKAGE_TARGET, TARGETS, TYPES, WORK, Case
 from limits import Kind, Machine, other_load, warning_of_load
 from model_costs import Costs, Work
 
 HERE = Path(__file__).resolve().parent
-TYPES = ("Q4_K_M", "Q4_0", "Q8_0", "F16", "BF16")
 VOCABULARIES = {"qwen3-0.6b": "ggml-vocab-qwen2.gguf", "llama-3.2-1b": "ggml-vocab-llama-bpe.gguf"}
-WORK = {
-    "prefill-512": Work(512, 0),
-    "prefill-4096": Work(4096, 0),
-    "decode": Work(0, 32),
-    "decode-4k": Work(4096, 32),
-    "streams-8": Work(1024, 16, 8),
-    "shared-32": Work(1024, 16, 32, shared=True),
-    "package": Work(0, 512),
-}
-# Ratios to llama.cpp for TYPES, of every model or of one.
-TARGETS = {
-    "prefill-512": (5.0, 5.0, 5.0, 10.0, 10.0),
-    "prefill-4096": (8.0, 8.0, 8.0, 10.0, 10.0),
-    "decode": (1.6, 1.3, 1.05, 1.2, 1.2),
-    "decode-4k qwen3-0.6b": (3.5, 3.5, 3.0, 2.5, 2.5),
-    "decode-4k llama-3.2-1b": (4.0, 4.0, 3.5, 3.0, 3.0),
-    "streams-8": (4.0, 4.0, 4.0, 4.0, 4.0),
-    "shared-32": (6.0, 6.0, 6.0, 6.0, 6.0),
-}
-PACKAGE_TARGET = 2.0
 
 
 def output_of(command: list[str]) -> str:
@@ -88,50 +72,6 @@ def child_speed(python: str, script: str, file: Path, work: Work, extra: list[st
     command += ["--generate", str(work.n_generate), "--streams", str(work.n_streams), *extra]
     lines = output_of(command).splitlines()
     return float(next(json.loads(line) for line in reversed(lines) if line.startswith("{"))["tokens_per_s"])
-
-
-@dataclass
-class Case:
-    """One line of the table."""
-
-    row: str
-    model: str
-    dtype: str
-    file: Path
-    target: float
-    llama_cpp: list[float] = field(default_factory=list)
-    quire: list[float] = field(default_factory=list)
-    openvino: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)  # of what the limits allow
-    limit: str = ""
-    repack: bool = True
-    notes: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)  # programs
-
-    def ratio(self) -> float | None:
-        if not self.llama_cpp or not self.quire:
-            return None
-        return statistics.median(self.quire) / statistics.median(self.llama_cpp)
-
-    def line(self) -> str:
-        def median(values: list[float], form: str) -> str:
-            return format(statistics.median(values), form) if values else "-"
-
-        ratio = self.ratio()
-        verdict = "-" if ratio is None else f"{ratio:.2f}"
-        if ratio is not None and ratio >= self.target:
-            verdict += " *"
-        return (
-            f"| {self.row} | {self.model} {self.dtype} | {median(self.llama_cpp, '.1f')} | {median(self.quire, '.1f')} "
-            f"| {verdict} | {self.target:g} | {median(self.openvino, '.1f')} "
-            f"| {median(self.shares, '.0%') + f' of {self.limit}' if self.shares else '-'} |"
-        )
-
-
-HEADING = (
-    "| work | file | llama.cpp, tokens/s | Quire | ratio (*: target met) | target | OpenVINO GenAI | Quire's share |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
 
 
 class Comparison:
@@ -200,6 +140,19 @@ class Comparison:
         except RuntimeError as error:
             case.failed.append(program)
             case.notes.append(f"{program}: {error}")
+
+    def add_earlier(self, cases: list[Case], report: dict[str, Any]) -> list[Case]:
+        """The cases, with the rounds of an earlier report; what only that one has, too."""
+        earlier = [Case.of_report(result) for result in report["results"]]
+        for case in cases:
+            for other in earlier:
+                case.add_rounds(other)
+        self.loads += report["load_of_others"]
+        self.bandwidths += report["bytes_per_s"]
+        for kind, speeds in self.peaks.items():
+            speeds.extend(report["operations_per_s"][kind])
+        keys = {case.key for case in cases}
+        return cases + [other for other in earlier if other.key not in keys]
 
     def report(self, cases: list[Case]) -> dict[str, object]:
         return {
@@ -283,27 +236,40 @@ def options_of_command_line() -> argparse.Namespace:
     parser.add_argument("--shared", type=Path, default=HERE.parent.parent / "shared")
     parser.add_argument("--folder", type=Path, default=HERE.parent / "build" / "bench-models")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--add", action="store_true", help="to the rounds that --json's file holds")
     options = parser.parse_args()
+    if options.add and not options.json:
+        parser.error("--add must have --json, whose rounds it adds to")
     if options.openvino and subprocess.run([options.openvino, "-c", "import openvino_genai"], check=False).returncode:
         parser.error(f"openvino-genai must be installed for {options.openvino}")
     return options
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Hours of figures are not lost with one that is being written."""
+    part = file.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.rename(file)
 
 
 def main() -> None:
     options = options_of_command_line()
     cases = cases_of(options)
     comparison = Comparison(options)
+    lines = cases
+    if options.add and options.json.exists():
+        lines = comparison.add_earlier(cases, json.loads(options.json.read_text(encoding="utf-8")))
     for i in range(options.rounds):
         for case in cases:
             comparison.round_of(case)
             print(f"round {i + 1}: {case.line()}", file=sys.stderr, flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(comparison.report(cases), indent=1) + "\n", encoding="utf-8")
+            if options.json:
+                write_whole(options.json, json.dumps(comparison.report(lines), indent=1) + "\n")
     print(HEADING)
-    for case in cases:
+    for case in lines:
         print(case.line())
     comparison.print_limits()
-    for case in cases:
+    for case in lines:
         for note in case.notes:
             print(f"{case.row}, {case.model} {case.dtype}: {note}")
 
