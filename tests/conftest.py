@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What may not be read before it is written is not a number, in this process and in servers (native/core/poison.h).
+os.environ.setdefault("QUIRE_POISON", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

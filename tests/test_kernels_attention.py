@@ -477,6 +477,33 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
                     assert np.isnan(stored_values(rows, kv_type)[nan]).all()
 
 
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
+def test_what_a_step_leaves_of_its_blocks_is_poisoned(kv_type: str) -> None:
+    """Of two sequences one ends inside of a block, one fills its last block; all else stays as it was."""
+    assert kernels.poisons()  # in all tests: conftest.py
+    n_heads, dim = 2, 6
+    slots = [*range(32 + 20, 64), *range(96, 96 + 5), *range(128 + 30, 160)]
+    batch = kernels.AttentionBatch(row_begin=[0, 17, 19], n_kv=[37, 32], tables=[[1, 3], [4]], slots=slots)
+    k = np.ones((len(slots), n_heads, dim), np.float32)
+    if kv_type == "q8_0":
+        pools = [np.zeros((5, n_heads, q8_bytes(dim)), np.int8) for _ in range(2)]
+    else:
+        kind = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kv_type]
+        pools = [np.zeros(shape, kind) for shape in ((5, n_heads, dim, BLOCK), (5, n_heads, BLOCK, dim))]
+    kernels.kv_write(k, k, *pools, batch, poison_rest=True)
+    for pool, is_k in zip(pools, (True, False), strict=True):
+        if kv_type == "q8_0":
+            values = pool[:, :, -4 * BLOCK :].copy().view(np.float32)[..., None]
+        else:
+            values = stored_values(pool, kv_type)
+            values = values.transpose(0, 1, 3, 2) if is_k else values
+        by_slot = values.transpose(0, 2, 1, 3).reshape(5 * BLOCK, -1)
+        poisoned = list(range(96 + 5, 128))
+        assert np.isnan(by_slot[poisoned]).all()
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(by_slot).any(axis=1)), poisoned)
+        np.testing.assert_array_equal(np.flatnonzero((by_slot > 0).all(axis=1)), slots)
+
+
 @pytest.mark.parametrize("n", [1, 7, 16, 100])
 def test_kv_write_of_codes(isa: str, n: int) -> None:
     """Oracle: codes and scales as q8_codes() has them; zeros, numbers too small for a scale, and such as are not finite."""

@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "core/poison.h"
 #include "core/q8_layout.h"
 #include "kernels/attention_plan.h"
 #include "kernels/isa.h"
@@ -152,7 +153,8 @@ void check_workers(int n_workers) {
         throw ShapeError("kernels", cat("n_workers must be 1 to 256 but is ", n_workers));
 }
 
-void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers) {
+void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers,
+           bool poison_rest) {
     check_array("k", k, 3);
     check_array("v", v, 3);
     const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), dim(v, 2)});
@@ -169,6 +171,7 @@ void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool,
     py::gil_scoped_release release;
     on_workers(n_workers,
                [&](int worker) { kv_write(shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers); });
+    if (poison_rest) kv_poison_rest(shape, view, k_data, v_data);
 }
 
 struct Options {
@@ -237,6 +240,7 @@ void bind_kernels(py::module_ &m) {
     m.def("isa", [] { return name(instruction_set()); });
     m.def("set_isa", [](const std::string &wanted) { set_instruction_set(isa_named(wanted)); }, py::arg("name"));
     m.def("supported_isas", [] { return names_of(supported_instruction_sets()); });
+    m.def("poisons", &poisons);
     m.def("emulated_isas", [] { return names_of(emulated_instruction_sets()); });
     py::class_<Batch>(m, "AttentionBatch")
         .def(py::init<Ids, Ids, const std::vector<Ids> &, Ids>(), py::kw_only(), py::arg("row_begin"), py::arg("n_kv"),
@@ -244,7 +248,7 @@ void bind_kernels(py::module_ &m) {
         .def_property_readonly("n_rows", &Batch::n_rows)
         .def_property_readonly("n_sequences", &Batch::n_sequences);
     m.def("kv_write", &write, py::arg("k"), py::arg("v"), py::arg("k_pool").noconvert(), py::arg("v_pool").noconvert(),
-          py::arg("batch"), py::arg("n_workers") = 1);
+          py::arg("batch"), py::arg("n_workers") = 1, py::arg("poison_rest") = false);
     m.def(
         "paged_attention",
         [](const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch, float scale,

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numbers>
 
+#include "core/poison.h"
+
 namespace quire {
 namespace {
 
@@ -154,6 +156,7 @@ void CacheNode::run(const CpuRun &run) {
                           v_->floats() + first * v_floats};
         kv_write_rows(shape_, rows, k_pool_, v_pool_);
     });
+    if (poisons()) kv_poison_rest(shape_, run.attention, k_pool_, v_pool_);
 }
 
 void AttendNode::run(const CpuRun &run) {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/poison.h"
 #include "graph/memory_plan.h"
 
 namespace quire {
@@ -65,6 +66,7 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
 
 const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
     const CpuRun run(batch, team, attention_);
+    if (poisons()) poison(memory_.get(), size_bytes_);
     for (const auto &node : nodes_) node->run(run);
     if (hidden_node_ && batch.hidden == HiddenStates::wanted) hidden_node_->run(run);
     return logits_->floats();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/poison.h"
 #include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_plan.h"
@@ -147,7 +148,40 @@ void write_q8(const AttentionShape &shape, int64_t slot, const float *k, const f
     }
 }
 
+// Slots [offset, 32) of a block and head, in `n` runs of 32 slots of `slot_bytes` each, one after the other.
+void poison_slots(uint8_t *runs, size_t n, size_t slot_bytes, size_t offset) {
+    for (size_t i = 0; i < n; ++i)
+        poison(runs + (i * kv_block_tokens + offset) * slot_bytes, (kv_block_tokens - offset) * slot_bytes);
+}
+
 } // namespace
+
+void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, void *k_pool, void *v_pool) {
+    const bool is_q8 = shape.type == KvType::q8;
+    const size_t element = shape.type == KvType::f32 ? 4 : 2;
+    auto head_bytes = [&](int dim) {
+        return is_q8 ? q8_head_bytes(dim, kv_block_tokens) : static_cast<size_t>(dim) * kv_block_tokens * element;
+    };
+    const size_t k_bytes = head_bytes(shape.head_dim), v_bytes = head_bytes(shape.v_head_dim);
+    for (int row = 0; row < batch.n_rows; ++row) {
+        const int32_t slot = batch.slots[row];
+        const auto offset = static_cast<size_t>(slot % kv_block_tokens) + 1;
+        if (offset == kv_block_tokens || (row + 1 < batch.n_rows && batch.slots[row + 1] == slot + 1)) continue;
+        for (int head = 0; head < shape.n_kv_head; ++head) {
+            const size_t at = static_cast<size_t>(slot / kv_block_tokens) * static_cast<size_t>(shape.n_kv_head) +
+                              static_cast<size_t>(head);
+            uint8_t *k = static_cast<uint8_t *>(k_pool) + at * k_bytes;
+            uint8_t *v = static_cast<uint8_t *>(v_pool) + at * v_bytes;
+            if (is_q8) { // codes of any value with scales that are none
+                poison_slots(k + q8_codes_bytes(shape.head_dim, kv_block_tokens), 1, sizeof(float), offset);
+                poison_slots(v + q8_codes_bytes(shape.v_head_dim, kv_block_tokens), 1, sizeof(float), offset);
+            } else {
+                poison_slots(k, static_cast<size_t>(shape.head_dim), element, offset);
+                poison_slots(v, 1, static_cast<size_t>(shape.v_head_dim) * element, offset);
+            }
+        }
+    }
+}
 
 void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
     const int64_t k_floats = int64_t{shape.n_kv_head} * shape.head_dim;

@@ -67,6 +67,9 @@ void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool
 void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
               void *v_pool, int worker, int n_workers);
 
+// Poison (core/poison.h) what the tokens of a step leave of their blocks, which a sequence's next tokens will fill.
+void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, void *k_pool, void *v_pool);
+
 // Causal attention of every row to its sequence's cache.  Each worker calls this with the same arguments; work items
 // come from batch.plan by `next`, which the caller sets to zero before, so that a late worker delays only its own item.
 void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,

@@ -35,6 +35,9 @@ def emulated_isas() -> list[str]:
     ``avx512amx-emulated``, on machines with AVX-512 VNNI.
     """
 
+def poisons() -> bool:
+    """Whether memory that nobody may read yet is not a number: ``QUIRE_POISON=1`` in the environment, for tests."""
+
 class AttentionBatch:
     """The rows of one step: new tokens of some sequences, in order.
 
@@ -66,6 +69,7 @@ def kv_write(
     v_pool: npt.NDArray[Any],
     batch: AttentionBatch,
     n_workers: int = 1,
+    poison_rest: bool = False,
 ) -> None:
     """Write ``k`` [n_rows, n_kv_head, head_dim] and ``v`` [n_rows, n_kv_head, v_head_dim] to their slots.
 
@@ -73,7 +77,8 @@ def kv_write(
     float32, float16, or uint16 with the bits of bf16.  Pools of an 8-bit cache are int8, [n_blocks, n_kv_head,
     32 * (n + 4)] with n the head's dimensions, rounded up to a multiple of 4: K's codes [n / 4, 32, 4] or V's
     [32, v_head_dim], then at 32 * n the float32 scales of the 32 tokens, largest magnitude / 127.
-    Values are rounded to nearest, ties to even.  Raises ShapeError, and ValueError for a read-only pool.
+    Values are rounded to nearest, ties to even.  ``poison_rest``: what the step's last tokens leave of their blocks
+    becomes not a number (of an 8-bit cache, the scales).  Raises ShapeError, and ValueError for a read-only pool.
     """
 
 def paged_attention(
