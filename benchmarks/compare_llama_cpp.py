@@ -152,7 +152,8 @@ class Comparison:
         for kind, speeds in self.peaks.items():
             speeds.extend(report["operations_per_s"][kind])
         keys = {case.key for case in cases}
-        return cases + [other for other in earlier if other.key not in keys]
+        lines = cases + [other for other in earlier if other.key not in keys]
+        return sorted(lines, key=Case.place)
 
     def report(self, cases: list[Case]) -> dict[str, object]:
         return {

@@ -11,6 +11,7 @@ from model_costs import Work
 
 __all__ = ["HEADING", "PACKAGE_TARGET", "TARGETS", "TYPES", "WORK", "Case"]
 
+MODELS = ("qwen3-0.6b", "llama-3.2-1b", "tiny-chat")  # the last one is the package's
 TYPES = ("Q4_K_M", "Q4_0", "Q8_0", "F16", "BF16")
 WORK = {
     "prefill-512": Work(512, 0),
@@ -62,12 +63,16 @@ class Case:
     def key(self) -> tuple[str, str, str]:
         return self.row, self.model, self.dtype
 
+    def place(self) -> tuple[int, int, int]:
+        """In the table."""
+        return MODELS.index(self.model), TYPES.index(self.dtype), list(WORK).index(self.row)
+
     def add_rounds(self, earlier: Case) -> None:
         """Those of the same work, before its own."""
         if earlier.key == self.key:
             for name in ("llama_cpp", "quire", "openvino", "shares"):
                 setattr(self, name, getattr(earlier, name) + getattr(self, name))
-            self.repack = earlier.repack
+            self.repack, self.limit = earlier.repack, self.limit or earlier.limit
 
     def ratio(self) -> float | None:
         if not self.llama_cpp or not self.quire:
