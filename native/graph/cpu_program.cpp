@@ -66,7 +66,10 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
 
 const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
     const CpuRun run(batch, team, attention_);
-    if (poisons()) poison(memory_.get(), size_bytes_);
+    if (poisons()) {
+        for (const CpuValue &value : values_)
+            poison(value.data, static_cast<size_t>(value.row_bytes * value.rows_per_lead * run.n(value.lead)));
+    }
     for (const auto &node : nodes_) node->run(run);
     if (hidden_node_ && batch.hidden == HiddenStates::wanted) hidden_node_->run(run);
     return logits_->floats();
