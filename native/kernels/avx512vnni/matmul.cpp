@@ -1,5 +1,6 @@
 // Products of unsigned 8-bit codes of weights with signed ones of activations: VPDPBUSD.
 #include "kernels/avx512/quantize.h"
+#include "kernels/avx512vnni/few_rows.h"
 
 namespace quire {
 namespace {
@@ -21,8 +22,20 @@ struct VnniLanes : CodeLanes {
     };
 };
 
+template <WeightFormat format> void multiply_rows(const MatmulPart &part) {
+    constexpr int max_packed_rows = VnniLanes::max_packed_rows(chunk_layout(format));
+    if (part.n_rows <= most_few_rows) return multiply_few_rows<VnniLanes, format>(part);
+    if (part.n_rows <= max_packed_rows)
+        return multiply_packed<VnniLanes, format, VnniLanes::more, most_few_rows>(part);
+    if constexpr (max_packed_rows < any_rows) multiply_unpacked<VnniLanes, format>(part);
+}
+
+void multiply_any_format(const MatmulPart &part) {
+    with_format(part.weights->format, [&]<WeightFormat format>() { multiply_rows<format>(part); });
+}
+
 } // namespace
 
-const MatmulKernels avx512vnni::matmul_kernels = {quantize_by_16_groups, multiply_any<VnniLanes>};
+const MatmulKernels avx512vnni::matmul_kernels = {quantize_by_16_groups, multiply_any_format};
 
 } // namespace quire
