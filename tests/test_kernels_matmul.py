@@ -96,7 +96,7 @@ def test_packing_costs_little_memory(dtype):
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 6, 7, 11, 24, 25, 31, 200])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 24, 25, 31, 200])
 def test_products(each_isa, dtype, n_rows):
     n_in = columns_of(dtype, 32 * (n_rows % 5 + 1))
     for n_out in (1, 17, 64, 130):
@@ -111,7 +111,7 @@ def test_a_rows_bits_are_its_own(each_isa, dtype):
     whole = weights.multiply(x, n_workers=3)
     for row in (0, 5, 191, 192, 399):
         np.testing.assert_array_equal(weights.multiply(x[row : row + 1], raw=True)[0], whole[row])
-    for n in (2, 4, 7, 24, 25, 60):
+    for n in (2, 4, 5, 7, 8, 9, 16, 17, 24, 25, 60):
         np.testing.assert_array_equal(weights.multiply(x[100 : 100 + n], n_workers=n), whole[100 : 100 + n])
     np.testing.assert_array_equal(weights.multiply(x[:30], raw=True, n_workers=2), whole[:30])
 

@@ -8,8 +8,9 @@
 namespace quire {
 namespace {
 
-// How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; with one stream of them and
-// this distance every format reaches the memory's bandwidth, which the hardware's own prefetching does not.
+// How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; on Zen 5 one stream of them at
+// this distance reaches the memory's bandwidth for every format, which the hardware's own prefetching does not.  Sapphire
+// Rapids takes several streams (avx512vnni/few_rows.h).
 constexpr int ahead_bytes = 4096;
 [[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
     for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + i);
