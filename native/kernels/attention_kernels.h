@@ -39,10 +39,11 @@ struct AttentionTile {
     // to put together with the others': [last_chunk - first_chunk][n_queries][partial_floats].
     int first_chunk, last_chunk;
     float *partials;
-    float *scratch; // tile_scratch_floats(...) floats, 64-byte aligned
+    float *scratch; // as many floats as the kernels want, 64-byte aligned
 };
 
-inline constexpr int max_tile_queries = 64;
+// Of any kernels, and of most.
+inline constexpr int max_tile_queries = 256, usual_tile_queries = 64;
 
 // Internal linkage, as files of several instruction sets include this.
 static constexpr int padded_floats(int n) { return (n + 15) / 16 * 16; }
@@ -57,6 +58,8 @@ struct AttentionKernels {
     void (*to_bf16)(const float *from, uint16_t *to, int n);
     // Codes and their scale, largest magnitude / 127; what is not finite makes the scale not a number.
     float (*to_q8)(const float *from, int8_t *to, int n);
+    int tile_queries = usual_tile_queries; // at most
+    int64_t (*scratch_floats)(const AttentionShape &shape) = nullptr; // null: as attention_tile.h has it
 };
 
 // Of the instruction set in use.

@@ -12,7 +12,7 @@ namespace {
 constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
-    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window};
+    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window, shape.type};
 }
 
 // A sequence's block table as far as it is in use.
@@ -33,22 +33,33 @@ bool begin_alike(const Table &a, const Table &b) {
 } // namespace
 
 AttentionPlan::Layout::Layout(const AttentionShape &shape)
-    : cut_(cut_of(shape)), group_(shape.n_head / shape.n_kv_head), tile_heads_(std::min(group_, max_tile_queries)),
+    : cut_(cut_of(shape)), group_(shape.n_head / shape.n_kv_head), tile_heads_(std::min(group_, usual_tile_queries)),
       n_parts_((group_ + tile_heads_ - 1) / tile_heads_),
-      most_together_(std::clamp(max_tile_queries / group_, 1, cut_.n_kv_head)) {}
+      most_together_(std::clamp(usual_tile_queries / group_, 1, cut_.n_kv_head)) {}
 
+// Large tiles read K and V less often, but there must be enough of them for all workers.
 void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers) {
-    tiles_.clear();
-    const int n_rows = static_cast<int>(plan.rows_.size()), tile_rows = max_tile_queries / tile_heads_;
-    for (int first = 0, end; first < n_rows; first = end) {
-        end = first + 1;
-        while (end < n_rows && end - first < tile_rows && plan.may_join_[static_cast<size_t>(end)]) ++end;
-        add_tile(plan, batch, first, end);
+    int queries = attention_kernels(cut_.type).tile_queries;
+    make_tiles(plan, batch, queries / tile_heads_);
+    while (queries > usual_tile_queries && count_items(false) < enough_items * n_workers) {
+        queries /= 2;
+        make_tiles(plan, batch, queries / tile_heads_);
     }
     // The last rows of a prompt have the most to do: they go first.
     std::reverse(tiles_.begin(), tiles_.end());
     spread(n_workers);
     number_items();
+}
+
+void AttentionPlan::Layout::make_tiles(const AttentionPlan &plan, const AttentionBatch &batch, int tile_rows) {
+    tiles_.clear();
+    together_ = most_together_;
+    const int n_rows = static_cast<int>(plan.rows_.size());
+    for (int first = 0, end; first < n_rows; first = end) {
+        end = first + 1;
+        while (end < n_rows && end - first < tile_rows && plan.may_join_[static_cast<size_t>(end)]) ++end;
+        add_tile(plan, batch, first, end);
+    }
 }
 
 void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end) {

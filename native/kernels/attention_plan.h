@@ -24,6 +24,7 @@ class AttentionPlan {
     // What cutting depends on: layers that agree here share it.
     struct Cut {
         int n_head, n_kv_head, v_head_dim, window;
+        KvType type;
         bool operator==(const Cut &) const = default;
     };
     struct Tile {
@@ -54,6 +55,7 @@ class AttentionPlan {
         friend class AttentionPlan;
         explicit Layout(const AttentionShape &shape);
         void cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
+        void make_tiles(const AttentionPlan &plan, const AttentionBatch &batch, int tile_rows);
         void add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end);
         int heads_of(const Tile &tile) const { return tile.n_rows > 1 ? 1 : together_; } // kv heads of an item
         int parts_of(const Tile &tile) const; // items of each chunk

@@ -25,7 +25,8 @@ float *thread_scratch(size_t n_floats) {
 
 // Queries and sums, then scores and seven numbers for each query, then the values of a step, twice, and the keys of a
 // block: see attention_tile.h.
-size_t tile_scratch_floats(const AttentionShape &shape) {
+size_t tile_scratch_floats(const AttentionShape &shape, const AttentionKernels &kernels) {
+    if (kernels.scratch_floats != nullptr) return static_cast<size_t>(kernels.scratch_floats(shape));
     const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 7;
     const int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
     const int of_keys = kv_block_tokens / 2 * ((shape.head_dim + 31) / 32 * 32);
@@ -39,7 +40,7 @@ class Worker {
     Worker(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
            const AttentionPlan &plan)
         : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(shape.type)),
-          scratch_(thread_scratch(tile_scratch_floats(shape))) {}
+          scratch_(thread_scratch(tile_scratch_floats(shape, kernels_))) {}
 
     void attend(const AttentionPlan::Item &item) {
         AttentionTile tile{};

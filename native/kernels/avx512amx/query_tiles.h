@@ -1,0 +1,150 @@
+// Products of tiles of BF16 for 1 to 32 rows at a time: as bf16_tiles.h has them, but two A one below the other where there
+// are more than 16 rows, so that each load of a tile serves two products.
+#pragma once
+
+#include "kernels/avx512/bf16_pairs.h"
+#include "kernels/avx512amx/bf16_tiles.h"
+
+namespace quire {
+namespace {
+
+// With at most 16 rows as in bf16_shapes; with more, 0 and 1 are C of the first 16, 2 and 3 of the others, 4 and 5 are A, 6
+// and 7 are B.
+constexpr TileShapes query_shapes(int n_rows) {
+    if (n_rows <= 16) return bf16_shapes(n_rows);
+    TileShapes shapes = bf16_shapes(16);
+    shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = static_cast<uint8_t>(n_rows - 16);
+    return shapes;
+}
+
+class QueryTileRegisters {
+  public:
+    // Of A and C in this thread, until release().
+    static void set_rows(int n_rows) {
+        if (rows_ == n_rows) return;
+        const TileShapes shapes = query_shapes(n_rows);
+        asm volatile("ldtilecfg %0" ::"m"(shapes));
+        rows_ = n_rows;
+    }
+    static void release() {
+        asm volatile("tilerelease" ::: "memory");
+        rows_ = 0;
+    }
+
+    // n C side by side, 2 or 4; on top of what they hold, or of zeros.
+    template <int n, bool fresh> static void add(const TileProducts &p) {
+        if (rows_ <= 16) return add_few<n, fresh>(p);
+        add_many<fresh>(p);
+        if constexpr (n == 4) {
+            TileProducts others = p;
+            others.b = static_cast<const uint8_t *>(p.b) + 2 * p.b_tile;
+            others.c = p.c + 32;
+            add_many<fresh>(others);
+        }
+    }
+
+    // To the nearest even; subnormal numbers become zero.
+    [[gnu::always_inline]] static __m512i to_bf16(__m512 low, __m512 high) {
+        __m512i both;
+        asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
+        return both;
+    }
+
+  private:
+    template <int n, bool fresh> static void add_few(const TileProducts &p) {
+        begin<0, fresh>(p.c, p.c_stride);
+        begin<1, fresh>(p.c + 16, p.c_stride);
+        if constexpr (n == 4) {
+            begin<2, fresh>(p.c + 32, p.c_stride);
+            begin<3, fresh>(p.c + 48, p.c_stride);
+        }
+        const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
+        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
+            load<4>(a, p.a_stride);
+            load<5>(b, p.b_stride);
+            multiply<0, 4, 5>();
+            load<6>(b + p.b_tile, p.b_stride);
+            multiply<1, 4, 6>();
+            if constexpr (n == 4) {
+                load<7>(b + 2 * p.b_tile, p.b_stride);
+                multiply<2, 4, 7>();
+                load<5>(b + 3 * p.b_tile, p.b_stride);
+                multiply<3, 4, 5>();
+            }
+        }
+        store<0>(p.c, p.c_stride);
+        store<1>(p.c + 16, p.c_stride);
+        if constexpr (n == 4) {
+            store<2>(p.c + 32, p.c_stride);
+            store<3>(p.c + 48, p.c_stride);
+        }
+    }
+    template <bool fresh> static void add_many(const TileProducts &p) {
+        float *below = p.c + 16 * p.c_stride / static_cast<int64_t>(sizeof(float));
+        begin<0, fresh>(p.c, p.c_stride);
+        begin<1, fresh>(p.c + 16, p.c_stride);
+        begin<2, fresh>(below, p.c_stride);
+        begin<3, fresh>(below + 16, p.c_stride);
+        const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
+        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
+            load<4>(a, p.a_stride);
+            load<6>(b, p.b_stride);
+            multiply<0, 4, 6>();
+            load<7>(b + p.b_tile, p.b_stride);
+            multiply<1, 4, 7>();
+            load<5>(a + 16 * p.a_stride, p.a_stride);
+            multiply<2, 5, 6>();
+            multiply<3, 5, 7>();
+        }
+        store<0>(p.c, p.c_stride);
+        store<1>(p.c + 16, p.c_stride);
+        store<2>(below, p.c_stride);
+        store<3>(below + 16, p.c_stride);
+    }
+    template <int i, bool fresh> [[gnu::always_inline]] static void begin(const float *from, int64_t stride) {
+        if constexpr (fresh) {
+            asm volatile("tilezero %%tmm%c0" ::"i"(i));
+        } else {
+            load<i>(from, stride);
+        }
+    }
+    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
+        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
+    }
+    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
+        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
+    }
+    template <int c, int a, int b> [[gnu::always_inline]] static void multiply() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+    }
+    static inline thread_local int rows_ = 0;
+};
+
+class QueryTilesInSoftware {
+  public:
+    static void set_rows(int n_rows) {
+        Bf16TilesInSoftware::set_rows(n_rows);
+        rows_ = n_rows;
+    }
+    static void release() { Bf16TilesInSoftware::release(); }
+
+    template <int n, bool fresh> static void add(const TileProducts &p) {
+        for (int row = 0; fresh && row < rows_; ++row)
+            std::memset(reinterpret_cast<uint8_t *>(p.c) + row * p.c_stride, 0, n * 16 * sizeof(float));
+        Bf16TilesInSoftware::add<n>(p);
+    }
+
+    static __m512i to_bf16(__m512 low, __m512 high) {
+        return _mm512_inserti64x4(_mm512_castsi256_si512(rounded(low)), rounded(high), 1);
+    }
+
+  private:
+    static __m256i rounded(__m512 x) {
+        const __mmask16 normal = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-126F), _CMP_NLT_UQ);
+        return to_bf16_lanes(_mm512_maskz_mov_ps(normal, x));
+    }
+    static inline thread_local int rows_ = 0;
+};
+
+} // namespace
+} // namespace quire
