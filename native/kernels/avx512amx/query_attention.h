@@ -28,6 +28,35 @@ inline int64_t query_attention_floats(const AttentionShape &shape) {
     return of_queries + long_step / 2 * (dim + v_dim + strip_dims) + v_dim;
 }
 
+// Memory to be asked for while there is other work: little by little, as the processor has few buffers for lines that are
+// under way, and blocks lie anywhere, so that it does not foresee them.
+class Ahead {
+  public:
+    void clear() { n_pieces_ = next_ = n_lines_ = 0; }
+    void add(const uint16_t *piece, int64_t n) {
+        pieces_[n_pieces_++] = {reinterpret_cast<const char *>(piece), n * 2};
+        n_lines_ += static_cast<int>((n * 2 + 63) / 64);
+    }
+    int lines() const { return n_lines_; }
+    [[gnu::always_inline]] void ask(int n) {
+        for (; n > 0 && next_ < n_pieces_; --n) {
+            Piece &piece = pieces_[next_];
+            __builtin_prefetch(piece.at, 0, 2);
+            piece.at += 64;
+            piece.left -= 64;
+            if (piece.left <= 0) ++next_;
+        }
+    }
+
+  private:
+    struct Piece {
+        const char *at;
+        int64_t left;
+    };
+    Piece pieces_[2 * long_step_blocks];
+    int n_pieces_ = 0, next_ = 0, n_lines_ = 0;
+};
+
 template <class Tiles> class QueryAttention {
   public:
     explicit QueryAttention(const AttentionTile &tile)
@@ -46,7 +75,10 @@ template <class Tiles> class QueryAttention {
         }
         for (int chunk = tile_.first_chunk; chunk < tile_.last_chunk; ++chunk) visit_chunk(chunk);
         if (tile_.partials != nullptr) return;
-        for (int i = 0; i < n_; ++i) write_result<Lanes>(tile_.queries[i], merged(i), shape_.v_head_dim);
+        for (int i = 0; i < n_; ++i) {
+            put_in_order(merged_ + i * sum_stride_);
+            write_result<Lanes>(tile_.queries[i], merged(i), shape_.v_head_dim);
+        }
     }
 
   private:
@@ -61,6 +93,7 @@ template <class Tiles> class QueryAttention {
     struct Group {
         int first, n;
         Range blocks; // that any of them sees
+        bool is_fresh; // no sums yet
         Range tokens() const { return {blocks.begin * block_tokens, blocks.end * block_tokens}; }
     };
 
@@ -85,16 +118,11 @@ template <class Tiles> class QueryAttention {
         for (int i = 0; i < n_; ++i) {
             largest_[i] = -infinity;
             total_[i] = 0.0F;
+            has_sums_[i] = false;
         }
-        std::memset(sums_, 0, static_cast<size_t>(n_ * sum_stride_) * sizeof(float));
         for (int step = begin / long_step; step < end / long_step; ++step) visit_step(step);
         for (int i = 0; i < n_; ++i) {
-            if (tile_.partials == nullptr && !sees(shape_, tile_.queries[i].position, begin, end)) continue;
-            float *sums = sums_ + i * sum_stride_;
-            for (int d = 0; d < sum_stride_; d += 2 * lanes) {
-                const __m512 two[] = {_mm512_loadu_ps(sums + d), _mm512_loadu_ps(sums + d + lanes)};
-                store_sums(two, sums + d);
-            }
+            if (!sees(shape_, tile_.queries[i].position, begin, end)) continue;
             if (tile_.partials != nullptr) {
                 const int64_t at = static_cast<int64_t>(chunk - tile_.first_chunk) * n_ + i;
                 keep(i, tile_.partials + at * partial_floats(shape_));
@@ -104,13 +132,22 @@ template <class Tiles> class QueryAttention {
                 is_started_[i] = true;
                 merged_largest_[i] = largest_[i];
                 merged_total_[i] = total_[i];
-                std::memcpy(merged_ + i * sum_stride_, sums, static_cast<size_t>(sum_stride_) * sizeof(float));
+                std::memcpy(merged_ + i * sum_stride_, sums_ + i * sum_stride_,
+                            static_cast<size_t>(sum_stride_) * sizeof(float));
             }
+        }
+    }
+
+    void put_in_order(float *sums) {
+        for (int64_t d = 0; d < sum_stride_; d += 2 * lanes) {
+            const __m512 two[] = {_mm512_loadu_ps(sums + d), _mm512_loadu_ps(sums + d + lanes)};
+            store_sums(two, sums + d);
         }
     }
 
     void keep(int i, float *partial) {
         const int n = padded_floats(shape_.v_head_dim);
+        put_in_order(sums_ + i * sum_stride_);
         std::memcpy(partial, sums_ + i * sum_stride_, static_cast<size_t>(n) * sizeof(float));
         partial[n] = largest_[i];
         partial[n + 1] = total_[i];
@@ -167,18 +204,33 @@ template <class Tiles> class QueryAttention {
         return {oldest > 0 ? oldest : 0, position + 1 < long_step ? position + 1 : long_step};
     }
 
-    // The keys that are read after this run, to be asked for before: blocks lie anywhere, so that the hardware does not
-    // foresee them.
-    void find_next(int step, const Run &run) {
+    // Values of this run, and the keys that are read after it.
+    void find_ahead(int step, const Run &run) {
+        const int64_t k_size = int64_t{block_tokens} * shape_.head_dim, v_size = int64_t{block_tokens} * shape_.v_head_dim;
+        ahead_.clear();
+        for (int b = run.seen.begin / block_tokens; b * block_tokens < run.seen.end; ++b)
+            ahead_.add(values_of(run.table[b], run.head), v_size);
         const bool next_head = run.head + 1 < tile_.n_kv_heads;
         const bool next_run = !next_head && run.queries.end < n_ && sees_step(run.queries.end, step);
         const TileQuery &query = tile_.queries[next_run ? run.queries.end : 0];
         const int first = (next_head || next_run ? step : step + 1) * long_step_blocks;
         const int end = smaller(query.position / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
-        for (int b = 0; b < long_step_blocks; ++b) {
-            next_[b] = first + b < end ? reinterpret_cast<const char *>(
-                                             keys_of(query.table[first + b], next_head ? run.head + 1 : 0))
-                                       : nullptr;
+        for (int b = first; b < first + long_step_blocks && b < end; ++b)
+            ahead_.add(keys_of(query.table[b], next_head ? run.head + 1 : 0), k_size);
+        // Half of it while there is one group's arranging to do, else all of it while products are computed.
+        const int n_blocks = (run.seen.end + block_tokens - 1) / block_tokens - run.seen.begin / block_tokens;
+        const int k_steps = n_blocks * static_cast<int>(dim_ / pair_columns);
+        const int v_steps = n_blocks * static_cast<int>((sum_stride_ + strip_dims - 1) / strip_dims);
+        if (run.several) {
+            const int n_groups = (run.queries.end - run.queries.begin + group_queries - 1) / group_queries;
+            lines_with_keys_ = lines_with_values_ = 0;
+            lines_a_key_step_ = lines_a_value_step_ = ahead_.lines() / (n_groups * (k_steps + 2 * v_steps)) + 1;
+        } else {
+            const int lines = ahead_.lines() / 4;
+            lines_a_key_step_ = lines / k_steps + 1;
+            lines_with_keys_ = lines / (k_steps * 16) + 1;
+            lines_a_value_step_ = lines / v_steps + 1;
+            lines_with_values_ = lines / (v_steps * 16) + 1;
         }
     }
 
@@ -194,20 +246,34 @@ template <class Tiles> class QueryAttention {
             seen_[i] = seen;
         }
         run.table = tile_.queries[longest].table + step * long_step_blocks;
-        find_next(step, run);
+        find_ahead(step, run);
         is_arranged_ = 0;
         for (int i = queries.begin; i < queries.end; i += group_queries) {
-            Group group{i, smaller(group_queries, queries.end - i), {long_step_blocks, 0}};
+            Group group{i, smaller(group_queries, queries.end - i), {long_step_blocks, 0}, false};
             for (int j = i; j < i + group.n; ++j) {
                 group.blocks.begin = smaller(group.blocks.begin, seen_[j].begin / block_tokens);
                 group.blocks.end = larger(group.blocks.end, (seen_[j].end + block_tokens - 1) / block_tokens);
             }
             Tiles::set_rows(group.n);
+            begin_sums(group);
             score(run, group);
             for (int j = 0; j < group.n; ++j) weigh(scores_ + j * score_stride, group, i + j);
             for (int64_t d = 0; d < sum_stride_; d += strip_dims) {
                 sum_stride_ - d < strip_dims ? add_strip<2>(run, group, d) : add_strip<4>(run, group, d);
             }
+        }
+        ahead_.ask(ahead_.lines());
+    }
+
+    // Whether the sums of all of a group begin here; those of some become zero.
+    void begin_sums(Group &group) {
+        int n_begun = 0;
+        for (int i = group.first; i < group.first + group.n; ++i) n_begun += has_sums_[i] ? 1 : 0;
+        group.is_fresh = n_begun == 0;
+        for (int i = group.first; i < group.first + group.n; ++i) {
+            if (!group.is_fresh && !has_sums_[i])
+                std::memset(sums_ + i * sum_stride_, 0, static_cast<size_t>(sum_stride_) * sizeof(float));
+            has_sums_[i] = true;
         }
     }
 
@@ -216,9 +282,10 @@ template <class Tiles> class QueryAttention {
         arrange_keys(run, group.blocks.begin);
         for (int b = group.blocks.begin; b < group.blocks.end; ++b) {
             if (b + 1 < group.blocks.end) arrange_keys(run, b + 1);
-            Tiles::template add<2, true>({queries_ + group.first * dim_, dim_ * 2, arranged_keys(run, b), 128, 64, 16 * 128,
-                                          dim_ / pair_columns, scores_ + b * block_tokens,
-                                          score_stride * int64_t{sizeof(float)}});
+            const TileProducts products{queries_ + group.first * dim_, dim_ * 2, arranged_keys(run, b), 128, 64, 16 * 128,
+                                        dim_ / pair_columns, scores_ + b * block_tokens,
+                                        score_stride * int64_t{sizeof(float)}};
+            Tiles::template add<2, true>(products, [&]() __attribute__((always_inline)) { ahead_.ask(lines_a_key_step_); });
         }
     }
 
@@ -230,14 +297,9 @@ template <class Tiles> class QueryAttention {
         is_arranged_ |= 1U << b;
         const __m512i zero = _mm512_setzero_si512();
         const uint16_t *from = keys_of(run.table[b], run.head);
-        const char *next = reinterpret_cast<const char *>(values_of(run.table[b], run.head));
-        const char *end = next + int64_t{2} * block_tokens * shape_.v_head_dim;
         uint16_t *to = arranged_keys(run, b);
-        for (int64_t d = 0; d < dim_; d += 2, from += 2 * block_tokens, to += 2 * block_tokens, next += 128) {
-            if (next < end) {
-                __builtin_prefetch(next, 0, 2);
-                __builtin_prefetch(next + 64, 0, 2);
-            }
+        for (int64_t d = 0; d < dim_; d += 2, from += 2 * block_tokens, to += 2 * block_tokens) {
+            ahead_.ask(lines_with_keys_);
             __m512i pairs[2];
             interleave(d < shape_.head_dim ? _mm512_loadu_si512(from) : zero,
                        d + 1 < shape_.head_dim ? _mm512_loadu_si512(from + block_tokens) : zero, pairs);
@@ -254,7 +316,7 @@ template <class Tiles> class QueryAttention {
         const float before = largest_[i], now = largest_score(scores, tokens);
         if (now > before) {
             largest_[i] = now;
-            if (before != -infinity) {
+            if (before != -infinity && !group.is_fresh) {
                 const float factor = Lanes::first(exponential2<Lanes>(Lanes::set(before - now)));
                 total_[i] *= factor;
                 float *sums = sums_ + i * sum_stride_;
@@ -270,22 +332,27 @@ template <class Tiles> class QueryAttention {
         uint16_t *values = run.several ? values_ + d * long_step : values_;
         bool &is_sound = is_sound_[d / strip_dims];
         if (group.first == run.queries.begin) is_sound = arrange_values<n>(run, run.seen, d, values, run.is_ragged);
-        if (is_sound) return add_values<n>(group.blocks, scores_, values, sums_ + group.first * sum_stride_ + d);
+        float *sums = sums_ + group.first * sum_stride_ + d;
+        if (is_sound) return add_values<n>(group.blocks, group.is_fresh, scores_, values, sums);
         // What a query does not see has no weight, but no weight makes a value zero that is not finite.
         Tiles::set_rows(1);
         for (int i = group.first; i < group.first + group.n; ++i) {
             arrange_values<n>(run, seen_[i], d, own_, false);
             const Range blocks{seen_[i].begin / block_tokens, (seen_[i].end + block_tokens - 1) / block_tokens};
-            add_values<n>(blocks, scores_ + (i - group.first) * score_stride, own_, sums_ + i * sum_stride_ + d);
+            add_values<n>(blocks, group.is_fresh, scores_ + (i - group.first) * score_stride, own_,
+                          sums_ + i * sum_stride_ + d);
         }
         Tiles::set_rows(group.n);
     }
 
-    template <int n> void add_values(Range blocks, const float *weights, const uint16_t *values, float *sums) {
-        Tiles::template add<n, false>({reinterpret_cast<const uint16_t *>(weights) + blocks.begin * block_tokens,
-                                       score_stride * int64_t{sizeof(float)}, values + blocks.begin * 16 * n * 32,
-                                       n * 64, 64, 16 * n * 64, blocks.end - blocks.begin, sums,
-                                       sum_stride_ * int64_t{sizeof(float)}});
+    template <int n>
+    void add_values(Range blocks, bool is_fresh, const float *weights, const uint16_t *values, float *sums) {
+        const TileProducts products{reinterpret_cast<const uint16_t *>(weights) + blocks.begin * block_tokens,
+                                    score_stride * int64_t{sizeof(float)}, values + blocks.begin * 16 * n * 32, n * 64,
+                                    64, 16 * n * 64, blocks.end - blocks.begin, sums,
+                                    sum_stride_ * int64_t{sizeof(float)}};
+        auto ask = [&]() __attribute__((always_inline)) { ahead_.ask(lines_a_value_step_); };
+        is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
     }
 
     // [pairs of tokens][16 n dimensions][2] from dimension d on, zeros for other tokens of the blocks.  Whether all of it
@@ -296,17 +363,14 @@ template <class Tiles> class QueryAttention {
         const __m512i exponent = _mm512_set1_epi16(0x7f80);
         const int64_t dim = shape_.v_head_dim;
         const __mmask32 masks[] = {first_of_32(static_cast<int>(dim - d)), first_of_32(static_cast<int>(dim - d - 32))};
-        const int64_t next_lines = (int64_t{shape_.head_dim} * n * 16 + sum_stride_ - 1) / sum_stride_;
         __mmask32 strange = 0;
         for (int b = tokens.begin / block_tokens; b * block_tokens < tokens.end; ++b) {
             const uint16_t *from = values_of(run.table[b], run.head) + d;
-            const char *next = next_[b] == nullptr ? nullptr : next_[b] + d * shape_.head_dim / sum_stride_ * 64;
-            const char *end = next == nullptr ? nullptr : next + next_lines * 64;
             for (int t = 0; t < block_tokens; t += 2, from += 2 * dim) {
                 const int token = b * block_tokens + t;
                 // Where interleave() leaves this pair's weights.
                 uint16_t *at = to + (b * 16 + t / 8 * 2 + t % 4 / 2 + t % 8 / 4 * 8) * pair;
-                for (int i = 0; i < n && next < end; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+                ahead_.ask(lines_with_values_);
                 for (int half = 0; half < n / 2; ++half) {
                     const __mmask32 mask = masks[half];
                     const __m512i even = _mm512_maskz_loadu_epi16(
@@ -338,9 +402,10 @@ template <class Tiles> class QueryAttention {
     uint16_t *keys_, *values_, *own_;
     bool *is_sound_; // by strip: all values that some do not see are finite
     uint32_t is_arranged_ = 0; // by block: its keys
-    const char *next_[long_step_blocks];
+    Ahead ahead_;
+    int lines_a_key_step_ = 0, lines_with_keys_ = 0, lines_a_value_step_ = 0, lines_with_values_ = 0;
     Range seen_[max_tile_queries];
-    bool is_started_[max_tile_queries];
+    bool is_started_[max_tile_queries], has_sums_[max_tile_queries]; // of an earlier chunk, of this one
     float largest_[max_tile_queries], total_[max_tile_queries], merged_largest_[max_tile_queries],
         merged_total_[max_tile_queries];
 };

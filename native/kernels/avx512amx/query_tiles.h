@@ -31,16 +31,12 @@ class QueryTileRegisters {
         rows_ = 0;
     }
 
-    // n C side by side, 2 or 4; on top of what they hold, or of zeros.
-    template <int n, bool fresh> static void add(const TileProducts &p) {
-        if (rows_ <= 16) return add_few<n, fresh>(p);
-        add_many<fresh>(p);
-        if constexpr (n == 4) {
-            TileProducts others = p;
-            others.b = static_cast<const uint8_t *>(p.b) + 2 * p.b_tile;
-            others.c = p.c + 32;
-            add_many<fresh>(others);
-        }
+    // n C side by side, 2 or 4; on top of what they hold, or of zeros.  Meanwhile, n_steps or twice as often, other().
+    template <int n, bool fresh, class Other>
+    [[gnu::always_inline]] static void add(const TileProducts &p, Other other) {
+        if (rows_ <= 16) return add_few<n, fresh>(p, other);
+        for (int64_t i = 0; i < n; i += 2)
+            add_many<fresh>(p, static_cast<const uint8_t *>(p.b) + i * p.b_tile, p.c + i * 16, other);
     }
 
     // To the nearest even; subnormal numbers become zero.
@@ -51,7 +47,8 @@ class QueryTileRegisters {
     }
 
   private:
-    template <int n, bool fresh> static void add_few(const TileProducts &p) {
+    template <int n, bool fresh, class Other>
+    [[gnu::always_inline]] static void add_few(const TileProducts &p, Other other) {
         begin<0, fresh>(p.c, p.c_stride);
         begin<1, fresh>(p.c + 16, p.c_stride);
         if constexpr (n == 4) {
@@ -71,6 +68,7 @@ class QueryTileRegisters {
                 load<5>(b + 3 * p.b_tile, p.b_stride);
                 multiply<3, 4, 5>();
             }
+            other();
         }
         store<0>(p.c, p.c_stride);
         store<1>(p.c + 16, p.c_stride);
@@ -79,13 +77,14 @@ class QueryTileRegisters {
             store<3>(p.c + 48, p.c_stride);
         }
     }
-    template <bool fresh> static void add_many(const TileProducts &p) {
-        float *below = p.c + 16 * p.c_stride / static_cast<int64_t>(sizeof(float));
-        begin<0, fresh>(p.c, p.c_stride);
-        begin<1, fresh>(p.c + 16, p.c_stride);
+    template <bool fresh, class Other>
+    [[gnu::always_inline]] static void add_many(const TileProducts &p, const uint8_t *b, float *c, Other other) {
+        float *below = c + 16 * p.c_stride / static_cast<int64_t>(sizeof(float));
+        begin<0, fresh>(c, p.c_stride);
+        begin<1, fresh>(c + 16, p.c_stride);
         begin<2, fresh>(below, p.c_stride);
         begin<3, fresh>(below + 16, p.c_stride);
-        const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
+        const auto *a = static_cast<const uint8_t *>(p.a);
         for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
             load<4>(a, p.a_stride);
             load<6>(b, p.b_stride);
@@ -95,9 +94,10 @@ class QueryTileRegisters {
             load<5>(a + 16 * p.a_stride, p.a_stride);
             multiply<2, 5, 6>();
             multiply<3, 5, 7>();
+            other();
         }
-        store<0>(p.c, p.c_stride);
-        store<1>(p.c + 16, p.c_stride);
+        store<0>(c, p.c_stride);
+        store<1>(c + 16, p.c_stride);
         store<2>(below, p.c_stride);
         store<3>(below + 16, p.c_stride);
     }
@@ -128,7 +128,8 @@ class QueryTilesInSoftware {
     }
     static void release() { Bf16TilesInSoftware::release(); }
 
-    template <int n, bool fresh> static void add(const TileProducts &p) {
+    template <int n, bool fresh, class Other> static void add(const TileProducts &p, Other other) {
+        for (int64_t step = 0; step < p.n_steps; ++step) other();
         for (int row = 0; fresh && row < rows_; ++row)
             std::memset(reinterpret_cast<uint8_t *>(p.c) + row * p.c_stride, 0, n * 16 * sizeof(float));
         Bf16TilesInSoftware::add<n>(p);
