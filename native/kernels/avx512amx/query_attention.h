@@ -24,7 +24,7 @@ inline int larger(int a, int b) { return a > b ? a : b; }
 
 inline int64_t query_attention_floats(const AttentionShape &shape) {
     const int64_t dim = whole_strips(shape.head_dim), v_dim = whole_strips(shape.v_head_dim);
-    const int64_t of_queries = max_tile_queries * (dim / 2 + 2 * v_dim) + group_queries * score_stride;
+    const int64_t of_queries = max_tile_queries * (dim / 2 + 2 * v_dim) + 2 * group_queries * score_stride;
     return of_queries + long_step / 2 * (dim + v_dim + strip_dims) + v_dim;
 }
 
@@ -63,7 +63,7 @@ template <class Tiles> class QueryAttention {
         : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), dim_(whole_strips(shape_.head_dim)),
           sum_stride_(whole_strips(shape_.v_head_dim)), sums_(tile.scratch), merged_(sums_ + n_ * sum_stride_),
           scores_(merged_ + n_ * sum_stride_),
-          queries_(reinterpret_cast<uint16_t *>(scores_ + group_queries * score_stride)),
+          queries_(reinterpret_cast<uint16_t *>(scores_ + 2 * group_queries * score_stride)),
           keys_(queries_ + n_ * dim_), values_(keys_ + long_step * dim_), own_(values_ + long_step * sum_stride_),
           is_sound_(reinterpret_cast<bool *>(own_ + long_step * strip_dims)) {}
 
@@ -94,6 +94,8 @@ template <class Tiles> class QueryAttention {
         int first, n;
         Range blocks; // that any of them sees
         bool is_fresh; // no sums yet
+        float *scores; // then weights
+        int n_weighed;
         Range tokens() const { return {blocks.begin * block_tokens, blocks.end * block_tokens}; }
     };
 
@@ -248,21 +250,37 @@ template <class Tiles> class QueryAttention {
         run.table = tile_.queries[longest].table + step * long_step_blocks;
         find_ahead(step, run);
         is_arranged_ = 0;
-        for (int i = queries.begin; i < queries.end; i += group_queries) {
-            Group group{i, smaller(group_queries, queries.end - i), {long_step_blocks, 0}, false};
-            for (int j = i; j < i + group.n; ++j) {
-                group.blocks.begin = smaller(group.blocks.begin, seen_[j].begin / block_tokens);
-                group.blocks.end = larger(group.blocks.end, (seen_[j].end + block_tokens - 1) / block_tokens);
-            }
-            Tiles::set_rows(group.n);
+        // Weights of a group are found while scores of the next one are multiplied.
+        Group group = group_from(run, queries.begin);
+        Tiles::set_rows(group.n);
+        score(run, group, nullptr);
+        for (;;) {
             begin_sums(group);
-            score(run, group);
-            for (int j = 0; j < group.n; ++j) weigh(scores_ + j * score_stride, group, i + j);
+            const bool is_last = group.first + group.n == queries.end;
+            Group next = is_last ? group : group_from(run, group.first + group.n);
+            if (!is_last) {
+                Tiles::set_rows(next.n);
+                score(run, next, &group);
+            }
+            while (group.n_weighed < group.n) weigh_next(group);
+            Tiles::set_rows(group.n);
             for (int64_t d = 0; d < sum_stride_; d += strip_dims) {
                 sum_stride_ - d < strip_dims ? add_strip<2>(run, group, d) : add_strip<4>(run, group, d);
             }
+            if (is_last) break;
+            group = next;
         }
         ahead_.ask(ahead_.lines());
+    }
+
+    Group group_from(const Run &run, int first) {
+        Group group{first, smaller(group_queries, run.queries.end - first), {long_step_blocks, 0}, false, scores_, 0};
+        if ((first - run.queries.begin) / group_queries % 2 != 0) group.scores += group_queries * score_stride;
+        for (int i = first; i < first + group.n; ++i) {
+            group.blocks.begin = smaller(group.blocks.begin, seen_[i].begin / block_tokens);
+            group.blocks.end = larger(group.blocks.end, (seen_[i].end + block_tokens - 1) / block_tokens);
+        }
+        return group;
     }
 
     // Whether the sums of all of a group begin here; those of some become zero.
@@ -278,14 +296,17 @@ template <class Tiles> class QueryAttention {
     }
 
     // A block's keys are arranged while those of the block before it are multiplied.
-    void score(const Run &run, const Group &group) {
+    void score(const Run &run, const Group &group, Group *before) {
         arrange_keys(run, group.blocks.begin);
         for (int b = group.blocks.begin; b < group.blocks.end; ++b) {
             if (b + 1 < group.blocks.end) arrange_keys(run, b + 1);
             const TileProducts products{queries_ + group.first * dim_, dim_ * 2, arranged_keys(run, b), 128, 64, 16 * 128,
-                                        dim_ / pair_columns, scores_ + b * block_tokens,
+                                        dim_ / pair_columns, group.scores + b * block_tokens,
                                         score_stride * int64_t{sizeof(float)}};
-            Tiles::template add<2, true>(products, [&]() __attribute__((always_inline)) { ahead_.ask(lines_a_key_step_); });
+            Tiles::template add<2, true>(products, [&]() __attribute__((always_inline)) {
+                ahead_.ask(lines_a_key_step_);
+                if (before != nullptr && before->n_weighed < before->n) weigh_next(*before);
+            });
         }
     }
 
@@ -309,7 +330,10 @@ template <class Tiles> class QueryAttention {
     }
 
     // Scores of a query become weights relative to its largest score so far.
-    void weigh(float *scores, const Group &group, int i) {
+    [[gnu::noinline]] void weigh_next(Group &group) {
+        const int i = group.first + group.n_weighed;
+        float *scores = group.scores + group.n_weighed * score_stride;
+        ++group.n_weighed;
         const Range tokens = group.tokens();
         if (shape_.soft_cap != 0.0F) cap_scores(scores, tokens, shape_.soft_cap);
         if (seen_[i] != tokens) hide_unseen(scores, tokens, seen_[i]);
@@ -333,13 +357,13 @@ template <class Tiles> class QueryAttention {
         bool &is_sound = is_sound_[d / strip_dims];
         if (group.first == run.queries.begin) is_sound = arrange_values<n>(run, run.seen, d, values, run.is_ragged);
         float *sums = sums_ + group.first * sum_stride_ + d;
-        if (is_sound) return add_values<n>(group.blocks, group.is_fresh, scores_, values, sums);
+        if (is_sound) return add_values<n>(group.blocks, group.is_fresh, group.scores, values, sums);
         // What a query does not see has no weight, but no weight makes a value zero that is not finite.
         Tiles::set_rows(1);
         for (int i = group.first; i < group.first + group.n; ++i) {
             arrange_values<n>(run, seen_[i], d, own_, false);
             const Range blocks{seen_[i].begin / block_tokens, (seen_[i].end + block_tokens - 1) / block_tokens};
-            add_values<n>(blocks, group.is_fresh, scores_ + (i - group.first) * score_stride, own_,
+            add_values<n>(blocks, group.is_fresh, group.scores + (i - group.first) * score_stride, own_,
                           sums_ + i * sum_stride_ + d);
         }
         Tiles::set_rows(group.n);
