@@ -43,7 +43,7 @@ struct AttentionTile {
 };
 
 // Of any kernels, and of most.
-inline constexpr int max_tile_queries = 256, usual_tile_queries = 64;
+inline constexpr int max_tile_queries = 512, usual_tile_queries = 64;
 
 // Internal linkage, as files of several instruction sets include this.
 static constexpr int padded_floats(int n) { return (n + 15) / 16 * 16; }

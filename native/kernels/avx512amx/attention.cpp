@@ -14,8 +14,8 @@ template <class Tiles> void attend(const AttentionTile &tile) {
 void to_bf16(const float *from, uint16_t *to, int n) { avx512::attention_kernels.to_bf16(from, to, n); }
 
 template <class Tiles>
-constexpr AttentionKernels kernels_of = {attend<Tiles>, merge_tile<Lanes>, nullptr, to_bf16, nullptr, max_tile_queries,
-                                         query_attention_floats};
+constexpr AttentionKernels kernels_of = {attend<Tiles>,    merge_tile<Lanes>,     nullptr, to_bf16, nullptr,
+                                         max_tile_queries, query_attention_floats};
 
 } // namespace
 

@@ -208,7 +208,8 @@ template <class Tiles> class QueryAttention {
 
     // Values of this run, and the keys that are read after it.
     void find_ahead(int step, const Run &run) {
-        const int64_t k_size = int64_t{block_tokens} * shape_.head_dim, v_size = int64_t{block_tokens} * shape_.v_head_dim;
+        const int64_t k_size = int64_t{block_tokens} * shape_.head_dim,
+                      v_size = int64_t{block_tokens} * shape_.v_head_dim;
         ahead_.clear();
         for (int b = run.seen.begin / block_tokens; b * block_tokens < run.seen.end; ++b)
             ahead_.add(values_of(run.table[b], run.head), v_size);
@@ -238,7 +239,8 @@ template <class Tiles> class QueryAttention {
 
     // Queries of one step that read the same blocks.
     void attend(int step, Range queries, int head) {
-        Run run{queries, seen_of(queries.begin, step), nullptr, head, false, queries.end - queries.begin > group_queries};
+        Run run{
+            queries, seen_of(queries.begin, step), nullptr, head, false, queries.end - queries.begin > group_queries};
         int longest = queries.begin;
         for (int i = queries.begin; i < queries.end; ++i) {
             const Range seen = seen_of(i, step);
@@ -300,8 +302,14 @@ template <class Tiles> class QueryAttention {
         arrange_keys(run, group.blocks.begin);
         for (int b = group.blocks.begin; b < group.blocks.end; ++b) {
             if (b + 1 < group.blocks.end) arrange_keys(run, b + 1);
-            const TileProducts products{queries_ + group.first * dim_, dim_ * 2, arranged_keys(run, b), 128, 64, 16 * 128,
-                                        dim_ / pair_columns, group.scores + b * block_tokens,
+            const TileProducts products{queries_ + group.first * dim_,
+                                        dim_ * 2,
+                                        arranged_keys(run, b),
+                                        128,
+                                        64,
+                                        16 * 128,
+                                        dim_ / pair_columns,
+                                        group.scores + b * block_tokens,
                                         score_stride * int64_t{sizeof(float)}};
             Tiles::template add<2, true>(products, [&]() __attribute__((always_inline)) {
                 ahead_.ask(lines_a_key_step_);
@@ -372,8 +380,13 @@ template <class Tiles> class QueryAttention {
     template <int n>
     void add_values(Range blocks, bool is_fresh, const float *weights, const uint16_t *values, float *sums) {
         const TileProducts products{reinterpret_cast<const uint16_t *>(weights) + blocks.begin * block_tokens,
-                                    score_stride * int64_t{sizeof(float)}, values + blocks.begin * 16 * n * 32, n * 64,
-                                    64, 16 * n * 64, blocks.end - blocks.begin, sums,
+                                    score_stride * int64_t{sizeof(float)},
+                                    values + blocks.begin * 16 * n * 32,
+                                    n * 64,
+                                    64,
+                                    16 * n * 64,
+                                    blocks.end - blocks.begin,
+                                    sums,
                                     sum_stride_ * int64_t{sizeof(float)}};
         auto ask = [&]() __attribute__((always_inline)) { ahead_.ask(lines_a_value_step_); };
         is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
@@ -381,8 +394,7 @@ template <class Tiles> class QueryAttention {
 
     // [pairs of tokens][16 n dimensions][2] from dimension d on, zeros for other tokens of the blocks.  Whether all of it
     // is finite, if that is asked.
-    template <int n>
-    bool arrange_values(const Run &run, Range tokens, int64_t d, uint16_t *to, bool asked) {
+    template <int n> bool arrange_values(const Run &run, Range tokens, int64_t d, uint16_t *to, bool asked) {
         constexpr int64_t pair = n * 32;
         const __m512i exponent = _mm512_set1_epi16(0x7f80);
         const int64_t dim = shape_.v_head_dim;

@@ -28,8 +28,8 @@ inline void hide_unseen(float *scores, Range tokens, Range seen) {
         if (t >= seen.begin && t + block_tokens <= seen.end) continue;
         for (int half = 0; half < 2; ++half) {
             const __m512i token = _mm512_add_epi32(first, _mm512_set1_epi32(t + 4 * half));
-            const auto hidden = static_cast<__mmask16>(_mm512_cmplt_epi32_mask(token, begin) |
-                                                       _mm512_cmpge_epi32_mask(token, end));
+            const auto hidden =
+                static_cast<__mmask16>(_mm512_cmplt_epi32_mask(token, begin) | _mm512_cmpge_epi32_mask(token, end));
             _mm512_mask_storeu_ps(scores + t + half * lanes, hidden, nothing);
         }
     }
@@ -54,8 +54,7 @@ inline void cap_scores(float *scores, Range tokens, float soft_cap) {
 
 // Weights relative to `largest` take the first half of the place of the scores, which are read before they are written
 // over.  Their sum.
-template <class Tiles>
-[[gnu::always_inline]] inline float weigh_scores(float *scores, Range tokens, float largest) {
+template <class Tiles> [[gnu::always_inline]] inline float weigh_scores(float *scores, Range tokens, float largest) {
     auto *weights = reinterpret_cast<uint16_t *>(scores);
     const __m512 most = _mm512_set1_ps(largest);
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
