@@ -36,15 +36,16 @@ class PackedMatrix {
         if (n_workers < 1 || n_workers > 64)
             throw ShapeError("matmul", cat("workers must be 1 to 64 but are ", n_workers));
         const int n_rows = static_cast<int>(x.shape(0));
-        const bool as_is = raw || packed_.weights.is_float();
+        const Matrix matrix = packed_matrix(packed_.weights);
+        const bool as_is = raw || !matrix.rounds();
         Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
         const std::shared_ptr<uint8_t> rounded(
             static_cast<uint8_t *>(
-                ::operator new(static_cast<size_t>(QuantizedRows::size_bytes(n_rows, n_in())), std::align_val_t{64})),
+                ::operator new(static_cast<size_t>(n_rows * matrix.x_row_bytes()), std::align_val_t{64})),
             [](uint8_t *p) { ::operator delete(p, std::align_val_t{64}); });
-        Matmul matmul{packed_.weights, as_is ? x.data() : nullptr, {n_in(), rounded.get()}, n_rows, out.mutable_data()};
+        const Matmul matmul{packed_.weights, as_is ? x.data() : nullptr, rounded.get(), n_rows, out.mutable_data()};
         py::gil_scoped_release release;
-        if (!as_is) in_parallel(n_workers, [&](int i) { quantize_rows(x.data(), n_rows, i, n_workers, matmul.x); });
+        if (!as_is) in_parallel(n_workers, [&](int i) { round_rows(matrix, x.data(), n_rows, i, n_workers, rounded.get()); });
         std::atomic<int> next{0};
         in_parallel(n_workers, [&](int) { packed_matmul(matmul, next, n_workers); });
         return out;
@@ -64,6 +65,9 @@ class PackedMatrix {
 
 void bind_matmul(py::module_ &m) {
     m.def("multiplies_bf16", &multiplies_bf16);
+    m.def("is_deterministic", &is_deterministic);
+    m.def("set_deterministic", &set_deterministic, py::arg("on"));
+    m.def("determinism_costs", &determinism_costs);
     py::class_<PackedMatrix>(m, "PackedMatrix")
         .def(py::init<const Tensor &, int>(), py::arg("tensor"), py::kw_only(), py::arg("threads") = 1)
         .def_property_readonly("shape",

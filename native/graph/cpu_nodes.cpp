@@ -39,16 +39,19 @@ void EmbedNode::run(const CpuRun &run) {
 
 void RoundNode::run(const CpuRun &run) {
     const int64_t n = matrix_->n_in;
-    run.team.for_each(run.n(x_->lead), grain(n), [&](int row) {
+    const int n_rows = run.n(x_->lead);
+    const RowForm form = matrix_->form(n_rows);
+    const int64_t row_bytes = matrix_->x_row_bytes(form);
+    const bool stays_floats = form == RowForm::floats;
+    run.team.for_each(n_rows, grain(n), [&](int row) {
         const float *x = x_->floats() + row * n;
-        uint8_t *to = out_->data + row * out_->row_bytes;
-        const bool stays_floats = matrix_->form() == RowForm::floats;
+        uint8_t *to = out_->data + row * row_bytes;
         if (norm_) {
             float *normed = stays_floats ? reinterpret_cast<float *>(to) : scratch(n);
             row_kernels().rms_norm(x, norm_->weight, norm_->eps, normed, n);
             x = normed;
         }
-        if (!stays_floats) round_row(*matrix_, x, to);
+        if (!stays_floats) round_row(*matrix_, form, x, to);
     });
 }
 
@@ -60,7 +63,7 @@ void ProductNode::place() {
 }
 
 void ProductNode::run(const CpuRun &run) {
-    product_.n_rows = run.n(lead_);
+    product_.n_rows = product_.form_rows = run.n(lead_);
     if (product_.n_rows == 0) return;
     const bool alone = product_cost_bytes(product_) < alone_bytes;
     const ProductItems items(product_, alone ? 1 : run.team.n_workers());

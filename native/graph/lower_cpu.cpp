@@ -187,7 +187,7 @@ class CpuLowering {
     // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.
     CpuValue *activations(int source, const Matrix *matrix) {
         const std::optional<RowNorm> &norm = norms_[at(source)];
-        if (matrix->form() == RowForm::floats && !norm) return value(source);
+        if (!matrix->rounds() && !norm) return value(source);
         for (const Rounded &known : rounded_)
             if (known.source == source && known.matrix->reads_as(*matrix)) return known.value;
         CpuValue *x = value(source), *out = program_.value(lead(source), matrix->x_row_bytes());

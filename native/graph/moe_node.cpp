@@ -52,8 +52,11 @@ void MoeNode::sort() {
 
 namespace {
 
-void to_form(const Matrix &matrix, const float *x, uint8_t *to) {
-    if (matrix.form() != RowForm::floats) return round_row(matrix, x, to);
+// Place `place` of rows in the form that the matrix wants for so many.
+void to_form(const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int place) {
+    const RowForm form = matrix.form(form_rows);
+    uint8_t *to = rows + place * matrix.x_row_bytes(form);
+    if (form != RowForm::floats) return round_row(matrix, form, x, to);
     std::copy(x, x + matrix.n_in, reinterpret_cast<float *>(to));
 }
 
@@ -62,7 +65,7 @@ void to_form(const Matrix &matrix, const float *x, uint8_t *to) {
 void MoeNode::gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) const {
     run.team.for_each(first_.back(), 4, [&](int place) {
         const float *x = values_.x->floats() + place_token_[static_cast<size_t>(place)] * matrix.n_in;
-        to_form(matrix, x, to->data + place * to->row_bytes);
+        to_form(matrix, form_rows_, x, to->data, place);
     });
 }
 
@@ -83,27 +86,32 @@ void MoeNode::run_products(const CpuRun &run, std::vector<Product> &products) co
 
 void MoeNode::multiply(const CpuRun &run) {
     const Matrix &gate = *experts_.gate.front(), &down = *experts_.down.front();
-    const int64_t ffn = gate.n_out, dim = down.n_out, h_bytes = values_.rounded->row_bytes;
+    const int64_t ffn = gate.n_out, dim = down.n_out;
+    auto rows = [&](const Matrix &matrix, const CpuValue *x, int64_t first) {
+        return x->data + first * matrix.x_row_bytes(matrix.form(form_rows_));
+    };
     std::vector<Product> gated, lowered;
     for (size_t e = 0; e < experts_.gate.size(); ++e) {
         const int64_t first = first_[e], n = first_[e + 1] - first;
         if (n == 0) continue;
         Product &both = gated.emplace_back();
-        auto factor = [first, ffn](const Matrix *matrix, const CpuValue *x, const CpuValue *out) {
-            return Factor{matrix, x->data + first * x->row_bytes, nullptr, out->floats() + first * ffn};
+        auto factor = [&](const Matrix *matrix, const CpuValue *x, const CpuValue *out) {
+            return Factor{matrix, rows(*matrix, x, first), nullptr, out->floats() + first * ffn};
         };
         both.factors = {factor(experts_.gate[e], values_.for_gate, values_.gate),
                         factor(experts_.up[e], values_.for_up, values_.up)};
         both.n_rows = static_cast<int>(n);
+        both.form_rows = form_rows_;
         both.activation = spec_.activation;
         Product &back = lowered.emplace_back();
-        back.factors = {
-            {experts_.down[e], values_.rounded->data + first * h_bytes, nullptr, values_.down->floats() + first * dim}};
+        back.factors = {{experts_.down[e], rows(*experts_.down[e], values_.rounded, first), nullptr,
+                         values_.down->floats() + first * dim}};
         back.n_rows = static_cast<int>(n);
+        back.form_rows = form_rows_;
     }
     run_products(run, gated);
     run.team.for_each(first_.back(), 4, [&](int place) {
-        to_form(down, values_.gate->floats() + place * ffn, values_.rounded->data + place * h_bytes);
+        to_form(down, form_rows_, values_.gate->floats() + place * ffn, values_.rounded->data, place);
     });
     run_products(run, lowered);
 }
@@ -124,6 +132,8 @@ void MoeNode::run(const CpuRun &run) {
     choices_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(spec_.n_used));
     run.team.for_each(n_rows, 8, [&](int row) { choose(row); });
     sort();
+    // All experts' rows in one form: that of an expert's usual number of them.
+    form_rows_ = first_.back() / static_cast<int>(experts_.gate.size());
     gather(run, *experts_.gate.front(), values_.for_gate);
     if (values_.for_up != values_.for_gate) gather(run, *experts_.up.front(), values_.for_up);
     multiply(run);

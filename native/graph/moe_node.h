@@ -44,6 +44,7 @@ class MoeNode : public CpuNode {
     ExpertMatrices experts_;
     Values values_;
     std::vector<Choice> choices_;  // [rows][n_used], best first
+    int form_rows_ = 0;            // see Product
     std::vector<int> first_;       // [n_expert + 1] first gathered row of each
     std::vector<int> place_token_; // [rows * n_used] whose row it is
 };

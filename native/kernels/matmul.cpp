@@ -1,6 +1,7 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -16,6 +17,8 @@ static_assert(strip_columns == strip_tiles * tile_rows);
 // multiples of the blocks of every instruction set.
 constexpr int part_rows = 192, part_row_step = 48;
 constexpr int64_t part_bytes = 768 << 10;
+// By tiles of BF16, weights are made ready for all rows of an item, and so many strips of them use what is read of x.
+constexpr int tile_strips = bf16_part_tiles / strip_tiles, tile_row_step = 32;
 // Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
 constexpr int max_few_rows = 24;
 // Yet a late worker should not delay the others for long.
@@ -41,10 +44,17 @@ struct Scratch {
 // Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
 // floats: sums, and some columns in another order.
 size_t scratch_bytes(const PackedWeights &weights) {
-    if (weights.is_float())
-        return part_rows * float_tile_rows * sizeof(float) + static_cast<size_t>(bf16_tile_scratch_bytes);
+    if (weights.is_float()) return part_rows * float_tile_rows * sizeof(float);
     const int64_t columns = (weights.n_in + 255) / 256 * 256;
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
+}
+
+std::atomic<bool> &deterministic() {
+    static std::atomic<bool> on = [] {
+        const char *asked = std::getenv("QUIRE_DETERMINISTIC");
+        return asked != nullptr && std::strcmp(asked, "1") == 0;
+    }();
+    return on;
 }
 
 const MatmulKernels &kernels() { return matmul_kernels(); }
@@ -53,6 +63,9 @@ const FloatMatmulKernels &float_kernels() { return float_matmul_kernels(); }
 } // namespace
 
 bool multiplies_bf16() { return float_kernels().multiply_bf16 != nullptr; }
+bool is_deterministic() { return deterministic().load(std::memory_order_relaxed); }
+void set_deterministic(bool on) { deterministic().store(on, std::memory_order_relaxed); }
+bool determinism_costs() { return kernels().multiply_bf16 != nullptr; }
 
 namespace {
 
@@ -86,7 +99,12 @@ void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
 }
 
 int64_t Matrix::x_row_bytes() const {
-    switch (form()) {
+    const int64_t size_bytes = x_row_bytes(form(1));
+    return form(1) == RowForm::codes ? std::max(size_bytes, x_row_bytes(RowForm::bf16)) : size_bytes;
+}
+
+int64_t Matrix::x_row_bytes(RowForm form) const {
+    switch (form) {
     case RowForm::codes: return QuantizedRows::row_bytes(n_in);
     case RowForm::bf16: return bf16_row_bytes(n_in);
     case RowForm::rounded: return static_cast<int64_t>(rows.x_row_bytes);
@@ -94,8 +112,8 @@ int64_t Matrix::x_row_bytes() const {
     }
 }
 
-void round_row(const Matrix &matrix, const float *x, uint8_t *to) {
-    switch (matrix.form()) {
+void round_row(const Matrix &matrix, RowForm form, const float *x, uint8_t *to) {
+    switch (form) {
     case RowForm::codes: return quantize_row(x, matrix.n_in, to);
     case RowForm::bf16: return round_to_bf16(x, matrix.n_in, to);
     case RowForm::rounded: return matrix.rows.round(x, to, matrix.n_in);
@@ -116,6 +134,7 @@ namespace {
 struct Piece {
     int64_t first_column, end_column;
     int first_row, n_rows;
+    RowForm form; // of activations
 };
 
 void multiply_packed(const Factor &factor, const Piece &piece) {
@@ -129,13 +148,18 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     part.first_row = piece.first_row;
     part.n_rows = piece.n_rows;
     const int64_t end = (piece.end_column + weights.rows_of_tile() - 1) / weights.rows_of_tile();
-    const int64_t strip = weights.is_float() ? 1 : strip_tiles;
+    int64_t strip = weights.is_float() ? 1 : strip_tiles;
+    size_t scratch_size = scratch_bytes(weights);
     auto multiply = weights.is_float() ? float_kernels().multiply : kernels().multiply;
-    switch (factor.matrix->form()) {
+    switch (piece.form) {
     case RowForm::floats: part.raw = reinterpret_cast<const float *>(factor.x); break;
     case RowForm::bf16: {
         part.bf16 = reinterpret_cast<const uint16_t *>(factor.x);
-        multiply = float_kernels().multiply_bf16;
+        multiply = weights.is_float() ? float_kernels().multiply_bf16 : kernels().multiply_bf16;
+        if (!weights.is_float() || float_kernels().by_tiles) {
+            strip = bf16_part_tiles * tile_rows / weights.rows_of_tile();
+            scratch_size = static_cast<size_t>(bf16_scratch_bytes);
+        }
         if (multiply != nullptr) break;
         // A lower instruction set was chosen since.
         auto *raw =
@@ -149,7 +173,7 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     }
     default: part.x = &x;
     }
-    part.scratch = scratch.get(scratch_bytes(weights));
+    part.scratch = scratch.get(scratch_size);
     for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
          part.first_tile += strip) {
         part.n_tiles = std::min(strip, end - part.first_tile);
@@ -159,7 +183,7 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
 
 void multiply_rows(const Factor &factor, const Piece &piece) {
     const Matrix &matrix = *factor.matrix;
-    const int64_t x_bytes = matrix.x_row_bytes();
+    const int64_t x_bytes = matrix.x_row_bytes(piece.form);
     for (int64_t column = piece.first_column; column < piece.end_column; ++column) {
         const uint8_t *weights = matrix.rows.data + static_cast<size_t>(column) * matrix.rows.row_bytes;
         for (int64_t row = piece.first_row; row < piece.first_row + piece.n_rows; ++row) {
@@ -192,12 +216,19 @@ ProductItems::ProductItems(const Product &product, int n_workers) : product_(pro
     int64_t row_bytes = 1;
     for (const Factor &factor : product.factors) {
         if (!product.activation || &factor == &product.factors.front()) n_units_ += n_strips(factor.matrix->n_out);
-        row_bytes = std::max(row_bytes, factor.matrix->x_row_bytes());
+        row_bytes = std::max(row_bytes, factor.matrix->x_row_bytes(factor.matrix->form(product.form_rows)));
     }
-    rows_ = static_cast<int>(std::clamp<int64_t>(part_bytes / row_bytes, part_row_step, part_rows));
-    rows_ -= rows_ % part_row_step;
+    if (by_tiles()) {
+        const int n_parts = (product.n_rows + bf16_part_rows - 1) / bf16_part_rows;
+        rows_ = (product.n_rows / std::max(n_parts, 1) + tile_row_step) / tile_row_step * tile_row_step;
+        rows_ = std::min(rows_, bf16_part_rows);
+        n_together_ = std::clamp<int64_t>(n_units_ * n_parts / (int64_t{3} * n_workers), 1, tile_strips);
+    } else {
+        rows_ = static_cast<int>(std::clamp<int64_t>(part_bytes / row_bytes, part_row_step, part_rows));
+        rows_ -= rows_ % part_row_step;
+    }
     n_row_parts_ = (product.n_rows + rows_ - 1) / rows_;
-    n_items_ = static_cast<int>(n_units_) * n_row_parts_;
+    n_items_ = static_cast<int>((n_units_ + n_together_ - 1) / n_together_) * n_row_parts_;
     if (product.n_rows > max_few_rows) return;
     // Long runs first, short ones at the end, so that all workers end at about the same time.
     for (int64_t end = 0; end < n_units_;) {
@@ -207,15 +238,24 @@ ProductItems::ProductItems(const Product &product, int n_workers) : product_(pro
     n_items_ = static_cast<int>(run_ends_.size());
 }
 
+// Whether all factors are multiplied by tiles of BF16.
+bool ProductItems::by_tiles() const {
+    return std::all_of(product_.factors.begin(), product_.factors.end(), [&](const Factor &factor) {
+        return factor.matrix->form(product_.form_rows) == RowForm::bf16 &&
+               (!factor.matrix->packed.is_float() || float_kernels().by_tiles);
+    });
+}
+
 void ProductItems::run(int item) const {
     if (product_.n_rows <= max_few_rows) {
         const auto i = static_cast<size_t>(item);
         return run_units({i == 0 ? 0 : run_ends_[i - 1], run_ends_[i]}, 0, product_.n_rows);
     }
     // The rows of a part are read again and again, so they come first: weights are what changes.
-    const int64_t unit = item % n_units_;
-    const int first_row = static_cast<int>(item / n_units_) * rows_;
-    run_units({unit, unit + 1}, first_row, std::min(rows_, product_.n_rows - first_row));
+    const int64_t n_groups = (n_units_ + n_together_ - 1) / n_together_, unit = item % n_groups * n_together_;
+    const int first_row = static_cast<int>(item / n_groups) * rows_;
+    run_units({unit, std::min(unit + n_together_, n_units_)}, first_row,
+              std::min(rows_, product_.n_rows - first_row));
 }
 
 void ProductItems::run_units(Units units, int first_row, int n_rows) const {
@@ -226,7 +266,8 @@ void ProductItems::run_units(Units units, int first_row, int n_rows) const {
         first += product_.activation ? 0 : n;
         if (begin >= end) continue;
         const int64_t n_out = factor.matrix->n_out;
-        const Piece piece{begin * strip_columns, std::min(end * strip_columns, n_out), first_row, n_rows};
+        const Piece piece{begin * strip_columns, std::min(end * strip_columns, n_out), first_row, n_rows,
+                          factor.matrix->form(product_.form_rows)};
         multiply(factor, piece);
         const bool is_last = &factor == &product_.factors.back();
         for (int64_t row = first_row; row < first_row + n_rows; ++row) {
@@ -245,26 +286,26 @@ void ProductItems::run_units(Units units, int first_row, int n_rows) const {
     }
 }
 
-void quantize_rows(const float *x, int n_rows, int worker, int n_workers, QuantizedRows &to) {
+void round_rows(const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers, uint8_t *to) {
     const int64_t first = int64_t{n_rows} * worker / n_workers, last = int64_t{n_rows} * (worker + 1) / n_workers;
-    kernels().quantize(x, first, last, to);
+    const RowForm form = matrix.form(n_rows);
+    const int64_t row_bytes = matrix.x_row_bytes(form);
+    for (int64_t row = first; row < last; ++row) round_row(matrix, form, x + row * matrix.n_in, to + row * row_bytes);
 }
 
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
     static thread_local Scratch rounded;
     const PackedWeights &weights = matmul.weights;
     const Matrix matrix = packed_matrix(weights);
-    const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x.data;
-    if (matmul.raw != nullptr && matrix.form() != RowForm::floats) {
-        const int64_t row_bytes = matrix.x_row_bytes();
-        uint8_t *own = rounded.get(static_cast<size_t>(matmul.n_rows * row_bytes));
-        for (int row = 0; row < matmul.n_rows; ++row)
-            round_row(matrix, matmul.raw + row * weights.n_in, own + row * row_bytes);
+    const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x;
+    if (matmul.raw != nullptr && matrix.rounds()) {
+        uint8_t *own = rounded.get(static_cast<size_t>(matmul.n_rows * matrix.x_row_bytes()));
+        round_rows(matrix, matmul.raw, matmul.n_rows, 0, 1, own);
         x = own;
     }
     Product product;
     product.factors = {{&matrix, x, nullptr, matmul.out}};
-    product.n_rows = matmul.n_rows;
+    product.n_rows = product.form_rows = matmul.n_rows;
     const ProductItems items(product, n_workers);
     for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items.size();) items.run(item);
 }

@@ -7,6 +7,10 @@
 // single precision, group by group in the order of the columns.  Rows of types without a layout of our own are
 // multiplied one by one, as the file holds them.  So the bits of a row depend on that row alone: not on the other
 // rows, the part it is computed in, nor the number of workers.
+//
+// But where tiles multiply BF16 (AMX), products of many rows with quantized weights take both so: that is several times
+// as fast, and rounds activations less, yet the bits of a row then depend on whether there are many_rows.  Where they
+// must not, set_deterministic() keeps to codes.
 #pragma once
 
 #include <atomic>
@@ -55,10 +59,19 @@ struct FileRows {
 // How a matrix wants its activations; `rounded`: as the routine for a row of the file's type does.
 enum class RowForm { floats, bf16, codes, rounded };
 
-// Rows of BF16 are filled up to whole registers with zeros.
-constexpr int64_t bf16_row_bytes(int64_t n_in) { return (n_in + 31) / 32 * 64; }
+// Rows of BF16 are filled up with zeros to whole registers, an odd number of them: so the same columns of several rows
+// lie in different sets of a cache.
+constexpr int64_t bf16_row_bytes(int64_t n_in) { return ((n_in + 31) / 32 | 1) * 64; }
 // Whether the instruction set in use multiplies BF16.
 bool multiplies_bf16();
+// So many rows may be multiplied as BF16 by quantized weights.
+inline constexpr int many_rows = 16;
+// Whether a row's bits may not depend on how many rows are multiplied with it, for the whole process; at first, whether
+// QUIRE_DETERMINISTIC=1 is in the environment.
+bool is_deterministic();
+void set_deterministic(bool on);
+// Whether that costs anything here: the instruction set in use multiplies many rows as BF16 by quantized weights.
+bool determinism_costs();
 
 // A matrix [n_out, n_in] of a product: packed where packed.data is set, else in rows.
 struct Matrix {
@@ -68,15 +81,19 @@ struct Matrix {
     // Decided once, as memory for activations is laid out by it: another instruction set may be chosen later.
     bool takes_bf16 = false;
 
-    RowForm form() const {
+    // Of activations of so many rows.
+    RowForm form(int n_rows) const {
         if (packed.data == nullptr) return rows.round == nullptr ? RowForm::floats : RowForm::rounded;
         if (takes_bf16) return RowForm::bf16;
-        return packed.is_float() ? RowForm::floats : RowForm::codes;
+        if (packed.is_float()) return RowForm::floats;
+        return n_rows >= many_rows && !is_deterministic() && determinism_costs() ? RowForm::bf16 : RowForm::codes;
     }
-    int64_t x_row_bytes() const; // of a row of activations in that form
+    bool rounds() const { return form(1) != RowForm::floats; } // any number of rows, or none
+    int64_t x_row_bytes(RowForm form) const; // of a row of activations in that form
+    int64_t x_row_bytes() const; // at most
     bool reads_as(const Matrix &other) const { // whether both want their activations alike
-        return n_in == other.n_in && form() == other.form() &&
-               (form() != RowForm::rounded || rows.round == other.rows.round);
+        return n_in == other.n_in && form(1) == other.form(1) &&
+               (form(1) != RowForm::rounded || rows.round == other.rows.round);
     }
     int64_t size_bytes() const {
         return packed.data != nullptr ? packed.size_bytes() : n_out * int64_t(rows.row_bytes);
@@ -85,15 +102,15 @@ struct Matrix {
 
 // A packed matrix; of BF16, it takes its activations so where that is multiplied now.
 Matrix packed_matrix(const PackedWeights &weights);
-// A row of activations [n_in] to the form that the matrix wants; nothing to do where that is floats.
-void round_row(const Matrix &matrix, const float *x, uint8_t *to);
+// A row of activations [n_in] to a form that the matrix wants; nothing to do where that is floats.
+void round_row(const Matrix &matrix, RowForm form, const float *x, uint8_t *to);
 // Row `row` of the matrix, [n_in].
 void matrix_row(const Matrix &matrix, int64_t row, float *out);
 
 // One matrix of a product and what it is multiplied with.
 struct Factor {
     const Matrix *matrix;
-    const uint8_t *x; // [n_rows] in the form that the matrix wants
+    const uint8_t *x; // [n_rows] in the form that the matrix wants for form_rows
     const float *bias; // [n_out], or null
     float *out; // [n_rows, n_out]
 };
@@ -106,6 +123,7 @@ inline int64_t n_strips(int64_t n_out) { return (n_out + strip_columns - 1) / st
 struct Product {
     std::vector<Factor> factors;
     int n_rows = 0;
+    int form_rows = 0; // of how many rows x was made at once
     const float *residual = nullptr; // [n_rows, n_out]: added to the only factor's result
     std::optional<Activation> activation; // of two factors alike in n_out: the first becomes activation(first) * second
     float *maxima = nullptr; // [n_rows, n_strips(n_out)]: the largest of every strip of the only factor's result
@@ -123,8 +141,9 @@ class ProductItems {
         int64_t begin, end;
     };
     void run_units(Units units, int first_row, int n_rows) const;
+    bool by_tiles() const;
     const Product &product_;
-    int64_t n_units_ = 0;
+    int64_t n_units_ = 0, n_together_ = 1; // units of an item
     std::vector<int64_t> run_ends_; // of few rows: the units that each item ends before
     int rows_, n_row_parts_, n_items_;
 };
@@ -137,12 +156,12 @@ int64_t product_cost_bytes(const Product &product);
 struct Matmul {
     PackedWeights weights;
     const float *raw; // [n_rows, n_in]: of floats, or to be rounded by each worker for itself; or null
-    QuantizedRows x; // where `raw` is null
+    const uint8_t *x; // where `raw` is null: [n_rows] in the form that the matrix wants
     int n_rows;
     float *out; // [n_rows, n_out]
 };
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers);
-// A worker's share of the rows [n_rows, n_in].
-void quantize_rows(const float *x, int n_rows, int worker, int n_workers, QuantizedRows &to);
+// A worker's share of the rows [n_rows, n_in] to the form that the matrix wants.
+void round_rows(const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers, uint8_t *to);
 
 } // namespace quire

@@ -10,7 +10,7 @@ namespace quire {
 // Some tiles of the weights times some rows.
 struct MatmulPart {
     const PackedWeights *weights;
-    int64_t first_tile, n_tiles; // at most strip_tiles
+    int64_t first_tile, n_tiles; // at most strip_tiles of codes; of BF16 by tiles bf16_part_tiles, of 16 output rows each
     const QuantizedRows *x; // of codes
     const float *raw;       // of floats: [rows, n_in] of row 0
     const uint16_t *bf16;   // of BF16: [rows, bf16_row_bytes(n_in) / 2] of row 0
@@ -29,18 +29,22 @@ struct BlockShape {
 // Up to so many rows read tiles as they lie in memory, again for each block; more are worth unpacking for.
 inline constexpr int few_packed_rows = 24;
 inline constexpr int any_rows = 1 << 30;
-// Of scratch, behind the sums of a part's rows: weights as tiles of BF16 are.
-inline constexpr int64_t bf16_tile_scratch_bytes = 32 << 10;
+// A part of many rows of BF16 by tiles: so many rows, tiles of 16 output rows; and its scratch, panels of weights and sums.
+inline constexpr int bf16_part_rows = 512, bf16_part_tiles = 16;
+inline constexpr int64_t bf16_scratch_bytes = int64_t{bf16_part_tiles} * (32768 + bf16_part_rows * tile_rows * 4);
 
 struct MatmulKernels {
     // Rows [first, last) of x [.., n_in].
     void (*quantize)(const float *x, int64_t first, int64_t last, QuantizedRows &to);
     void (*multiply)(const MatmulPart &part);
+    // The same with rows of BF16, for many of them; null where codes are as fast.
+    void (*multiply_bf16)(const MatmulPart &part) = nullptr;
 };
 
 struct FloatMatmulKernels {
     void (*multiply)(const MatmulPart &part); // of weights of 16 or 32 bits
     void (*multiply_bf16)(const MatmulPart &part); // of BF16 with BF16; null where that is not an instruction
+    bool by_tiles = false; // multiply_bf16: in parts of bf16_part_rows and bf16_part_tiles
 };
 
 // Of the instruction set in use.

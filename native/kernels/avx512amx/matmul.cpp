@@ -1,7 +1,6 @@
 // Products of 16 rows and more by tiles; fewer rows are left to AVX-512 VNNI, whose bits they share: products of codes
 // are exact in both, and both scale and add them in the same order.
-#include "kernels/avx512/code_lanes.h"
-
+#include "kernels/avx512amx/dequantized.h"
 #include "kernels/avx512amx/tile_registers.h"
 #include "kernels/matmul_tile.h"
 
@@ -124,7 +123,9 @@ template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPa
 
 } // namespace
 
-const MatmulKernels avx512amx::matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TileRegisters>};
-const MatmulKernels avx512amx::emulated_matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TilesInSoftware>};
+const MatmulKernels avx512amx::matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TileRegisters>,
+                                               multiply_dequantized<Bf16Blocks>};
+const MatmulKernels avx512amx::emulated_matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TilesInSoftware>,
+                                                        multiply_dequantized<Bf16BlocksInSoftware>};
 
 } // namespace quire

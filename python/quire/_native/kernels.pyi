@@ -26,6 +26,16 @@ def set_isa(name: str) -> None:
 def supported_isas() -> list[str]:
     """Those that this machine runs, the best last; it is in use unless ``set_isa`` chose another."""
 
+def is_deterministic() -> bool:
+    """Whether a row's bits may not depend on how many rows are multiplied with it: False, unless
+    ``QUIRE_DETERMINISTIC=1`` is in the environment."""
+
+def set_deterministic(on: bool) -> None:
+    """Of the whole process."""
+
+def determinism_costs() -> bool:
+    """Whether that makes a difference with the instruction set in use: where it multiplies many rows by tiles."""
+
 def multiplies_bf16() -> bool:
     """Whether the instruction set in use has products of BF16."""
 

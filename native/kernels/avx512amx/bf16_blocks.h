@@ -1,0 +1,126 @@
+// Products of BF16 in blocks of up to 32 rows and 32 output rows: every tile that is loaded is multiplied twice, so that
+// loading them takes less time than the products.  AMX's TDPBF16PS, or the same in software: see bf16_tiles.h.
+#pragma once
+
+#include "kernels/avx512amx/bf16_tiles.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t tile_bytes_bf16 = 1024;
+
+// C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
+struct BlockProduct {
+    const uint8_t *a[2];
+    int64_t a_stride; // of a row, in bytes
+    const uint8_t *b[2]; // tiles, one for every step
+    int64_t n_steps;
+    const float *from[2][2]; // whole tiles; null: zeros
+    float *to[2][2];
+    int64_t to_stride; // of a row, in bytes
+};
+
+// Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B.
+constexpr TileShapes bf16_block_shapes(int n_rows) {
+    TileShapes shapes;
+    for (int i = 0; i < 8; ++i) {
+        shapes.row_bytes[i] = 64;
+        shapes.rows[i] = static_cast<uint8_t>(i < 6 ? n_rows : 16);
+    }
+    return shapes;
+}
+
+// The registers have these shapes while such an object lives.  See TileRegisters for why there are no intrinsics here.
+class Bf16Blocks {
+  public:
+    explicit Bf16Blocks(int n_rows) { // of a tile of A, 1 to 16
+        const TileShapes shapes = bf16_block_shapes(n_rows);
+        asm volatile("ldtilecfg %0" ::"m"(shapes));
+    }
+    ~Bf16Blocks() { asm volatile("tilerelease" ::: "memory"); }
+    Bf16Blocks(const Bf16Blocks &) = delete;
+    Bf16Blocks &operator=(const Bf16Blocks &) = delete;
+
+    template <int rows, int columns> void multiply(const BlockProduct &p) const {
+        begin<0, 0, 0>(p);
+        if constexpr (columns > 1) begin<1, 0, 1>(p);
+        if constexpr (rows > 1) begin<2, 1, 0>(p);
+        if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
+        Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride};
+        at.template load_first<rows, columns>();
+        for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
+        multiply_step<rows, columns, false>(at);
+        store<0>(p.to[0][0], p.to_stride);
+        if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride);
+        if constexpr (rows > 1) store<2>(p.to[1][0], p.to_stride);
+        if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride);
+    }
+
+  private:
+    struct Operands {
+        const uint8_t *a0, *a1, *b0, *b1;
+        int64_t stride;
+
+        // All of a step but the second A, which has a register for half of the step only.
+        template <int rows, int columns> [[gnu::always_inline]] void load_first() {
+            load<4>(a0, stride);
+            load<6>(b0, 64);
+            if constexpr (columns > 1) load<7>(b1, 64);
+        }
+    };
+
+    // Each register is loaded for the next step as soon as its last product is under way: where another thread shares
+    // the core, too few instructions are looked ahead at for the processor to do that by itself.
+    template <int rows, int columns, bool more> [[gnu::always_inline]] static void multiply_step(Operands &at) {
+        multiply<0, 4, 6>();
+        if constexpr (rows > 1) load<5>(at.a1, at.stride);
+        if constexpr (columns > 1) multiply<1, 4, 7>();
+        if constexpr (more) load<4>(at.a0 += 64, at.stride);
+        if constexpr (rows > 1) multiply<2, 5, 6>();
+        if constexpr (more) load<6>(at.b0 += tile_bytes_bf16, 64);
+        if constexpr (rows > 1 && columns > 1) multiply<3, 5, 7>();
+        if constexpr (more && columns > 1) load<7>(at.b1 += tile_bytes_bf16, 64);
+        at.a1 += 64;
+    }
+    template <int c, int i, int j> [[gnu::always_inline]] static void begin(const BlockProduct &p) {
+        if (p.from[i][j] == nullptr) {
+            asm volatile("tilezero %%tmm%c0" ::"i"(c));
+        } else {
+            load<c>(p.from[i][j], 64);
+        }
+    }
+    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
+        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
+    }
+    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
+        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
+    }
+    template <int c, int a, int b> [[gnu::always_inline]] static void multiply() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+    }
+};
+
+class Bf16BlocksInSoftware {
+  public:
+    explicit Bf16BlocksInSoftware(int n_rows) : n_rows_(n_rows) {}
+
+    template <int rows, int columns> void multiply(const BlockProduct &p) const {
+        Bf16TilesInSoftware::set_rows(n_rows_);
+        for (int i = 0; i < rows; ++i) {
+            for (int j = 0; j < columns; ++j) {
+                float sums[block_rows * 16] = {};
+                if (p.from[i][j] != nullptr) std::memcpy(sums, p.from[i][j], sizeof sums);
+                Bf16TilesInSoftware::add<1>({p.a[i], p.a_stride, p.b[j], 64, 0, tile_bytes_bf16, p.n_steps, sums, 64});
+                for (int row = 0; row < n_rows_; ++row)
+                    std::memcpy(reinterpret_cast<uint8_t *>(p.to[i][j]) + row * p.to_stride, sums + row * 16, 64);
+            }
+        }
+        Bf16TilesInSoftware::release();
+    }
+
+  private:
+    int n_rows_;
+};
+
+} // namespace
+} // namespace quire
