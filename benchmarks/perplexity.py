@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from quire import LLM, GGUFReader, ShapeError
-from quire._native.kernels import supported_isas
+from quire._native.kernels import determinism_costs, set_deterministic, supported_isas
 from quire._native.quant import quantize
 from quire.convert import convert
 from quire.engine.loader import packaged_model
@@ -84,14 +84,18 @@ def write_quantized(source: Path, target: Path, dtype: str) -> None:
 
 
 def measure(file: Path, rows: Sequence[Sequence[int]], threads: int, isas: Sequence[str]) -> dict[str, float]:
-    """Perplexity by ``stock`` and by instruction set."""
+    """Perplexity by ``stock`` and by instruction set; where determinism costs something, with and without it."""
     options: dict[str, Any] = {"threads": threads, "n_ctx": len(rows[0]) + 1}
     found = {}
     with LLM(file, kernels="stock", **options) as model:
         found["stock"] = perplexity(model, rows)
     for isa in isas:
-        with LLM(file, isa=isa, **options) as model:
+        with LLM(file, isa=isa, deterministic=True, **options) as model:
             found[isa] = perplexity(model, rows)
+        if determinism_costs():
+            with LLM(file, deterministic=False, **options) as model:
+                found[f"{isa} free"] = perplexity(model, rows)
+            set_deterministic(True)
     return found
 
 
@@ -119,7 +123,8 @@ def compare(checkpoint: Path, options: argparse.Namespace, documents: Sequence[s
         with LLM(exact, threads=options.threads) as model:
             rows = contexts(model, documents, options.tokens, options.context)
         print(f"{checkpoint.name}, {len(rows)} x {options.context} tokens\n{'':8} {'stock':>10}", end="")
-        print("".join(f" {isa:>12}" for isa in isas))
+        free = ["free"] if determinism_costs() else []  # of the last, without determinism
+        print("".join(f" {isa:>12}" for isa in [*isas, *free]))
         for dtype in options.types:
             file = Path(scratch) / f"{dtype}-.gguf"
             try:

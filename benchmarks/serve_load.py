@@ -144,7 +144,7 @@ def all_clients(port: int, expected: list[str], options: argparse.Namespace, sec
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    with running(["--cache-blocks", "512"]) as server:
+    with running(["--cache-blocks", "512", "--deterministic"]) as server:
         expected = loop_run(learn(server.port))
         all_clients(server.port, expected, options, min(5.0, options.seconds / 4), 10_000)
         time.sleep(1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import quire
 from quire import dequantize
-from quire._native.kernels import isa
+from quire._native.kernels import determinism_costs, is_deterministic, isa
 
 FLOATS = ["f32", "f16", "bf16"]
 MULTIPLYING_BF16 = [
@@ -13,6 +13,7 @@ MULTIPLYING_BF16 = [
     "avx512amx",
     "avx512amx-emulated",
 ]  # weights of that type and of F16, which are rounded to it
+MANY_ROWS = 16  # so many may be multiplied as BF16 by quantized weights
 HALF_ULP = 2.0**-24  # of single precision
 # Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
 SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}
@@ -34,13 +35,15 @@ def rounded_to_bf16(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), x, ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32))
 
 
-def rounds_to_bf16(dtype: str) -> bool:
-    """Whether the instruction set in use multiplies weights of the type, and activations with them, as BF16."""
-    return dtype in ("f16", "bf16") and isa() in MULTIPLYING_BF16
+def rounds_to_bf16(dtype: str, n_rows: int = 1) -> bool:
+    """Whether the instruction set in use multiplies weights of the type, and so many rows with them, as BF16."""
+    if dtype in ("f16", "bf16"):
+        return isa() in MULTIPLYING_BF16
+    return dtype != "f32" and n_rows >= MANY_ROWS and determinism_costs() and not is_deterministic()
 
 
 def held_weights(tensor: quire.Tensor) -> np.ndarray:
-    """What is multiplied, in double precision."""
+    """What is multiplied, in double precision; quantized weights of many rows are rounded only when they are read."""
     values = dequantize(tensor)
     with np.errstate(invalid="ignore"):  # signalling numbers that are none
         return (rounded_to_bf16(values) if rounds_to_bf16(tensor.dtype.name) else values).astype(np.float64)
@@ -48,7 +51,7 @@ def held_weights(tensor: quire.Tensor) -> np.ndarray:
 
 def seen_activations(x: np.ndarray, dtype: str) -> np.ndarray:
     """What the instruction set in use multiplies with weights of the type."""
-    if rounds_to_bf16(dtype):
+    if rounds_to_bf16(dtype, len(x)):
         return rounded_to_bf16(x).astype(np.float64)
     return x.astype(np.float64) if dtype in FLOATS else rounded_to_codes(x)
 
@@ -69,10 +72,13 @@ def arithmetic_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
     """Of the product with activations as they are seen: an operation on floats errs by half a unit in the last place."""
     n_in, name = x.shape[1], tensor.dtype.name
     size = np.abs(x) @ magnitudes(tensor).T
-    if name in FLOATS:
+    in_pairs = rounds_to_bf16(name, len(x))
+    if in_pairs and name not in FLOATS:
+        # Besides, each weight is rounded to 8 bits when it is read, and before that with its minimum.
+        size = size * (1 + 2.0**-8 / ((n_in + 1) * HALF_ULP))
+    if name in FLOATS or in_pairs:
         # AVX512_BF16 takes subnormal weights, activations, products and sums for zero.
         weights = np.abs(dequantize(tensor).astype(np.float64)).sum(-1)
-        in_pairs = rounds_to_bf16(name)
         tiny = 2.0**-126 * (n_in + weights + np.abs(x).sum(-1, keepdims=True)) if in_pairs else n_in * 2.0**-150
         return (n_in + 1) * HALF_ULP * size + tiny
     n_sums = -(-n_in // SCALE_COLUMNS.get(name, 32)) * (2 if name in CODES_WITH_MINIMA else 1)
@@ -84,9 +90,10 @@ def rounding_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
     """Of the product with activations (and weights of F16) as they are, for what rounding them adds."""
     name = tensor.dtype.name
     weights = np.abs(dequantize(tensor).astype(np.float64))
-    if name in FLOATS:
-        if not rounds_to_bf16(name):
-            return np.zeros((len(x), len(weights)))
+    in_pairs = rounds_to_bf16(name, len(x))
+    if name in FLOATS and not in_pairs:
+        return np.zeros((len(x), len(weights)))
+    if in_pairs:
         both = 2.01 if name == "f16" else 1.0  # weights are rounded, too
         return both * 2.0**-8 * (np.abs(x).astype(np.float64) @ weights.T)
     groups = np.abs(x.astype(np.float64)).reshape(len(x), -1, 32).max(-1)

@@ -7,6 +7,7 @@ import pytest
 import quire
 from matmul_bounds import (
     FLOATS,
+    MANY_ROWS,
     MULTIPLYING_BF16,
     arithmetic_bound,
     held_weights,
@@ -15,7 +16,16 @@ from matmul_bounds import (
     seen_activations,
 )
 from quire import ShapeError, UnsupportedError, dequantize, quantize
-from quire._native.kernels import PackedMatrix, emulated_isas, isa, set_isa, supported_isas
+from quire._native.kernels import (
+    PackedMatrix,
+    determinism_costs,
+    emulated_isas,
+    is_deterministic,
+    isa,
+    set_deterministic,
+    set_isa,
+    supported_isas,
+)
 
 SMALL_BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4"]
 QUANTIZED = [*SMALL_BLOCKS, "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
@@ -152,6 +162,74 @@ def test_the_usual_error_is_small(each_isa, dtype):
     error = np.sqrt(np.square(PackedMatrix(tensor).multiply(x) - exact).mean() / np.square(exact).mean())
     limit = 7e-3 if dtype in QUANTIZED else 3e-3 if rounds_to_bf16(dtype) else 1e-6
     assert error < limit
+
+
+@pytest.fixture
+def free():
+    """Many rows as fast as can be; otherwise tests ask for bits that do not depend on how many there are."""
+    assert is_deterministic()
+    set_deterministic(False)
+    yield
+    set_deterministic(True)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("n_rows", [15, 16, 17, 31, 32, 33, 100, 520])
+def test_many_rows(each_isa, dtype, n_rows):
+    for n_out, n_in in [(1, 32), (17, 96), (64, 1024), (130, 1056), (300, 160)]:
+        if n_rows > 100 and n_in > 96 and each_isa in emulated_isas():
+            continue
+        n_in = columns_of(dtype, n_in)
+        check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_many_rows_of_any_weights_and_activations(each_isa, dtype):
+    rng = np.random.default_rng(FORMATS.index(dtype))
+    for _ in range(4):
+        n_out, n_rows = int(rng.integers(1, 150)), int(rng.integers(MANY_ROWS, 70))
+        x = rng.standard_normal((n_rows, columns_of(dtype, 32 * int(rng.integers(1, 20))))).astype(np.float32)
+        x *= np.float32(10) ** rng.integers(-30, 15, (n_rows, x.shape[1] // 32)).repeat(32, axis=1).astype(np.float32)
+        check_tensor(noise(dtype, n_out, x.shape[1], rng), x, n_workers=2)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_among_many_rows_bits_are_a_row_s_own(each_isa, dtype):
+    weights = PackedMatrix(quantize(normal(300, 1536), dtype))
+    x = normal(70 if each_isa in emulated_isas() else 600, 1536, seed=1)
+    whole = weights.multiply(x, n_workers=3)
+    for first, n in [(0, 16), (3, 16), (20, 17), (37, 33), (1, 65)]:
+        for raw in (False, True):
+            found = weights.multiply(x[first : first + n], n_workers=2, raw=raw)
+            np.testing.assert_array_equal(found, whole[first : first + n])
+
+
+@pytest.mark.usefixtures("each_isa", "free")
+@pytest.mark.parametrize("dtype", QUANTIZED)
+def test_many_rows_are_nearer_to_the_product(dtype):
+    x, tensor = normal(MANY_ROWS, 2048, seed=1), quantize(normal(64, 2048, seed=2), dtype)
+    exact = x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+    found = PackedMatrix(tensor).multiply(x)
+    error = np.sqrt(np.square(found - exact).mean() / np.square(exact).mean())
+    assert error < (3e-3 if determinism_costs() else 7e-3)
+    few = np.concatenate([PackedMatrix(tensor).multiply(x[i : i + 8]) for i in (0, 8)])
+    assert (found == few).all() == (not determinism_costs())
+    set_deterministic(True)
+    np.testing.assert_array_equal(PackedMatrix(tensor).multiply(x), few)
+
+
+@pytest.mark.usefixtures("each_isa", "free")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("column", [40, 1055])
+def test_what_is_not_finite_shows_among_many_rows(value, column):
+    x = normal(40, 1056)
+    x[3, column] = value
+    found = PackedMatrix(quantize(normal(32, 1056), "q8_0")).multiply(x)
+    assert not np.isfinite(found[3]).any()
+    assert np.isfinite(np.delete(found, 3, axis=0)).all()
 
 
 def test_extreme_codes_do_not_overflow(each_isa):

@@ -427,6 +427,8 @@ def test_files_that_are_no_models(tmp_path):
         ("max_step_tokens", "many"),
         ("device", None),
         ("isa", 512),
+        ("deterministic", 1),
+        ("deterministic", "yes"),
     ],
 )
 def test_bad_options_are_refused_by_name(name, value):

@@ -71,10 +71,10 @@ def test_sizes_that_are_not_given_are_left_to_the_engine(monkeypatch: pytest.Mon
 
 def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
-    arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu"]
+    arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     engine = opened(monkeypatch, *arguments)[2]
     expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
-    expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu"}
+    expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     # -ngl chooses the device, and the path is not the engine's.
     assert set(expected) == {entry.name for entry in fields(ModelOptions)} - {"path", "gpu_layers"}
     assert {name: engine.get(name) for name in expected} == expected

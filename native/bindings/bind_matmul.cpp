@@ -45,7 +45,8 @@ class PackedMatrix {
             [](uint8_t *p) { ::operator delete(p, std::align_val_t{64}); });
         const Matmul matmul{packed_.weights, as_is ? x.data() : nullptr, rounded.get(), n_rows, out.mutable_data()};
         py::gil_scoped_release release;
-        if (!as_is) in_parallel(n_workers, [&](int i) { round_rows(matrix, x.data(), n_rows, i, n_workers, rounded.get()); });
+        if (!as_is)
+            in_parallel(n_workers, [&](int i) { round_rows(matrix, x.data(), n_rows, i, n_workers, rounded.get()); });
         std::atomic<int> next{0};
         in_parallel(n_workers, [&](int) { packed_matmul(matmul, next, n_workers); });
         return out;

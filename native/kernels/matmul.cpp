@@ -254,8 +254,7 @@ void ProductItems::run(int item) const {
     // The rows of a part are read again and again, so they come first: weights are what changes.
     const int64_t n_groups = (n_units_ + n_together_ - 1) / n_together_, unit = item % n_groups * n_together_;
     const int first_row = static_cast<int>(item / n_groups) * rows_;
-    run_units({unit, std::min(unit + n_together_, n_units_)}, first_row,
-              std::min(rows_, product_.n_rows - first_row));
+    run_units({unit, std::min(unit + n_together_, n_units_)}, first_row, std::min(rows_, product_.n_rows - first_row));
 }
 
 void ProductItems::run_units(Units units, int first_row, int n_rows) const {

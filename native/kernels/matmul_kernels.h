@@ -10,7 +10,8 @@ namespace quire {
 // Some tiles of the weights times some rows.
 struct MatmulPart {
     const PackedWeights *weights;
-    int64_t first_tile, n_tiles; // at most strip_tiles of codes; of BF16 by tiles bf16_part_tiles, of 16 output rows each
+    int64_t first_tile,
+        n_tiles; // at most strip_tiles of codes; of BF16 by tiles bf16_part_tiles, of 16 output rows each
     const QuantizedRows *x; // of codes
     const float *raw;       // of floats: [rows, n_in] of row 0
     const uint16_t *bf16;   // of BF16: [rows, bf16_row_bytes(n_in) / 2] of row 0

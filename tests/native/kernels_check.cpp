@@ -103,11 +103,11 @@ std::vector<float> check_products(const Case &c, std::mt19937 random) {
 
     const std::vector<float> x = normal(static_cast<size_t>(c.n_rows * c.n_in), random);
     const Memory rounded(QuantizedRows::size_bytes(c.n_rows, c.n_in));
-    QuantizedRows codes{c.n_in, rounded.data()};
-    if (!weights.is_float()) quantize_rows(x.data(), c.n_rows, 0, 1, codes);
+    const QuantizedRows codes{c.n_in, rounded.data()};
+    if (!weights.is_float()) round_rows(packed_matrix(weights), x.data(), c.n_rows, 0, 1, rounded.data());
     std::vector<float> out(static_cast<size_t>(c.n_rows * c.n_out), std::numeric_limits<float>::quiet_NaN());
     std::atomic<int> next{0};
-    packed_matmul({weights, weights.is_float() ? x.data() : nullptr, codes, c.n_rows, out.data()}, next, 1);
+    packed_matmul({weights, weights.is_float() ? x.data() : nullptr, rounded.data(), c.n_rows, out.data()}, next, 1);
 
     const DotProducts products = instruction_set().dot_products;
     const bool rounds = c.format == WeightFormat::bf16 &&

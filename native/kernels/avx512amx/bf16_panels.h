@@ -17,19 +17,18 @@ constexpr int panel_columns = 1024;
 constexpr int64_t panel_tile_bytes = panel_columns / pair_columns * tile_bytes_bf16;
 constexpr int64_t tile_floats = tile_bytes_bf16 / 4;
 static_assert(bf16_part_rows % block_rows == 0);
-static_assert(bf16_scratch_bytes >= bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 +
-                                                      panel_tile_bytes));
+static_assert(bf16_scratch_bytes >=
+              bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 + panel_tile_bytes));
 
 template <class Blocks, class Weights> class PanelProduct {
   public:
     // `tiles_per`: tiles of 16 output rows that one of part.weights' is.
     PanelProduct(const MatmulPart &part, Weights weights, int tiles_per)
         : part_(part), weights_(weights), rows_(part.n_rows < block_rows ? part.n_rows : block_rows),
-          n_blocks_((part.n_rows + block_rows - 1) / block_rows),
-          first_column_(part.first_tile * tiles_per * 16), columns_left_(part.weights->n_out - first_column_),
-          n_tiles_(static_cast<int>(columns_left_ < part.n_tiles * tiles_per * 16
-                                        ? (columns_left_ + 15) / 16
-                                        : part.n_tiles * tiles_per)),
+          n_blocks_((part.n_rows + block_rows - 1) / block_rows), first_column_(part.first_tile * tiles_per * 16),
+          columns_left_(part.weights->n_out - first_column_),
+          n_tiles_(static_cast<int>(columns_left_ < part.n_tiles * tiles_per * 16 ? (columns_left_ + 15) / 16
+                                                                                  : part.n_tiles * tiles_per)),
           panel_(part.scratch), sums_(reinterpret_cast<float *>(part.scratch + bf16_part_tiles * panel_tile_bytes)) {}
 
     void run() const {
@@ -68,8 +67,7 @@ template <class Blocks, class Weights> class PanelProduct {
     float *sums(int block, int t) const { return sums_ + (int64_t{block} * n_tiles_ + t) * tile_floats; }
     bool is_whole(int t) const { return (t + 1) * 16 <= columns_left_; }
 
-    template <int rows, int columns>
-    void multiply(const Blocks &blocks, const Columns &k, int block, int t) const {
+    template <int rows, int columns> void multiply(const Blocks &blocks, const Columns &k, int block, int t) const {
         const int64_t stride = bf16_row_bytes(part_.weights->n_in);
         // Sums of the last columns go where they belong, if whole tiles fit there.
         const bool to_out = k.are_last && is_whole(t + columns - 1);

@@ -33,14 +33,17 @@ template <WeightFormat format> struct DequantizedWeights {
 
   private:
     static constexpr int halves = group_columns / From::scale_columns; // scales of a group
+    static constexpr float too_much = 256.0F + From::zero_point;
+    // Powers of two may be so large that 256 times one is none any more.
+    static constexpr bool any_size = From::layout.scales == ScaleForm::powers;
 
     // The 32 columns of a group, 4 of them at a time.
     [[gnu::always_inline]] static void fill_group(const From &chunk, int g, uint8_t *to) {
 #pragma GCC unroll 2
         for (int half = 0; half < halves; ++half) {
             const __m512 scale = chunk.scale(g * halves + half, 0);
-            // Codes come as 256 + code, of which this takes 256 and the zero point.
-            __m512 offset = _mm512_mul_ps(scale, _mm512_set1_ps(-256.0F - From::zero_point));
+            // Codes come as 256 + code, of which this takes 256 and the zero point; the product is exact.
+            __m512 offset = _mm512_mul_ps(scale, _mm512_set1_ps(-too_much));
             if constexpr (From::has_minima) offset = _mm512_add_ps(offset, chunk.minimum(g * halves + half, 0));
             constexpr int n = group_steps / halves;
 #pragma GCC unroll 8
@@ -57,9 +60,11 @@ template <WeightFormat format> struct DequantizedWeights {
     // A code in bits 15 to 22: the significand of 256 + code.
     [[gnu::always_inline]] static __m512 value(__m512i code, __m512 scale, __m512 offset) {
         constexpr int and_or = 0xEA; // (a & b) | c
-        const __m512i bits = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(0xFF << 15),
-                                                       _mm512_set1_epi32(0x43800000), and_or);
-        return _mm512_fmadd_ps(_mm512_castsi512_ps(bits), scale, offset);
+        const __m512i bits =
+            _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(0xFF << 15), _mm512_set1_epi32(0x43800000), and_or);
+        const __m512 value = _mm512_castsi512_ps(bits);
+        if constexpr (any_size) return _mm512_mul_ps(_mm512_sub_ps(value, _mm512_set1_ps(too_much)), scale);
+        return _mm512_fmadd_ps(value, scale, offset);
     }
 
     [[gnu::always_inline]] static void store_pair(__m512 even, __m512 odd, uint8_t *to) {
@@ -67,8 +72,8 @@ template <WeightFormat format> struct DequantizedWeights {
         const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
         const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
         constexpr int high_or_low = 0xCA; // a ? b : c
-        _mm512_store_si512(to, _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(0xFFFF0000)), high, low,
-                                                         high_or_low));
+        _mm512_store_si512(
+            to, _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(0xFFFF0000)), high, low, high_or_low));
     }
 };
 

@@ -14,8 +14,8 @@ struct Bf16Weights {
     void fill(int64_t column, int64_t n_steps, uint8_t *panel) const {
         for (int64_t t = 0; t < n_tiles; ++t) {
             const int64_t left = n_in - column;
-            fill_tile(first + (t * n_in + column) * float_tile_rows, left < n_steps * pair_columns ? left : n_steps * pair_columns,
-                      panel + t * 4 * panel_tile_bytes);
+            fill_tile(first + (t * n_in + column) * float_tile_rows,
+                      left < n_steps * pair_columns ? left : n_steps * pair_columns, panel + t * 4 * panel_tile_bytes);
         }
     }
 
@@ -44,7 +44,8 @@ struct Bf16Weights {
 
 template <class Blocks> void multiply_bf16(const MatmulPart &part) {
     const int64_t n_in = part.weights->n_in;
-    const auto *first = reinterpret_cast<const uint16_t *>(part.weights->data) + part.first_tile * n_in * float_tile_rows;
+    const auto *first =
+        reinterpret_cast<const uint16_t *>(part.weights->data) + part.first_tile * n_in * float_tile_rows;
     PanelProduct<Blocks, Bf16Weights>(part, {first, n_in, part.n_tiles}, float_tile_rows / 16).run();
 }
 

@@ -124,8 +124,8 @@ template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPa
 } // namespace
 
 const MatmulKernels avx512amx::matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TileRegisters>,
-                                               multiply_dequantized<Bf16Blocks>};
+                                                 multiply_dequantized<Bf16Blocks>};
 const MatmulKernels avx512amx::emulated_matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TilesInSoftware>,
-                                                        multiply_dequantized<Bf16BlocksInSoftware>};
+                                                          multiply_dequantized<Bf16BlocksInSoftware>};
 
 } // namespace quire

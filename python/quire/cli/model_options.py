@@ -53,6 +53,7 @@ class ModelOptions:
     device: str | None
     kernels: Kernels
     isa: str | None
+    deterministic: bool | None
     kv_dtype: KvDType
     load: LoadMode
     packed_cache: str | None
@@ -113,6 +114,10 @@ _OPTIONS = (
         help="Quire's own operators where there are some, or ggml's only.",
     ),
     click.option("--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."),
+    click.option(
+        "--deterministic", is_flag=True, default=None,
+        help="An answer's bits do not depend on its company in a batch; slower where 'quire devices' shows AMX.",
+    ),
     click.option(
         "--packed-cache", metavar="DIR",
         help="Keep the weights there as the kernels read them; the next start maps them [no].",

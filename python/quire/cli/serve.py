@@ -140,6 +140,7 @@ def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any
         "kv_dtype": model.kv_dtype,
         "kernels": model.kernels,
         "isa": model.isa,
+        "deterministic": model.deterministic,
         "load": model.load,
         "packed_cache": model.packed_cache,
         "policy": engine["policy"],

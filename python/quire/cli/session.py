@@ -38,6 +38,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
         n_blocks=sizes.n_blocks,
         kernels=options.kernels,
         isa=options.isa,
+        deterministic=options.deterministic,
         load=options.load,
         packed_cache=options.packed_cache,
         max_sequences=sizes.max_sequences,

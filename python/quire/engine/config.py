@@ -45,7 +45,9 @@ class EngineConfig:
     tokens for each of ``max_sequences`` where that is more, within half of the memory that the weights leave.
     ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the
     instruction set of Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best
-    of this machine.  ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.
+    of this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what the
+    cache held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and holds for
+    the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.
     ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start; ``None``:
     nowhere.  ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is
     512 and 32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what
@@ -61,6 +63,7 @@ class EngineConfig:
     n_blocks: int | None = None
     kernels: Kernels = "auto"
     isa: str | None = None
+    deterministic: bool | None = None
     load: LoadMode = "mmap"
     packed_cache: str | None = None
     policy: Policy = "fifo"
@@ -74,7 +77,10 @@ class EngineConfig:
             value: object = self.__dict__[entry.name]
             if value is None and entry.default is None:
                 continue
-            if entry.name in _LIMITS:
+            if entry.name == "deterministic":
+                if not isinstance(value, bool):
+                    raise RequestError(f"[engine] deterministic must be a bool but is {value!r:.40}")
+            elif entry.name in _LIMITS:
                 low, high = _LIMITS[entry.name]
                 if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                     most = str(high) if high < 2**40 else f"2**{high.bit_length()} - 1"

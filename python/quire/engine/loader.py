@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache, cache_bytes_per_block
-from .._native.kernels import multiplies_bf16, set_isa
+from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
@@ -81,6 +81,8 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     """
     if config.isa is not None:
         _use_isa(config.isa, find_device(config.device))
+    if config.deterministic is not None:
+        _use_deterministic(config.deterministic, find_device(config.device))
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config)
@@ -110,6 +112,12 @@ def _use_isa(isa: str, device: Device) -> None:
     if device.kind != "cpu":
         raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
     set_isa(isa)
+
+
+def _use_deterministic(on: bool, device: Device) -> None:
+    if on and device.kind != "cpu":
+        raise UnsupportedError(f"[deterministic] the device must be the CPU for fixed bits but is {device.name}")
+    set_deterministic(on)
 
 
 def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
