@@ -4,6 +4,8 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/float_blocks.h"
 
 namespace quire {
@@ -16,9 +18,20 @@ template <class L> constexpr int registers_of_column(int n_rows) {
     return n;
 }
 
-// Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows, on top of `sums`.
+// L::width output rows of a column.
+template <class L, class Value>
+[[gnu::always_inline]] inline typename L::Vec load_column(const Value *tile, int64_t k, int row) {
+    if constexpr (std::is_same_v<Value, typename L::Bf16>) {
+        const Value *pairs = tile + float_at(WeightFormat::bf16, k / 2 * 2, row);
+        return k % 2 == 0 ? L::load_even(pairs) : L::load_odd(pairs);
+    } else {
+        return L::load(tile + k * float_tile_rows + row);
+    }
+}
+
+// Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows from `first` on, on top of `sums`.
 template <class L, class Value, int n_rows>
-void add_columns(const ColumnBlock<float> &block, const Value *tile, float *sums) {
+void add_columns(const ColumnBlock<float> &block, const Value *tile, int first, float *sums) {
     using Vec = typename L::Vec;
     constexpr int n_registers = registers_of_column<L>(n_rows);
     const float *x[n_rows];
@@ -30,7 +43,7 @@ void add_columns(const ColumnBlock<float> &block, const Value *tile, float *sums
         for (int t = 0; t < n_registers; ++t) total[r][t] = L::load(sums + r * float_tile_rows + t * L::width);
     }
     Ahead ahead = block.ahead;
-    for (int64_t k = 0; k < block.n_columns; ++k, tile += float_tile_rows) {
+    for (int64_t k = 0; k < block.n_columns; ++k) {
         if constexpr (n_rows <= few_rows && n_registers * L::width == float_tile_rows) {
             ahead.template next_lines<float_tile_rows *static_cast<int>(sizeof(Value)) / register_bytes>();
         } else {
@@ -38,7 +51,7 @@ void add_columns(const ColumnBlock<float> &block, const Value *tile, float *sums
         }
         Vec weights[n_registers];
 #pragma GCC unroll 16
-        for (int t = 0; t < n_registers; ++t) weights[t] = L::load(tile + t * L::width);
+        for (int t = 0; t < n_registers; ++t) weights[t] = load_column<L>(tile, k, first + t * L::width);
 #pragma GCC unroll 16
         for (int r = 0; r < n_rows; ++r) {
             const Vec value = L::set(x[r][k]);
@@ -62,7 +75,7 @@ template <class L, class Value> struct FloatColumns {
         for (int at = 0; at < float_tile_rows; at += step) {
             ColumnBlock<float> part = block;
             if (at > 0) part.ahead.at = part.ahead.end;
-            add_columns<L, Value, n_rows>(part, tile + at, sums + at);
+            add_columns<L, Value, n_rows>(part, tile, at, sums + at);
         }
     }
 };

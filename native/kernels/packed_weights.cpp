@@ -317,7 +317,7 @@ void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, u
         const int64_t end = std::min(begin + run, packed.n_in);
         for (int64_t r = 0; r < n; ++r) {
             for (int64_t k = begin; k < end; ++k)
-                values[k * float_tile_rows + r] = convert(from[(first + r) * packed.n_in + k]);
+                values[float_at(packed.format, k, r)] = convert(from[(first + r) * packed.n_in + k]);
         }
     }
 }
@@ -339,7 +339,7 @@ void unpack_float_row(const PackedWeights &packed, int64_t row, float *to) {
     const uint8_t *tile = packed.data + row / float_tile_rows * packed.tile_bytes();
     const int64_t value_bytes = packed.format == WeightFormat::f32 ? 4 : 2;
     for (int64_t k = 0; k < packed.n_in; ++k) {
-        const uint8_t *at = tile + (k * float_tile_rows + row % float_tile_rows) * value_bytes;
+        const uint8_t *at = tile + float_at(packed.format, k, row % float_tile_rows) * value_bytes;
         if (packed.format == WeightFormat::f32) {
             std::memcpy(to + k, at, sizeof(float));
         } else if (packed.format == WeightFormat::f16) {

@@ -10,7 +10,8 @@
 //
 // A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].
 //
-// Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row].
+// Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row], but BF16, of which two columns are
+// multiplied at a time: [column / 2][output row][2], an odd number of columns being filled up with zeros.
 #pragma once
 
 #include <cstddef>
@@ -133,11 +134,18 @@ struct PackedWeights {
         return (n_in + columns - 1) / columns;
     }
     int64_t tile_bytes() const {
+        if (format == WeightFormat::bf16) return (n_in + 1) / 2 * 2 * float_tile_rows * 2;
         if (is_float()) return n_in * float_tile_rows * (format == WeightFormat::f32 ? 4 : 2);
         return n_chunks() * chunk_layout(format).bytes();
     }
     int64_t size_bytes() const { return n_tiles() * tile_bytes(); }
 };
+
+// Where in a tile of floats a number stands.
+constexpr int64_t float_at(WeightFormat format, int64_t column, int64_t row) {
+    if (format == WeightFormat::bf16) return (column / 2 * float_tile_rows + row) * 2 + column % 2;
+    return column * float_tile_rows + row;
+}
 
 // Bytes of a block in a model file, and its columns.
 int64_t file_block_bytes(WeightFormat format);

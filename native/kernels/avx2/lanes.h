@@ -27,6 +27,14 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)), T{});
     }
+    // The even or the odd ones of `width` pairs.
+    static Vec load_even(const Bf16 *p) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), 16));
+    }
+    static Vec load_odd(const Bf16 *p) {
+        const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+        return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), upper));
+    }
     static Vec load_part(const float *p, int n) {
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));

@@ -28,6 +28,12 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), T{});
     }
+    // The even or the odd ones of `width` pairs.
+    static Vec load_even(const Bf16 *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
+    static Vec load_odd(const Bf16 *p) {
+        const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+        return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
+    }
     static Vec load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
     template <class T> static Vec load_part(const T *p, int n) {
         return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p), T{});

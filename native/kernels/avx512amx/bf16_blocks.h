@@ -1,5 +1,5 @@
 // Products of BF16 in blocks of up to 32 rows and 32 output rows: every tile that is loaded is multiplied twice, so that
-// loading them takes less time than the products.  AMX's TDPBF16PS, or the same in software: see bf16_tiles.h.
+// loading them takes less time than the products; or of up to 16 rows and 64 output rows, for few rows.  AMX's TDPBF16PS, or the same in software: see bf16_tiles.h.
 #pragma once
 
 #include "kernels/avx512amx/bf16_tiles.h"
@@ -13,11 +13,12 @@ constexpr int64_t tile_bytes_bf16 = 1024;
 struct BlockProduct {
     const uint8_t *a[2];
     int64_t a_stride; // of a row, in bytes
-    const uint8_t *b[2]; // tiles, one for every step
+    const uint8_t *b[4];
+    int64_t b_stride, b_step; // of a pair of columns, of the next step's tile, in bytes
     int64_t n_steps;
-    const float *from[2][2]; // whole tiles; null: zeros
-    float *to[2][2];
-    int64_t to_stride; // of a row, in bytes
+    const float *from[2][4]; // whole tiles; null: zeros
+    float *to[2][4];
+    int64_t to_stride[4]; // of a row, in bytes
 };
 
 // Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B.
@@ -46,26 +47,51 @@ class Bf16Blocks {
         if constexpr (columns > 1) begin<1, 0, 1>(p);
         if constexpr (rows > 1) begin<2, 1, 0>(p);
         if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
-        Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride};
+        Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, p.b_stride, p.b_step};
         at.template load_first<rows, columns>();
         for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
         multiply_step<rows, columns, false>(at);
-        store<0>(p.to[0][0], p.to_stride);
-        if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride);
-        if constexpr (rows > 1) store<2>(p.to[1][0], p.to_stride);
-        if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride);
+        store<0>(p.to[0][0], p.to_stride[0]);
+        if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride[1]);
+        if constexpr (rows > 1) store<2>(p.to[1][0], p.to_stride[0]);
+        if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride[1]);
+    }
+
+    // One tile of A with four of B, whose lines stand side by side; `ahead` bytes behind them are asked for.
+    void multiply_strip(const BlockProduct &p, int64_t ahead) const {
+        begin<0, 0, 0>(p);
+        begin<1, 0, 1>(p);
+        begin<2, 0, 2>(p);
+        begin<3, 0, 3>(p);
+        const uint8_t *a = p.a[0], *b = p.b[0];
+        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
+            for (int64_t i = 0; i < p.b_step; i += 64) __builtin_prefetch(b + ahead + i);
+            load<4>(a, p.a_stride);
+            load<6>(b, p.b_stride);
+            multiply<0, 4, 6>();
+            load<7>(b + 64, p.b_stride);
+            multiply<1, 4, 7>();
+            load<6>(b + 128, p.b_stride);
+            multiply<2, 4, 6>();
+            load<7>(b + 192, p.b_stride);
+            multiply<3, 4, 7>();
+        }
+        store<0>(p.to[0][0], p.to_stride[0]);
+        store<1>(p.to[0][1], p.to_stride[1]);
+        store<2>(p.to[0][2], p.to_stride[2]);
+        store<3>(p.to[0][3], p.to_stride[3]);
     }
 
   private:
     struct Operands {
         const uint8_t *a0, *a1, *b0, *b1;
-        int64_t stride;
+        int64_t stride, b_stride, b_step;
 
         // All of a step but the second A, which has a register for half of the step only.
         template <int rows, int columns> [[gnu::always_inline]] void load_first() {
             load<4>(a0, stride);
-            load<6>(b0, 64);
-            if constexpr (columns > 1) load<7>(b1, 64);
+            load<6>(b0, b_stride);
+            if constexpr (columns > 1) load<7>(b1, b_stride);
         }
     };
 
@@ -77,9 +103,9 @@ class Bf16Blocks {
         if constexpr (columns > 1) multiply<1, 4, 7>();
         if constexpr (more) load<4>(at.a0 += 64, at.stride);
         if constexpr (rows > 1) multiply<2, 5, 6>();
-        if constexpr (more) load<6>(at.b0 += tile_bytes_bf16, 64);
+        if constexpr (more) load<6>(at.b0 += at.b_step, at.b_stride);
         if constexpr (rows > 1 && columns > 1) multiply<3, 5, 7>();
-        if constexpr (more && columns > 1) load<7>(at.b1 += tile_bytes_bf16, 64);
+        if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, at.b_stride);
         at.a1 += 64;
     }
     template <int c, int i, int j> [[gnu::always_inline]] static void begin(const BlockProduct &p) {
@@ -110,13 +136,14 @@ class Bf16BlocksInSoftware {
             for (int j = 0; j < columns; ++j) {
                 float sums[block_rows * 16] = {};
                 if (p.from[i][j] != nullptr) std::memcpy(sums, p.from[i][j], sizeof sums);
-                Bf16TilesInSoftware::add<1>({p.a[i], p.a_stride, p.b[j], 64, 0, tile_bytes_bf16, p.n_steps, sums, 64});
+                Bf16TilesInSoftware::add<1>({p.a[i], p.a_stride, p.b[j], p.b_stride, 0, p.b_step, p.n_steps, sums, 64});
                 for (int row = 0; row < n_rows_; ++row)
-                    std::memcpy(reinterpret_cast<uint8_t *>(p.to[i][j]) + row * p.to_stride, sums + row * 16, 64);
+                    std::memcpy(reinterpret_cast<uint8_t *>(p.to[i][j]) + row * p.to_stride[j], sums + row * 16, 64);
             }
         }
         Bf16TilesInSoftware::release();
     }
+    void multiply_strip(const BlockProduct &p, int64_t) const { multiply<1, 4>(p); }
 
   private:
     int n_rows_;

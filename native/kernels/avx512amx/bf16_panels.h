@@ -1,10 +1,12 @@
-// Products of rows of BF16 with weights that are brought to BF16 panel by panel: some columns of all output rows of a
-// part, as tiles for the second operand, which stay in the second-level cache while all rows of the part are multiplied
-// with them.  Sums wait in memory in between.  The order of all operations is the same for one row and for many, and
-// however rows and output rows are divided.
+// Products of rows of BF16 with weights of BF16, or such that are brought to it panel by panel: some columns of all output
+// rows of a part, which stay in the second-level cache while all rows of the part are multiplied with them.  Sums wait in
+// memory in between.  The order of all operations is the same for one row and for many, and however rows and output rows
+// are divided.
 //
-// Weights: a class with fill(first column, number of steps of 32 columns, panel): tile of output rows t at
-// panel + t * panel_tile_bytes, one tile of 16 pairs of columns for every step, zeros behind the last column.
+// Weights: a class with
+// - columns_at_once(number of rows, first column): how many columns of a panel, from a multiple of 32 on;
+// - prepare(first column, columns, panel): make the panel, of tiles for the second operand;
+// - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is.
 #pragma once
 
 #include "kernels/avx512amx/bf16_blocks.h"
@@ -16,9 +18,20 @@ namespace {
 constexpr int panel_columns = 1024;
 constexpr int64_t panel_tile_bytes = panel_columns / pair_columns * tile_bytes_bf16;
 constexpr int64_t tile_floats = tile_bytes_bf16 / 4;
+// Lines of four tiles side by side in memory are read together by few rows, and asked for so far ahead.
+constexpr int64_t strip_bytes = 4 * 64, strip_ahead_bytes = 2048;
 static_assert(bf16_part_rows % block_rows == 0);
 static_assert(bf16_scratch_bytes >=
               bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 + panel_tile_bytes));
+
+// A tile of the second operand and those of the next steps.
+struct TilePlace {
+    const uint8_t *first;
+    int64_t stride, step;
+};
+inline TilePlace place_in_panel(const uint8_t *panel, int tile) {
+    return {panel + tile * panel_tile_bytes, 64, tile_bytes_bf16};
+}
 
 template <class Blocks, class Weights> class PanelProduct {
   public:
@@ -34,28 +47,18 @@ template <class Blocks, class Weights> class PanelProduct {
     void run() const {
         const Blocks blocks(rows_);
         const int64_t n_in = part_.weights->n_in;
-        // Few rows are soon done with a panel: a small one stays in the first-level cache.
-        const int64_t at_once = part_.n_rows <= 2 * block_rows ? 64 : panel_columns;
-        for (int64_t k = 0; k < n_in; k += at_once) {
-            const int64_t n = n_in - k < at_once ? n_in - k : at_once;
-            const int64_t n_steps = (n + pair_columns - 1) / pair_columns;
-            weights_.fill(k, n_steps, panel_);
-            const Columns columns{k, n_steps, k == 0, k + at_once >= n_in};
-            for (int block = 0; block < n_blocks_; block += 2) {
-                const bool two = block + 1 < n_blocks_;
-                int t = 0;
-                for (; t + 1 < n_tiles_; t += 2)
-                    two ? multiply<2, 2>(blocks, columns, block, t) : multiply<1, 2>(blocks, columns, block, t);
-                if (t < n_tiles_)
-                    two ? multiply<2, 1>(blocks, columns, block, t) : multiply<1, 1>(blocks, columns, block, t);
-            }
+        for (int64_t k = 0; k < n_in;) {
+            const int64_t n = weights_.columns_at_once(part_.n_rows, k);
+            weights_.prepare(k, n, panel_);
+            multiply_panel(blocks, {k, n, k == 0, k + n >= n_in});
+            k += n;
         }
         write_narrow_tile();
     }
 
   private:
     struct Columns {
-        int64_t first, n_steps;
+        int64_t first, n;
         bool are_first, are_last;
     };
 
@@ -67,44 +70,62 @@ template <class Blocks, class Weights> class PanelProduct {
     float *sums(int block, int t) const { return sums_ + (int64_t{block} * n_tiles_ + t) * tile_floats; }
     bool is_whole(int t) const { return (t + 1) * 16 <= columns_left_; }
 
-    template <int rows, int columns> void multiply(const Blocks &blocks, const Columns &k, int block, int t) const {
-        const int64_t stride = bf16_row_bytes(part_.weights->n_in);
-        // Sums of the last columns go where they belong, if whole tiles fit there.
-        const bool to_out = k.are_last && is_whole(t + columns - 1);
-        BlockProduct p{};
-        p.a_stride = stride;
-        p.n_steps = k.n_steps;
-        p.to_stride = to_out ? part_.out_stride * 4 : 64;
-        for (int i = 0; i < rows; ++i) {
-            const int row = first_row(block + i);
-            p.a[i] = reinterpret_cast<const uint8_t *>(part_.bf16) + row * stride + k.first * 2;
-            for (int j = 0; j < columns; ++j) {
-                float *kept = sums(block + i, t + j);
-                p.from[i][j] = k.are_first ? nullptr : kept;
-                p.to[i][j] = to_out ? part_.out + row * part_.out_stride + first_column_ + (t + j) * 16 : kept;
-            }
+    void multiply_panel(const Blocks &blocks, const Columns &k) const {
+        int t = 0;
+        if (n_blocks_ == 1 && weights_.place(0, k.first, k.n, panel_).stride == strip_bytes) {
+            for (; t + 4 <= n_tiles_; t += 4) multiply<1, 4>(blocks, k, 0, t);
         }
-        for (int j = 0; j < columns; ++j) p.b[j] = panel_ + (t + j) * panel_tile_bytes;
-        // What is written there comes from memory first; a store of a tile would wait for it.
-        for (int i = 0; to_out && i < rows; ++i) {
-            for (int r = 0; r < rows_; ++r) {
-                for (int j = 0; j < columns; ++j) __builtin_prefetch(p.to[i][j] + r * part_.out_stride, 1);
-            }
-        }
-        blocks.template multiply<rows, columns>(p);
+        for (int block = 0; block < n_blocks_; block += 2)
+            block + 1 < n_blocks_ ? multiply_from<2>(blocks, k, block, t) : multiply_from<1>(blocks, k, block, t);
     }
 
-    // Where the last tile has output rows beyond the matrix, it and the one multiplied with it wait in memory.
-    void write_narrow_tile() const {
-        if (n_tiles_ == 0 || is_whole(n_tiles_ - 1)) return;
-        const int first = n_tiles_ % 2 == 0 ? n_tiles_ - 2 : n_tiles_ - 1;
-        for (int block = 0; block < n_blocks_; ++block) {
-            for (int t = first; t < n_tiles_; ++t) {
-                const int64_t left = columns_left_ - t * 16, n = left < 16 ? left : 16;
-                for (int r = 0; r < rows_; ++r)
-                    std::memcpy(part_.out + (first_row(block) + r) * part_.out_stride + first_column_ + t * 16,
-                                sums(block, t) + r * 16, static_cast<size_t>(n) * sizeof(float));
+    // All tiles from t on.
+    template <int rows> void multiply_from(const Blocks &blocks, const Columns &k, int block, int t) const {
+        for (; t + 1 < n_tiles_; t += 2) multiply<rows, 2>(blocks, k, block, t);
+        if (t < n_tiles_) multiply<rows, 1>(blocks, k, block, t);
+    }
+
+    template <int rows, int columns> void multiply(const Blocks &blocks, const Columns &k, int block, int t) const {
+        const int64_t stride = bf16_row_bytes(part_.weights->n_in);
+        BlockProduct p{};
+        p.a_stride = stride;
+        p.n_steps = (k.n + pair_columns - 1) / pair_columns;
+        for (int i = 0; i < rows; ++i)
+            p.a[i] = reinterpret_cast<const uint8_t *>(part_.bf16) + first_row(block + i) * stride + k.first * 2;
+        for (int j = 0; j < columns; ++j) {
+            const TilePlace place = weights_.place(t + j, k.first, k.n, panel_);
+            p.b[j] = place.first;
+            p.b_stride = place.stride;
+            p.b_step = place.step;
+            // Sums of the last columns go where they belong, if a whole tile fits there.
+            const bool to_out = k.are_last && is_whole(t + j);
+            p.to_stride[j] = to_out ? part_.out_stride * 4 : 64;
+            for (int i = 0; i < rows; ++i) {
+                float *kept = sums(block + i, t + j);
+                p.from[i][j] = k.are_first ? nullptr : kept;
+                p.to[i][j] = kept;
+                if (!to_out) continue;
+                p.to[i][j] = part_.out + first_row(block + i) * part_.out_stride + first_column_ + (t + j) * 16;
+                // What is written there comes from memory first; a store of a tile would wait for it.
+                for (int r = 0; r < rows_; ++r) __builtin_prefetch(p.to[i][j] + r * part_.out_stride, 1);
             }
+        }
+        if constexpr (columns == 4) {
+            blocks.multiply_strip(p, strip_ahead_bytes);
+        } else {
+            blocks.template multiply<rows, columns>(p);
+        }
+    }
+
+    // The sums of the last tile, where it has output rows beyond the matrix, wait in memory.
+    void write_narrow_tile() const {
+        const int t = n_tiles_ - 1;
+        if (t < 0 || is_whole(t)) return;
+        const auto size_bytes = static_cast<size_t>(columns_left_ - t * 16) * sizeof(float);
+        for (int block = 0; block < n_blocks_; ++block) {
+            for (int r = 0; r < rows_; ++r)
+                std::memcpy(part_.out + (first_row(block) + r) * part_.out_stride + first_column_ + t * 16,
+                            sums(block, t) + r * 16, size_bytes);
         }
     }
 

@@ -17,9 +17,17 @@ struct UnsignedCodeLanes : CodeLanes {
 template <WeightFormat format> struct DequantizedWeights {
     using From = Packed<UnsignedCodeLanes, format>;
     const uint8_t *first;
-    int64_t tile_bytes, n_tiles;
+    int64_t n_in, tile_bytes, n_tiles;
 
-    void fill(int64_t column, int64_t n_steps, uint8_t *panel) const {
+    // Few rows are soon done with a panel: a small one stays in the first-level cache.
+    int64_t columns_at_once(int n_rows, int64_t column) const {
+        const int64_t most = n_rows <= 2 * block_rows ? 64 : panel_columns;
+        return n_in - column < most ? n_in - column : most;
+    }
+    static TilePlace place(int tile, int64_t, int64_t, const uint8_t *panel) { return place_in_panel(panel, tile); }
+
+    void prepare(int64_t column, int64_t n, uint8_t *panel) const {
+        const int64_t n_steps = (n + pair_columns - 1) / pair_columns;
         for (int64_t t = 0; t < n_tiles; ++t, panel += panel_tile_bytes) {
             const uint8_t *tile = first + t * tile_bytes;
             uint8_t *to = panel;
@@ -80,8 +88,8 @@ template <WeightFormat format> struct DequantizedWeights {
 template <class Blocks> void multiply_dequantized(const MatmulPart &part) {
     with_format(part.weights->format, [&]<WeightFormat format>() {
         const int64_t tile_bytes = part.weights->tile_bytes();
-        const DequantizedWeights<format> weights{part.weights->data + part.first_tile * tile_bytes, tile_bytes,
-                                                 part.n_tiles};
+        const DequantizedWeights<format> weights{part.weights->data + part.first_tile * tile_bytes, part.weights->n_in,
+                                                 tile_bytes, part.n_tiles};
         PanelProduct<Blocks, DequantizedWeights<format>>(part, weights, 1).run();
     });
 }

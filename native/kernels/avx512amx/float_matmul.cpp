@@ -1,52 +1,45 @@
 // Products of BF16 with BF16 by tiles, for one row and for many: every row count goes through the same instruction, so
 // that a row's bits depend on it alone.  Weights of other types are left to AVX-512.
 #include "kernels/avx512amx/bf16_panels.h"
-#include "kernels/prefetch.h"
 
 namespace quire {
 namespace {
 
-// Tiles of 64 output rows, [column][output row].
+// Tiles of 64 output rows in pairs of columns, which are tiles of the instruction's second operand; only columns behind
+// the last 32 whole ones are copied, with zeros behind them.
 struct Bf16Weights {
-    const uint16_t *first;
-    int64_t n_in, n_tiles;
+    const uint8_t *first;
+    int64_t n_in, tile_bytes, n_tiles;
 
-    void fill(int64_t column, int64_t n_steps, uint8_t *panel) const {
-        for (int64_t t = 0; t < n_tiles; ++t) {
-            const int64_t left = n_in - column;
-            fill_tile(first + (t * n_in + column) * float_tile_rows,
-                      left < n_steps * pair_columns ? left : n_steps * pair_columns, panel + t * 4 * panel_tile_bytes);
-        }
+    int64_t whole_columns() const { return n_in / pair_columns * pair_columns; }
+    int64_t columns_at_once(int n_rows, int64_t column) const {
+        const int64_t left = (column < whole_columns() ? whole_columns() : n_in) - column;
+        return n_rows <= block_rows || left < panel_columns ? left : panel_columns;
     }
-
-    // Columns [0, n); zeros behind the last one.
-    static void fill_tile(const uint16_t *tile, int64_t n, uint8_t *to) {
-        // Output rows that unpacking the low and the high halves of 128 bits brings to the order of the rows.
-        const __m512i halves = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-        const __m512i zero = _mm512_setzero_si512();
-        for (int64_t k = 0; k < n; k += pair_columns, to += tile_bytes_bf16) {
-            for (int pair = 0; pair < pair_columns / 2; ++pair) {
-                const int64_t column = k + 2 * pair;
-                const uint16_t *at = tile + column * float_tile_rows;
-                prefetch(reinterpret_cast<const uint8_t *>(at) + ahead_bytes, 4 * 64);
-                for (int half = 0; half < 2; ++half, at += 32) {
-                    const __m512i even = column < n ? _mm512_loadu_si512(at) : zero;
-                    const __m512i odd = column + 1 < n ? _mm512_loadu_si512(at + float_tile_rows) : zero;
-                    const __m512i a = _mm512_permutexvar_epi64(halves, even), b = _mm512_permutexvar_epi64(halves, odd);
-                    uint8_t *tiles = to + half * 2 * panel_tile_bytes + pair * 64;
-                    _mm512_store_si512(tiles, _mm512_unpacklo_epi16(a, b));
-                    _mm512_store_si512(tiles + panel_tile_bytes, _mm512_unpackhi_epi16(a, b));
-                }
-            }
+    // Pairs of columns, of all 64 output rows.
+    const uint8_t *pairs(int64_t tile, int64_t column) const {
+        return first + tile * tile_bytes + column * float_tile_rows * 2;
+    }
+    TilePlace place(int tile, int64_t column, int64_t n, const uint8_t *panel) const {
+        if (n < pair_columns) return place_in_panel(panel, tile);
+        return {pairs(tile / 4, column) + tile % 4 * 64, strip_bytes, strip_bytes * pair_columns / 2};
+    }
+    void prepare(int64_t column, int64_t n, uint8_t *panel) const {
+        if (n >= pair_columns) return;
+        for (int64_t t = 0; t < 4 * n_tiles; ++t) {
+            uint8_t *to = panel + t * panel_tile_bytes;
+            std::memset(to, 0, tile_bytes_bf16);
+            for (int64_t pair = 0; 2 * pair < n; ++pair)
+                std::memcpy(to + pair * 64, pairs(t / 4, column + 2 * pair) + t % 4 * 64, 64);
         }
     }
 };
 
 template <class Blocks> void multiply_bf16(const MatmulPart &part) {
-    const int64_t n_in = part.weights->n_in;
-    const auto *first =
-        reinterpret_cast<const uint16_t *>(part.weights->data) + part.first_tile * n_in * float_tile_rows;
-    PanelProduct<Blocks, Bf16Weights>(part, {first, n_in, part.n_tiles}, float_tile_rows / 16).run();
+    const int64_t tile_bytes = part.weights->tile_bytes();
+    const Bf16Weights weights{part.weights->data + part.first_tile * tile_bytes, part.weights->n_in, tile_bytes,
+                              part.n_tiles};
+    PanelProduct<Blocks, Bf16Weights>(part, weights, float_tile_rows / 16).run();
 }
 
 void multiply(const MatmulPart &part) { avx512::float_matmul_kernels.multiply(part); }

@@ -1,12 +1,13 @@
 // Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
 // for many.  The instruction counts subnormal numbers as zero.
-#include "kernels/avx512/column_pairs.h"
+#include <immintrin.h>
+
 #include "kernels/float_blocks.h"
 
 namespace quire {
 namespace {
 
-constexpr int n_registers = float_tile_rows / lanes;
+constexpr int lanes = 16, n_registers = float_tile_rows / lanes;
 
 struct PairColumns {
     static constexpr int max_rows = 6;
@@ -19,8 +20,8 @@ struct PairColumns {
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; ++r) {
             x[r] = block.x + r * block.x_stride;
-            load_sums(sums + r * float_tile_rows, total[r]);
-            load_sums(sums + r * float_tile_rows + 2 * lanes, total[r] + 2);
+#pragma GCC unroll 8
+            for (int t = 0; t < n_registers; ++t) total[r][t] = _mm512_loadu_ps(sums + r * float_tile_rows + t * lanes);
         }
         Ahead ahead = block.ahead;
         for (int64_t k = 0; k < block.n_columns; k += 2, tile += 2 * float_tile_rows) {
@@ -30,15 +31,9 @@ struct PairColumns {
                 ahead.next();
                 ahead.next();
             }
-            // The last one of an odd number goes with a zero.
-            const bool has_odd = k + 1 < block.n_columns;
             __m512i weights[n_registers];
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half) {
-                const uint16_t *at = tile + half * 2 * lanes;
-                const __m512i odd = has_odd ? _mm512_loadu_si512(at + float_tile_rows) : _mm512_setzero_si512();
-                interleave(_mm512_loadu_si512(at), odd, weights + half * 2);
-            }
+#pragma GCC unroll 8
+            for (int t = 0; t < n_registers; ++t) weights[t] = _mm512_loadu_si512(tile + t * 2 * lanes);
 #pragma GCC unroll 8
             for (int r = 0; r < n_rows; ++r) {
                 int32_t pair;
@@ -51,8 +46,8 @@ struct PairColumns {
         }
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; ++r) {
-            store_sums(total[r], sums + r * float_tile_rows);
-            store_sums(total[r] + 2, sums + r * float_tile_rows + 2 * lanes);
+#pragma GCC unroll 8
+            for (int t = 0; t < n_registers; ++t) _mm512_storeu_ps(sums + r * float_tile_rows + t * lanes, total[r][t]);
         }
     }
 };

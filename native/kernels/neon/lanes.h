@@ -25,6 +25,13 @@ struct Lanes {
     static Vec set(float x) { return vdupq_n_f32(x); }
     static Vec load(const float *p) { return vld1q_f32(p); }
     template <class T> static Vec load(const T *p) { return widen(vld1_u16(&p->bits), T{}); }
+    // The even or the odd ones of `width` pairs.
+    static Vec load_even(const Bf16 *p) {
+        return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(vld1q_u16(&p->bits)), 16));
+    }
+    static Vec load_odd(const Bf16 *p) {
+        return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(vld1q_u16(&p->bits)), vdupq_n_u32(0xffff0000U)));
+    }
     // What lies behind is not ours to read.
     static Vec load_part(const float *p, int n) {
         float values[width] = {};

@@ -51,6 +51,13 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return make([p](int i) { return to_f32(p[i]); });
     }
+    // The even or the odd ones of `width` pairs.
+    static Vec load_even(const Bf16 *p) {
+        return make([p](int i) { return to_f32(p[2 * i]); });
+    }
+    static Vec load_odd(const Bf16 *p) {
+        return make([p](int i) { return to_f32(p[2 * i + 1]); });
+    }
     template <class T> static Vec load_part(const T *p, int n) {
         return make([p, n](int i) { return i < n ? to_f32(p[i]) : 0.0F; });
     }
