@@ -14,6 +14,8 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/attention_products.h"
 #include "kernels/attention_state.h"
 
@@ -245,7 +247,10 @@ template <class L, class T> class TileAttention {
         if constexpr (V::arranges) {
             is_arranged_ = end - first >= V::least_arranged;
             if (is_arranged_) {
-                const Range seen{seen_[first].begin, seen_[end - 1].end};
+                // Where sequences share blocks, a later query may see earlier tokens, behind a window.
+                Range seen = seen_[first];
+                for (int i = first + 1; i < end; ++i)
+                    seen = {std::min(seen.begin, seen_[i].begin), std::max(seen.end, seen_[i].end)};
                 is_sound_ =
                     V::arrange({values_, shape_.v_head_dim, seen.begin, seen.end, after(step, end), false}, arranged_);
             }

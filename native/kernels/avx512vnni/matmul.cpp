@@ -25,8 +25,7 @@ struct VnniLanes : CodeLanes {
 template <WeightFormat format> void multiply_rows(const MatmulPart &part) {
     constexpr int max_packed_rows = VnniLanes::max_packed_rows(chunk_layout(format));
     if (part.n_rows <= most_few_rows) return multiply_few_rows<VnniLanes, format>(part);
-    if (part.n_rows <= max_packed_rows)
-        return multiply_packed<VnniLanes, format, VnniLanes::more, most_few_rows>(part);
+    if (part.n_rows <= max_packed_rows) return multiply_packed<VnniLanes, format, VnniLanes::more, most_few_rows>(part);
     if constexpr (max_packed_rows < any_rows) multiply_unpacked<VnniLanes, format>(part);
 }
 

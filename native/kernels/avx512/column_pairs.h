@@ -1,0 +1,28 @@
+// Two rows of 32 numbers of BF16 side by side, as products of pairs want them.
+//
+// Included once by each instruction set's file; nothing here has external linkage.
+#pragma once
+
+#include <immintrin.h>
+
+namespace quire {
+namespace {
+
+constexpr int lanes = 16;
+
+// Numbers 0-3, 8-11, 16-19, 24-27 of both in one register and the others in the next one, (even, odd) by number.
+[[gnu::always_inline]] inline void interleave(__m512i even, __m512i odd, __m512i *pairs) {
+    pairs[0] = _mm512_unpacklo_epi16(even, odd);
+    pairs[1] = _mm512_unpackhi_epi16(even, odd);
+}
+
+// Sums in that order to that of the numbers.
+[[gnu::always_inline]] inline void store_sums(const __m512 *two, float *to) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(two[0], first, two[1]));
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(to + lanes, _mm512_permutex2var_ps(two[0], second, two[1]));
+}
+
+} // namespace
+} // namespace quire
