@@ -250,13 +250,13 @@ def _terminal_writer(self: object) -> None:
 def test_model_options_reach_the_model(quire: Command) -> None:
     arguments = (
         "-m a.gguf -c 512 -t 3 -C 0x5 -ngl all --device CUDA1 --kernels cpu --isa avx2 --kv-dtype bf16 --load lock"
-        " --packed-cache d"
+        " --packed-cache d --deterministic"
     )
     quire("run", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
     options, sizes = quire.opened[0]
     expected = ModelOptions(
         path="a.gguf", n_ctx=512, threads=3, cpu_mask=5, gpu_layers="all", device="CUDA1", kernels="cpu", isa="avx2",
-        kv_dtype="bf16", load="lock", packed_cache="d",
+        kv_dtype="bf16", load="lock", packed_cache="d", deterministic=True,
     )  # fmt: skip
     assert options == expected
     assert options.device_name() == "CUDA1"

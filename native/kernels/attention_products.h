@@ -22,7 +22,6 @@ struct Queries {
     int stride, dim;
     float *scales;
     int32_t *sums; // of codes
-    void *arranged; // room for the keys of a block in another order
 };
 
 // K of a block and head, and the memory to ask for meanwhile: blocks lie anywhere, so the hardware does not foresee it.
@@ -174,7 +173,7 @@ template <class L, class T> class Values {
     static constexpr bool has_scales = sizeof(T) == 1; // of an 8-bit cache, after its codes
     static constexpr int most_queries = L::registers / 4;
     static constexpr int together = 1; // tokens that one instruction adds
-    static constexpr bool arranges = false, whole_blocks = false;
+    static constexpr bool arranges = false;
 
     // Leaves weights where scores of the step were, those of an 8-bit cache times the scales of their tokens.
     static Vec keep(const T *const *blocks, int dim, Vec weight, float *scores, int t) {

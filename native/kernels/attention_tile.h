@@ -14,8 +14,6 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/attention_products.h"
 #include "kernels/attention_state.h"
 
@@ -49,7 +47,7 @@ template <class L, class T> class TileAttention {
   public:
     explicit TileAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), sum_stride_(padded_floats(shape_.v_head_dim)),
-          queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr, nullptr},
+          queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
           sums_(tile.scratch + n_ * queries_.stride), merged_(sums_ + n_ * sum_stride_),
           scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
           total_(largest_ + max_tile_queries), rescale_(total_ + max_tile_queries),
@@ -57,10 +55,6 @@ template <class L, class T> class TileAttention {
         queries_.scales = merged_total_ + max_tile_queries;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
         arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
-        if constexpr (V::whole_blocks) {
-            own_ = arranged_ + step_tokens * whole_strips(shape_.v_head_dim);
-            queries_.arranged = own_ + step_tokens * whole_strips(shape_.v_head_dim);
-        }
     }
 
     void run() {
@@ -214,7 +208,6 @@ template <class L, class T> class TileAttention {
         constexpr float ones[] = {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F,
                                   1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F};
         static_assert(V::most_queries <= 16);
-        if constexpr (V::whole_blocks) piece.own = own_;
         in_groups<V::most_queries>(queries, [&]<int n>(int i) {
             add_piece<n>(piece, i, is_first ? rescale_ + i : ones);
             piece.ahead = false;
@@ -249,10 +242,11 @@ template <class L, class T> class TileAttention {
             if (is_arranged_) {
                 // Where sequences share blocks, a later query may see earlier tokens, behind a window.
                 Range seen = seen_[first];
-                for (int i = first + 1; i < end; ++i)
-                    seen = {std::min(seen.begin, seen_[i].begin), std::max(seen.end, seen_[i].end)};
-                is_sound_ =
-                    V::arrange({values_, shape_.v_head_dim, seen.begin, seen.end, after(step, end), false}, arranged_);
+                for (int i = first + 1; i < end; ++i) {
+                    if (seen_[i].begin < seen.begin) seen.begin = seen_[i].begin;
+                    if (seen_[i].end > seen.end) seen.end = seen_[i].end;
+                }
+                V::arrange({values_, shape_.v_head_dim, seen.begin, seen.end, after(step, end), false}, arranged_);
             }
         }
         add_values(first, end, after(step, end));
@@ -302,7 +296,6 @@ template <class L, class T> class TileAttention {
             sum = L::add(sum, V::keep(values_, shape_.v_head_dim, weight, scores, t));
         }
         rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
-        if constexpr (V::whole_blocks) V::clear(scores, from, to);
         largest_[i] = largest;
         total_[i] = total_[i] * rescale_[i] + L::total(sum);
     }
@@ -313,19 +306,12 @@ template <class L, class T> class TileAttention {
 
     // Tokens that all of n queries see go together; those that only some see, before and after, one by one.
     template <int n> void add_group(int first, const char *next, bool ahead) {
-        Range common = seen_[first], all = common;
+        Range common = seen_[first];
         bool is_ragged = false;
         for (int i = first + 1; i < first + n; ++i) {
             is_ragged = is_ragged || seen_[i] != seen_[first];
-            if (seen_[i].begin < all.begin) all.begin = seen_[i].begin;
-            if (seen_[i].end > all.end) all.end = seen_[i].end;
             if (seen_[i].begin > common.begin) common.begin = seen_[i].begin;
             if (seen_[i].end < common.end) common.end = seen_[i].end;
-        }
-        // Zero weights leave out what a query does not see, if no value is infinite or not a number.
-        if (V::whole_blocks && is_ragged && is_sound_) {
-            common = all;
-            is_ragged = false;
         }
         if (is_ragged) { // whole pairs, where tokens are added by pairs
             common.begin = (common.begin + V::together - 1) / V::together * V::together;
@@ -335,7 +321,6 @@ template <class L, class T> class TileAttention {
         __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
         const float ones[] = {1.0F};
         typename V::Piece piece{values_, shape_.v_head_dim, 0, 0, next, ahead};
-        if constexpr (V::whole_blocks) piece.own = own_;
         auto one_by_one = [&](auto range_of) {
             for (int i = 0; i < n; ++i) {
                 const Range range = range_of(seen_[first + i]);
@@ -350,10 +335,7 @@ template <class L, class T> class TileAttention {
         if (is_ragged) one_by_one([&](Range seen) { return Range{seen.begin, common.begin}; });
         piece.begin = common.begin;
         piece.end = common.end;
-        if constexpr (V::arranges) {
-            const bool whole = common.begin % block_tokens == 0 && common.end % block_tokens == 0;
-            piece.arranged = is_arranged_ && (is_sound_ || whole) ? arranged_ : nullptr;
-        }
+        if constexpr (V::arranges) piece.arranged = is_arranged_ ? arranged_ : nullptr;
         add_piece<n>(piece, first, rescale);
         for (float &each : rescale) each = ones[0];
         if constexpr (V::arranges) piece.arranged = nullptr;
@@ -377,8 +359,6 @@ template <class L, class T> class TileAttention {
     // The values of the step at hand in another order, where there are many queries for them.
     T *arranged_;
     bool is_arranged_ = false;
-    bool is_sound_ = true; // all values in it are finite, as far as that matters
-    T *own_ = nullptr; // room for some more
 };
 
 template <class L> void attend_tile(const AttentionTile &tile) {

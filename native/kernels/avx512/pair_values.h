@@ -23,7 +23,6 @@ struct PairValues {
         const char *next;
         bool ahead;
         const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
-        Bf16 *own = nullptr; // room to arrange them, where that is asked for
     };
 
     // Weights take the first half of the place of the step's scores; a score is read before it is written over.

@@ -28,7 +28,7 @@ struct TileProducts {
     int64_t c_stride; // the C side by side are 64 bytes apart
 };
 
-// Registers 0 to 3 are C, 4 is A, 5 to 7 are B.
+// For registers 0 to 3 as C, 4 as A, 5 to 7 as B.
 constexpr TileShapes bf16_shapes(int n_rows) {
     TileShapes shapes;
     for (int i = 0; i < 8; ++i) {
@@ -37,54 +37,6 @@ constexpr TileShapes bf16_shapes(int n_rows) {
     }
     return shapes;
 }
-
-// See TileRegisters for why the compiler's intrinsics are not used.
-class Bf16TileRegisters {
-  public:
-    // Of A and C in this thread, 1 to 16, until release().
-    static void set_rows(int n_rows) {
-        if (rows_ == n_rows) return;
-        const TileShapes shapes = bf16_shapes(n_rows);
-        asm volatile("ldtilecfg %0" ::"m"(shapes));
-        rows_ = n_rows;
-    }
-    static void release() {
-        asm volatile("tilerelease" ::: "memory");
-        rows_ = 0;
-    }
-
-    // n C side by side, 1, 2 or 4.
-    template <int n> static void add(const TileProducts &p) {
-        each<n>([&]<int i>() { load<i>(p.c + i * 16, p.c_stride); });
-        const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
-        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
-            load<4>(a, p.a_stride);
-            each<n>([&]<int i>() {
-                load<5 + i % 3>(b + i * p.b_tile, p.b_stride);
-                multiply<i, 5 + i % 3>();
-            });
-        }
-        each<n>([&]<int i>() { store<i>(p.c + i * 16, p.c_stride); });
-    }
-
-  private:
-    template <int n, class Act> [[gnu::always_inline]] static void each(Act act) {
-        act.template operator()<0>();
-        if constexpr (n > 1) act.template operator()<1>();
-        if constexpr (n > 2) act.template operator()<2>();
-        if constexpr (n > 2) act.template operator()<3>();
-    }
-    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
-        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
-    }
-    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
-        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
-    }
-    template <int c, int b> [[gnu::always_inline]] static void multiply() {
-        asm volatile("tdpbf16ps %%tmm%c1, %%tmm4, %%tmm%c0" ::"i"(c), "i"(b));
-    }
-    static inline thread_local int rows_ = 0;
-};
 
 class Bf16TilesInSoftware {
   public:

@@ -90,17 +90,15 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
   public:
     static constexpr int most_queries = 8;
     static constexpr int together = 2;
-    static constexpr bool whole_blocks = false;
     static constexpr int least_arranged = most_queries;
 
     static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
         return keep_rounded(to_nearest(weight), scores, t);
     }
 
-    static bool arrange(const Piece &piece, Bf16 *to) {
+    static void arrange(const Piece &piece, Bf16 *to) {
         arrange_pairs(piece, {piece.begin / 2 * 2, piece.end}, to,
                       [](const Bf16 *from, __mmask32 mask, int) { return _mm512_maskz_loadu_epi16(mask, from); });
-        return true; // what a query does not see is left out
     }
 
     template <int n>
