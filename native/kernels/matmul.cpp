@@ -42,7 +42,7 @@ struct Scratch {
 };
 
 // Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
-// floats: sums, and some columns in another order.
+// floats: sums.
 size_t scratch_bytes(const PackedWeights &weights) {
     if (weights.is_float()) return part_rows * float_tile_rows * sizeof(float);
     const int64_t columns = (weights.n_in + 255) / 256 * 256;

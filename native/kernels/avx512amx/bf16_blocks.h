@@ -21,21 +21,11 @@ struct BlockProduct {
     int64_t to_stride[4]; // of a row, in bytes
 };
 
-// Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B.
-constexpr TileShapes bf16_block_shapes(int n_rows) {
-    TileShapes shapes;
-    for (int i = 0; i < 8; ++i) {
-        shapes.row_bytes[i] = 64;
-        shapes.rows[i] = static_cast<uint8_t>(i < 6 ? n_rows : 16);
-    }
-    return shapes;
-}
-
-// The registers have these shapes while such an object lives.  See TileRegisters for why there are no intrinsics here.
-class Bf16Blocks {
+// Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B; they have their shapes while such an object lives.
+class Bf16Blocks : TileInstructions {
   public:
     explicit Bf16Blocks(int n_rows) { // of a tile of A, 1 to 16
-        const TileShapes shapes = bf16_block_shapes(n_rows);
+        const TileShapes shapes = bf16_shapes(n_rows, 2);
         asm volatile("ldtilecfg %0" ::"m"(shapes));
     }
     ~Bf16Blocks() { asm volatile("tilerelease" ::: "memory"); }
@@ -68,13 +58,13 @@ class Bf16Blocks {
             for (int64_t i = 0; i < p.b_step; i += 64) __builtin_prefetch(b + ahead + i);
             load<4>(a, p.a_stride);
             load<6>(b, p.b_stride);
-            multiply<0, 4, 6>();
+            add_product<0, 4, 6>();
             load<7>(b + 64, p.b_stride);
-            multiply<1, 4, 7>();
+            add_product<1, 4, 7>();
             load<6>(b + 128, p.b_stride);
-            multiply<2, 4, 6>();
+            add_product<2, 4, 6>();
             load<7>(b + 192, p.b_stride);
-            multiply<3, 4, 7>();
+            add_product<3, 4, 7>();
         }
         store<0>(p.to[0][0], p.to_stride[0]);
         store<1>(p.to[0][1], p.to_stride[1]);
@@ -98,31 +88,22 @@ class Bf16Blocks {
     // Each register is loaded for the next step as soon as its last product is under way: where another thread shares
     // the core, too few instructions are looked ahead at for the processor to do that by itself.
     template <int rows, int columns, bool more> [[gnu::always_inline]] static void multiply_step(Operands &at) {
-        multiply<0, 4, 6>();
+        add_product<0, 4, 6>();
         if constexpr (rows > 1) load<5>(at.a1, at.stride);
-        if constexpr (columns > 1) multiply<1, 4, 7>();
+        if constexpr (columns > 1) add_product<1, 4, 7>();
         if constexpr (more) load<4>(at.a0 += 64, at.stride);
-        if constexpr (rows > 1) multiply<2, 5, 6>();
+        if constexpr (rows > 1) add_product<2, 5, 6>();
         if constexpr (more) load<6>(at.b0 += at.b_step, at.b_stride);
-        if constexpr (rows > 1 && columns > 1) multiply<3, 5, 7>();
+        if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
         if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, at.b_stride);
         at.a1 += 64;
     }
     template <int c, int i, int j> [[gnu::always_inline]] static void begin(const BlockProduct &p) {
         if (p.from[i][j] == nullptr) {
-            asm volatile("tilezero %%tmm%c0" ::"i"(c));
+            zero<c>();
         } else {
             load<c>(p.from[i][j], 64);
         }
-    }
-    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
-        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
-    }
-    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
-        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
-    }
-    template <int c, int a, int b> [[gnu::always_inline]] static void multiply() {
-        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
     }
 };
 

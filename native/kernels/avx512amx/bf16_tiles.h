@@ -28,15 +28,29 @@ struct TileProducts {
     int64_t c_stride; // the C side by side are 64 bytes apart
 };
 
-// For registers 0 to 3 as C, 4 as A, 5 to 7 as B.
-constexpr TileShapes bf16_shapes(int n_rows) {
+// For registers 0 to 3 as C, the next n_a, 1 or 2, as A, the others as B.
+constexpr TileShapes bf16_shapes(int n_rows, int n_a) {
     TileShapes shapes;
     for (int i = 0; i < 8; ++i) {
         shapes.row_bytes[i] = 64;
-        shapes.rows[i] = static_cast<uint8_t>(i < 5 ? n_rows : 16);
+        shapes.rows[i] = static_cast<uint8_t>(i < 4 + n_a ? n_rows : 16);
     }
     return shapes;
 }
+
+// See TileRegisters for why the compiler's intrinsics are not used.
+struct TileInstructions {
+    template <int i> [[gnu::always_inline]] static void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(i)); }
+    template <int i> [[gnu::always_inline]] static void load(const void *from, int64_t stride) {
+        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(i), "r"(from), "r"(stride) : "memory");
+    }
+    template <int i> [[gnu::always_inline]] static void store(void *to, int64_t stride) {
+        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(i), "r"(to), "r"(stride) : "memory");
+    }
+    template <int c, int a, int b> [[gnu::always_inline]] static void add_product() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+    }
+};
 
 class Bf16TilesInSoftware {
   public:

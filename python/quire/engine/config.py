@@ -45,13 +45,13 @@ class EngineConfig:
     tokens for each of ``max_sequences`` where that is more, within half of the memory that the weights leave.
     ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the
     instruction set of Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best
-    of this machine. ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
+    of this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
     the cache held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and
-    holds for the whole process, from this model on; ``None`` leaves it, at first False. ``load``: ``"mmap"`` maps the
-    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory. ``packed_cache``: a folder in which the weights
-    are kept as Quire's kernels read them, for the next start; ``None``: nowhere. ``policy``: who runs first.
+    holds for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
+    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the weights
+    are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs first.
     ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where memory is
-    short. ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left. ``step_s``:
+    short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.  ``step_s``:
     seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
     """
 
