@@ -6,14 +6,25 @@ if(NOT pybind11_FOUND)
   find_package(pybind11 CONFIG REQUIRED)
 endif()
 
+# A copy of its headers, as pip builds in an environment with a new path each time: objects that knew that path would be
+# compiled again by each install.
+set(bindings_include ${CMAKE_CURRENT_BINARY_DIR}/include)
+file(GLOB_RECURSE headers RELATIVE ${pybind11_INCLUDE_DIR} ${pybind11_INCLUDE_DIR}/pybind11/*.h)
+foreach(header ${headers})
+  get_filename_component(folder ${bindings_include}/${header} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  file(COPY_FILE ${pybind11_INCLUDE_DIR}/${header} ${bindings_include}/${header} ONLY_IF_DIFFERENT)
+endforeach()
+
 file(GLOB_RECURSE native_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/*.cpp)
 list(FILTER native_sources EXCLUDE REGEX "native/tokenizer/")
 if(NOT SKBUILD_PROJECT_VERSION)
   file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/pyproject.toml version_line REGEX "^version = ")
   string(REGEX MATCH "[0-9][0-9a-z.]*" SKBUILD_PROJECT_VERSION "${version_line}")
 endif()
-pybind11_add_module(_native NO_EXTRAS ${native_sources})
+python_add_library(_native MODULE WITH_SOABI ${native_sources})
 target_include_directories(_native PRIVATE native)
+target_include_directories(_native SYSTEM PRIVATE ${bindings_include})
 target_compile_options(_native PRIVATE $<$<NOT:$<CXX_COMPILER_ID:MSVC>>:-Wall -Wextra -fvisibility=hidden>
   # Where the compiler fuses would depend on inlining; the kernels promise the same bits in every batch.
   $<$<NOT:$<CXX_COMPILER_ID:MSVC>>:-ffp-contract=off>)
@@ -68,7 +79,8 @@ foreach(source ${cython_sources})
     ${CMAKE_CURRENT_SOURCE_DIR}/native/tokenizer/*.h)
   add_custom_command(OUTPUT ${generated}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cython
-    COMMAND ${Python_EXECUTABLE} -m cython --cplus -3 -o ${generated} ${source}
+    COMMAND ${Python_EXECUTABLE} -m cython --cplus -3 -o ${generated}.new ${source}
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different ${generated}.new ${generated}
     DEPENDS ${source} ${cython_includes})
   python_add_library(tokenizer_${stem} MODULE WITH_SOABI ${generated})
   set_target_properties(tokenizer_${stem} PROPERTIES OUTPUT_NAME ${stem})
