@@ -326,6 +326,7 @@ def test_values_that_begin_the_keys(isa: str, kv_type: str) -> None:
     assert_close(np.concatenate(outs), cache.oracle(sequence), 2e-6 + error_of_weights(shape))
 
 
+@pytest.mark.slow
 def test_long_context(isa: str) -> None:
     shape = Shape(n_head=2, n_kv_head=1, head_dim=32, v_head_dim=32, kv_type="bf16")
     cache = Cache(shape, n_blocks=130)
@@ -398,7 +399,13 @@ def oracle_of_a_prompt(shape: Shape, n_tokens: int, seed: int, pairs: bool) -> n
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "n_head", "window"), [("f32", 3, None), ("f32", 3, 1100), ("bf16", 8, 1100), ("q8", 8, 1100)]
+    ("kv_type", "n_head", "window"),
+    [
+        ("f32", 3, 1100),
+        pytest.param("f32", 3, None, marks=pytest.mark.slow),
+        pytest.param("bf16", 8, 1100, marks=pytest.mark.slow),
+        pytest.param("q8", 8, 1100, marks=pytest.mark.slow),
+    ],
 )
 def test_bits_do_not_depend_on_sharing_or_splitting(isa: str, window: int | None, kv_type: str, n_head: int) -> None:
     """Sequences that share leading blocks, over several chunks, together and alone."""
@@ -433,6 +440,7 @@ def test_bits_do_not_depend_on_sharing_or_splitting(isa: str, window: int | None
             np.testing.assert_array_equal(out, alone[i], err_msg=f"sequence {i}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize(("n_head", "n_kv_head", "window"), [(8, 8, None), (10, 5, 700), (64, 8, None), (72, 8, 90)])
 def test_a_row_alone_is_as_in_its_prompt(

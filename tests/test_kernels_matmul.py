@@ -113,6 +113,7 @@ def test_products(each_isa, dtype, n_rows):
         check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_rows_bits_are_its_own(each_isa, dtype):
     """Alone, among others, in any part, by any number of workers, rounded by each worker or once."""

@@ -16,7 +16,7 @@ DType dtype_named(const std::string &text) {
     throw UnsupportedError("dtype", cat("a dtype must be one of ", names, " but is '", text, "'"));
 }
 
-std::string kind_name(DeviceKind kind) {
+std::string device_kind_name(DeviceKind kind) {
     switch (kind) {
     case DeviceKind::cpu: return "cpu";
     case DeviceKind::gpu: return "gpu";
@@ -56,7 +56,7 @@ void bind_core(py::module_ &m) {
     py::class_<Device>(m, "Device")
         .def_property_readonly("name", &Device::name)
         .def_property_readonly("description", &Device::description)
-        .def_property_readonly("kind", [](const Device &self) { return kind_name(self.kind()); })
+        .def_property_readonly("kind", [](const Device &self) { return device_kind_name(self.kind()); })
         .def_property_readonly("memory_free_bytes", &Device::memory_free_bytes)
         .def_property_readonly("memory_total_bytes", &Device::memory_total_bytes)
         .def_property_readonly("operations", &Device::operations)

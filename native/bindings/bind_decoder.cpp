@@ -133,7 +133,7 @@ void bind_event(py::module_ &m) {
         });
 }
 
-void bind_config(py::module_ &m) {
+void bind_decoder_config(py::module_ &m) {
     const DecoderConfig defaults;
     py::class_<DecoderConfig>(m, "DecoderConfig")
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
@@ -208,7 +208,7 @@ void bind_decoder(py::module_ &m) {
     using Free = py::call_guard<py::gil_scoped_release>;
     bind_event(m);
     bind_mask_job(m);
-    bind_config(m);
+    bind_decoder_config(m);
     bind_stats(m);
     bind_fake_executor(m);
     py::class_<Decoder>(m, "Decoder")

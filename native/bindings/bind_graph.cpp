@@ -27,14 +27,6 @@ Value parse(const char *place, const char *what, const std::string &text, const 
     throw UnsupportedError(place, cat(what, " must be one of ", known, " but is '", text, "'"));
 }
 
-Activation activation(const std::string &text) {
-    static constexpr Named<Activation> names[] = {{"silu", Activation::silu},
-                                                  {"gelu", Activation::gelu},
-                                                  {"gelu_tanh", Activation::gelu_tanh},
-                                                  {"relu", Activation::relu}};
-    return parse("activation", "the activation", text, names);
-}
-
 DType kv_dtype(const std::string &text) {
     static constexpr Named<DType> names[] = {
         {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"q8_0", DType::q8_0}};
@@ -98,7 +90,8 @@ void bind_specs(py::module_ &m) {
         .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale) {
                  static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
                                                              {"sigmoid", Gating::sigmoid}};
-                 return MoeSpec{n_used, activation(act), parse("moe", "gating", gating, gatings), normalize, scale};
+                 return MoeSpec{n_used, activation_named(act), parse("moe", "gating", gating, gatings), normalize,
+                                scale};
              }),
              py::kw_only(), py::arg("n_used"), py::arg("activation"), py::arg("gating") = "softmax",
              py::arg("normalize") = true, py::arg("scale") = 1.0F);
@@ -157,11 +150,11 @@ void bind_operations(py::module_ &m) {
     m.def(
         "glu",
         [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) {
-            return glu(gate, up, activation(act));
+            return glu(gate, up, activation_named(act));
         },
         py::arg("gate"), py::arg("up"), py::arg("activation"));
     m.def(
-        "activate", [](const TraceTensor &x, const std::string &act) { return activate(x, activation(act)); },
+        "activate", [](const TraceTensor &x, const std::string &act) { return activate(x, activation_named(act)); },
         py::arg("x"), py::arg("activation"));
     m.def("soft_cap", &soft_cap, py::arg("x"), py::arg("cap"));
     m.def("select_rows", &select_rows, py::arg("x"), py::arg("rows"));
@@ -298,6 +291,14 @@ void bind_executor(py::module_ &m) {
 }
 
 } // namespace
+
+Activation activation_named(const std::string &text) {
+    static constexpr Named<Activation> names[] = {{"silu", Activation::silu},
+                                                  {"gelu", Activation::gelu},
+                                                  {"gelu_tanh", Activation::gelu_tanh},
+                                                  {"relu", Activation::relu}};
+    return parse("activation", "the activation", text, names);
+}
 
 void bind_graph(py::module_ &m) {
     bind_specs(m);

@@ -9,10 +9,10 @@ namespace quire::bindings {
 namespace py = pybind11;
 namespace {
 
-using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using AnyFloats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-Floats dequantize_tensor(const Tensor &tensor, int threads) {
-    Floats array(std::vector<py::ssize_t>(tensor.shape().begin(), tensor.shape().end()));
+AnyFloats dequantize_tensor(const Tensor &tensor, int threads) {
+    AnyFloats array(std::vector<py::ssize_t>(tensor.shape().begin(), tensor.shape().end()));
     float *values = array.mutable_data();
     py::gil_scoped_release release;
     dequantize(tensor, values, threads);
@@ -24,17 +24,17 @@ Tensor tensor_over(const py::array &storage, DType dtype) {
 }
 
 // f32 values of an array of f32, f16 or bf16 (a NumPy extension type of that name).
-Floats values_of(const py::array &array, int threads) {
+AnyFloats values_of(const py::array &array, int threads) {
     const auto type = py::str(array.dtype()).cast<std::string>();
-    if (type == "float32" || type == "float16") return Floats::ensure(array);
+    if (type == "float32" || type == "float16") return AnyFloats::ensure(array);
     if (type == "bfloat16")
         return dequantize_tensor(tensor_over(array.attr("view")("u2").cast<py::array>(), DType::bf16), threads);
     throw ShapeError("quantize", cat("values must be float32, float16 or bfloat16 but are ", type));
 }
 
-Tensor quantize_array(const py::array &array, DType dtype, const std::optional<Floats> &importance, int threads) {
+Tensor quantize_array(const py::array &array, DType dtype, const std::optional<AnyFloats> &importance, int threads) {
     if (array.ndim() < 1) throw ShapeError("quantize", "the array must have 1 to 4 dimensions but has 0");
-    const Floats values = values_of(array, threads);
+    const AnyFloats values = values_of(array, threads);
     const Shape shape(values.shape(), values.shape() + values.ndim());
     std::span<const float> weights;
     if (importance) {
@@ -48,7 +48,7 @@ Tensor quantize_array(const py::array &array, DType dtype, const std::optional<F
     return quantize(values.data(), shape, dtype, weights, threads);
 }
 
-Tensor quantize_tensor(const Tensor &tensor, DType dtype, const std::optional<Floats> &importance, int threads) {
+Tensor quantize_tensor(const Tensor &tensor, DType dtype, const std::optional<AnyFloats> &importance, int threads) {
     return quantize_array(dequantize_tensor(tensor, threads), dtype, importance, threads);
 }
 

@@ -2,7 +2,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 
 #include "bindings/bindings.h"
@@ -44,14 +43,6 @@ Floats rotate(const Floats &x, const Floats &cosines, const Floats &sines, bool 
     return out;
 }
 
-Activation activation(const std::string &text) {
-    constexpr std::array names{"silu", "gelu", "gelu_tanh", "relu"};
-    const auto found = std::find(names.begin(), names.end(), text);
-    if (found == names.end())
-        throw UnsupportedError("rows", cat("an activation must be silu, gelu, gelu_tanh or relu but is '", text, "'"));
-    return static_cast<Activation>(found - names.begin());
-}
-
 // A team of its own, and how often each index was handed out.
 class Team {
   public:
@@ -78,7 +69,7 @@ void bind_rows(py::module_ &m) {
         "activate",
         [](const Floats &x, const std::string &name) {
             Floats out = like(x);
-            row_kernels().activate(activation(name), x.data(), out.mutable_data(), x.size());
+            row_kernels().activate(activation_named(name), x.data(), out.mutable_data(), x.size());
             return out;
         },
         py::arg("x"), py::arg("activation"));
@@ -87,7 +78,7 @@ void bind_rows(py::module_ &m) {
         [](const Floats &gate, const Floats &up, const std::string &name) {
             expect_alike(gate, up);
             Floats out = like(gate);
-            row_kernels().gate(activation(name), gate.data(), up.data(), out.mutable_data(), gate.size());
+            row_kernels().gate(activation_named(name), gate.data(), up.data(), out.mutable_data(), gate.size());
             return out;
         },
         py::arg("gate"), py::arg("up"), py::arg("activation"));

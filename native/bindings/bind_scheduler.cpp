@@ -73,7 +73,7 @@ void bind_plan(py::module_ &m) {
         .def_readonly("blocks", &SequenceState::blocks);
 }
 
-void bind_config(py::module_ &m) {
+void bind_scheduler_config(py::module_ &m) {
     py::class_<DynamicWeights>(m, "DynamicWeights")
         .def(py::init([](double priority_s, double token_s, double share_s, double half_life_s) {
                  return DynamicWeights{priority_s, token_s, share_s, half_life_s};
@@ -119,7 +119,7 @@ void bind_config(py::module_ &m) {
 } // namespace
 
 void bind_scheduler(py::module_ &m) {
-    bind_config(m);
+    bind_scheduler_config(m);
     bind_plan(m);
     py::class_<Scheduler>(m, "Scheduler")
         .def(py::init<SchedulerConfig, std::shared_ptr<BlockPool>>(), py::arg("config"), py::arg("pool").none(false))

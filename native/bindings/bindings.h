@@ -3,6 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+namespace quire {
+enum class Activation;
+}
+
 namespace quire::bindings {
 
 void bind_errors();                       // exceptions of core/error.h become those of quire.errors
@@ -18,5 +24,7 @@ void bind_graph(pybind11::module_ &m);    // tracer, graphs
 void bind_sampling(pybind11::module_ &m); // SamplingParams, Sampler, StopMatcher (into submodule engine)
 void bind_scheduler(pybind11::module_ &m); // Scheduler with an outside clock
 void bind_decoder(pybind11::module_ &m);  // Decoder (into submodule engine)
+
+Activation activation_named(const std::string &text); // UnsupportedError lists the names
 
 } // namespace quire::bindings

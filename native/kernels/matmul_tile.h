@@ -69,7 +69,7 @@ void multiply_tiles(const MatmulPart &part, const TileRun &tiles, Ahead ahead) {
     for (; t + shape.tiles <= tiles.n_tiles; t += shape.tiles)
         multiply_all_rows<L, Weights, shape, least_rows(above, shape.rows)>(part, tiles, t, ahead);
     if constexpr (shape.tiles > 1) {
-        constexpr BlockShape one{L::few.rows > 0 ? L::few.rows : 1, 1};
+        constexpr BlockShape one{shape.rows, 1};
         for (; t < tiles.n_tiles; ++t)
             multiply_all_rows<L, Weights, one, least_rows(above, one.rows)>(part, tiles, t, ahead);
     }
