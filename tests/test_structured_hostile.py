@@ -5,7 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from grammar_texts import N_VOCAB, bits, byte_vocabulary
 from quire.engine import LLM
 from quire.errors import CapacityError, QuireError, RequestError, UnsupportedError
 from quire.grammar import Compiler, CompilerLimits, grammar_source
+from quire.grammar.compiler import _Compilation
 from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams
 from structured_bombs import BOMBS
@@ -90,6 +95,47 @@ def test_a_trial_that_is_busy_has_a_queue(compiler):
     for thread in threads:
         thread.join()
     assert {type(error) for error in errors} == {RequestError, CapacityError}
+
+
+def test_a_busy_machine_s_time_is_not_the_grammar_s(compiler):
+    """A trial that does not get the processor for longer than its limit goes on when it does."""
+    compiler.compile(grammar_source(StructuredOutputsParams(regex="a")))
+    process = compiler._trial._process
+    made: list[object] = []
+    other = grammar_source(StructuredOutputsParams(regex="a busy machine"))
+    thread = threading.Thread(target=lambda: made.append(compiler.compile(other)))
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        thread.join(2 * CompilerLimits().trial_s)
+        assert thread.is_alive()
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    thread.join()
+    assert len(made) == 1
+    assert compiler._trial._process is process
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="threads' processor time is not told here")
+def test_only_processor_time_of_compiling_is_limited():
+    def compile_to(future: _Compilation, work: Callable[[], None]) -> None:
+        future.begin()
+        work()
+        future.set_result("made")
+
+    waiting, endless, ended = _Compilation(), _Compilation(), threading.Event()
+    threads = [
+        threading.Thread(target=compile_to, args=(waiting, lambda: time.sleep(0.5))),
+        threading.Thread(target=compile_to, args=(endless, lambda: [None for _ in iter(ended.is_set, True)])),
+    ]
+    for thread in threads:
+        thread.start()
+    assert waiting.within(0.2) == "made"
+    with pytest.raises(FutureTimeout):
+        endless.within(0.2)
+    ended.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_no_trial_without_a_program(monkeypatch):

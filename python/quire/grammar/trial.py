@@ -8,6 +8,7 @@ import json
 import math
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -20,13 +21,15 @@ from ..errors import CapacityError, RequestError, UnsupportedError
 if TYPE_CHECKING:
     from .compiler import TokenVocabulary
 
-__all__ = ["MAX_LEXER_STATES", "STACK_BYTES", "Trial"]
+__all__ = ["MAX_LEXER_STATES", "PATIENCE", "STACK_BYTES", "Trial", "too_slow"]
 
 MAX_LEXER_STATES = 50_000
 # Grammars may be chains of thousands of rules, which are followed by recursion.
 STACK_BYTES = 64 * 1024 * 1024
 MAX_BYTES = 1024 * 1024 * 1024
 START_S = 20.0
+# Limits are of processor time, as the clock's also tells how busy the machine is; by the clock, so many times as much.
+PATIENCE = 10
 
 
 class Trial:
@@ -41,22 +44,22 @@ class Trial:
     def run(self, grammar: str, deadline_s: float) -> None:
         """Compile a grammar, whatever comes of it.
 
-        RequestError where it does not end within ``deadline_s``, or ends the process; CapacityError while others are
-        tried for too long; UnsupportedError where no process can be started.
+        RequestError where it does not end within ``deadline_s`` of processor time, or ends the process; CapacityError
+        while others are tried for too long; UnsupportedError where no process can be started.
         """
         if not self._lock.acquire(timeout=self._queue_s):
             raise CapacityError("[grammar] other grammars are being compiled: try again later")
         try:
             process = self._process = self._process or self._start()
-            line = json.dumps([math.ceil(deadline_s) + 1, MAX_LEXER_STATES, grammar]).encode() + b"\n"
-            if not _ask(process, line, deadline_s):
-                raise RequestError(f"[grammar] a grammar must compile within {deadline_s:g} s but did not")
+            most_s = deadline_s * PATIENCE
+            work = [deadline_s, math.ceil(most_s) + 1, MAX_LEXER_STATES, grammar]
+            if not _ask(process, json.dumps(work).encode() + b"\n", most_s):
+                self._end()
+                raise RequestError(too_slow(deadline_s))
         except (BrokenPipeError, EOFError) as error:
-            self._end()
+            if self._end() == -signal.SIGPROF:
+                raise RequestError(too_slow(deadline_s)) from None
             raise RequestError("[grammar] a grammar must be simple enough to compile but is not") from error
-        except RequestError:
-            self._end()
-            raise
         finally:
             self._lock.release()
 
@@ -93,13 +96,20 @@ class Trial:
             raise UnsupportedError("[grammar] the process in which grammars are tried must start but did not")
         return process
 
-    def _end(self) -> None:
+    def _end(self) -> int | None:
+        """The process' exit status, if there is one."""
+        status = None
         if self._process is not None:
-            _end(self._process)
+            status = _end(self._process)
             self._process = None
         if self._at_exit is not None:
             self._at_exit.detach()
             self._at_exit = None
+        return status
+
+
+def too_slow(deadline_s: float) -> str:
+    return f"[grammar] a grammar must compile within {deadline_s:g} s but did not"
 
 
 def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bool:
@@ -115,10 +125,10 @@ def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
+def _end(process: subprocess.Popen[bytes]) -> int:
+    process.kill()  # no matter where it has ended by itself
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):
             pipe.close()
-    process.wait()
+    return process.wait()

@@ -39,12 +39,14 @@ def _serve(settings: dict[str, object]) -> None:
     tokenizer = LLTokenizer(TokenizerWrapper(_Bytes(n_vocab, control_ids, eog_ids[0])), eos_token=eog_ids)
     print("ready", flush=True)
     for line in sys.stdin:
-        seconds, max_lexer_states, grammar = json.loads(line)
-        signal.alarm(seconds)  # also where nobody is left to end the process
+        processor_s, seconds, max_lexer_states, grammar = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
+        signal.alarm(seconds)  # also where nobody is left to do so
         limits = LLParserLimits(max_lexer_states=max_lexer_states, verbose_errors=False)
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         print("done", flush=True)
 
