@@ -106,6 +106,7 @@ def test_a_busy_machine_s_time_is_not_the_grammar_s(compiler):
     thread = threading.Thread(target=lambda: made.append(compiler.compile(other)))
     os.kill(process.pid, signal.SIGSTOP)
     try:
+        os.waitpid(process.pid, os.WUNTRACED)  # it has stopped only when each of its threads has
         thread.start()
         thread.join(2 * CompilerLimits().trial_s)
         assert thread.is_alive()
