@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison_cases import HEADING, PACKAGE_TARGET, TARGETS, TYPES, WORK, Case
-from limits import Kind, Machine, other_load, warning_of_load
+from limits import QUIET_CORES, Kind, Machine, other_load, warning_of_load
 from model_costs import Costs, Work
 
 HERE = Path(__file__).resolve().parent
@@ -74,6 +74,14 @@ def child_speed(python: str, script: str, file: Path, work: Work, extra: list[st
     return float(next(json.loads(line) for line in reversed(lines) if line.startswith("{"))["tokens_per_s"])
 
 
+def wait_until_quiet(seconds: float) -> float:
+    """Until others leave the machine alone, or so long; their load, which is part of a report."""
+    deadline = time.monotonic() + seconds
+    while (load := other_load()) > QUIET_CORES and time.monotonic() < deadline:
+        pass
+    return load
+
+
 class Comparison:
     """What is measured, by which programs, and what the machine was like meanwhile."""
 
@@ -83,13 +91,6 @@ class Comparison:
         self.loads: list[float] = []
         self.bandwidths: list[float] = []
         self.peaks: dict[Kind, list[float]] = {"int8": [], "bf16": [], "f32": []}
-
-    def wait_until_quiet(self) -> None:
-        """Until others leave the machine alone, or as long as was asked for; the load is part of the report."""
-        deadline = time.monotonic() + self.options.wait
-        while (load := other_load()) > 0.2 and time.monotonic() < deadline:
-            pass
-        self.loads.append(load)
 
     def peak(self, dtype: str) -> float:
         """Operations a second of the best instructions for a file of this type."""
@@ -117,7 +118,7 @@ class Comparison:
 
     def round_of(self, case: Case) -> None:
         work, options = WORK[case.row], self.options
-        self.wait_until_quiet()
+        self.loads.append(wait_until_quiet(options.wait))
         self.bandwidths.append(self.machine.read_bandwidth())
         best, case.limit = Costs.of(case.file).best_speed(work, self.bandwidths[-1], self.peak(case.dtype))
         extra = ["--threads", str(options.threads)]

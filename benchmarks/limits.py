@@ -24,7 +24,7 @@ import weakref
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Machine", "other_load", "warning_of_load"]
+__all__ = ["QUIET_CORES", "Kind", "Machine", "other_load", "warning_of_load"]
 
 Kind = Literal["int8", "bf16", "f32"]
 KINDS: tuple[Kind, ...] = ("int8", "bf16", "f32")
