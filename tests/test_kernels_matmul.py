@@ -194,6 +194,7 @@ def test_many_rows_of_any_weights_and_activations(each_isa, dtype):
         check_tensor(noise(dtype, n_out, x.shape[1], rng), x, n_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_among_many_rows_bits_are_a_row_s_own(each_isa, dtype):

@@ -14,8 +14,8 @@ from quire import DType, ShapeError, Tensor, UnsupportedError, dequantize, quant
 from quire._native.quant import can_quantize, needs_importance
 
 FILE_TYPES = [d.name for d in DType.all() if can_quantize(d)]
-# ggml's tables for making iq1_m take it 15 seconds, once.
-SLOW = {"iq1_m": pytest.mark.slow}
+# ggml's tables for making these take it 15 seconds, once for each.
+SLOW = {"iq1_m": pytest.mark.slow, "iq1_s": pytest.mark.slow}
 # Of these gguf-py has no values.
 WITHOUT_ORACLE = {"q1_0", "q2_0"}
 # Those that gguf-py can make, bit for bit as ggml's reference.

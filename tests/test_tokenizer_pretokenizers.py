@@ -37,6 +37,7 @@ def check(passes: tuple[Pass, ...], texts: object) -> None:
         assert [piece.decode() for piece in split(text, passes)] == pieces_of(oracle, text), ascii(text)
 
 
+@pytest.mark.slow  # random expressions and whole sequences go the same ways
 @pytest.mark.parametrize("name", sorted(EXPRESSIONS))
 def test_expressions_equal_oniguruma(name: str) -> None:
     check((Pass(EXPRESSIONS[name]),), random_texts(250, seed=1))
