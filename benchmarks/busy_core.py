@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What decoding keeps of its speed while another process keeps one core busy: llama.cpp and Quire on the same file.
 
-    busy_core.py FILE [--peer PEER] [--threads 2] [--cpu 0] [--tokens 64] [--rounds 5] [--wait SECONDS]
+    busy_core.py FILE [--peer PEER] [--threads 2] [--cpu N] [--tokens 64] [--rounds 5] [--wait SECONDS]
 
-The other process computes without an end, bound to core ``--cpu``.  It and ``--threads`` threads share as many cores
-equally at best: with two, two thirds of the speed are the fair share.  Rounds alternate between quiet and busy, and
-between the programs; every figure is of a fresh process with its weights in memory.  PEER is the folder with
-llama-bench.  Linux only: elsewhere a process cannot be bound to a core like that.
+The other process computes without an end, on core ``--cpu`` (Linux), or where the system puts it.  It and ``--threads``
+threads share as many cores equally at best: with two, two thirds of the speed are the fair share.  Rounds alternate
+between quiet and busy, and between the programs; every figure is of a fresh process with its weights in memory.  PEER:
+the folder with llama-bench.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from model_costs import Work
 
 
 @contextlib.contextmanager
-def busy_core(cpu: int) -> Iterator[None]:
-    program = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nprint('busy', flush=True)\nwhile True: pass"
+def busy_core(cpu: int | None) -> Iterator[None]:
+    bind = "" if cpu is None else f"import os\nos.sched_setaffinity(0, {{{cpu}}})\n"
+    program = f"{bind}print('busy', flush=True)\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -43,12 +44,12 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu", type=int, default=0)
+    parser.add_argument("--cpu", type=int)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for a quiet machine, each round")
     options = parser.parse_args()
-    if options.cpu not in os.sched_getaffinity(0):
+    if options.cpu is not None and options.cpu not in os.sched_getaffinity(0):
         parser.error(f"--cpu must be one of {sorted(os.sched_getaffinity(0))} but is {options.cpu}")
     work, file, threads = Work(0, options.tokens), options.file, options.threads
     ours = ["--threads", str(threads), "--repeat", "3"]
