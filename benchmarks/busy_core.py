@@ -20,8 +20,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compare_llama_cpp import child_speed, peer_speed, wait_until_quiet
-from limits import warning_of_load
+from compare_llama_cpp import child_speed, peer_speed
+from limits import wait_until_quiet, warning_of_load
 from model_costs import Work
 
 
@@ -53,11 +53,10 @@ def main() -> None:
         parser.error(f"--cpu must be one of {sorted(os.sched_getaffinity(0))} but is {options.cpu}")
     work, file, threads = Work(0, options.tokens), options.file, options.threads
     ours = ["--threads", str(threads), "--repeat", "3"]
-    programs: dict[str, Callable[[], float]] = {
-        "Quire": lambda: child_speed(sys.executable, "speed_of_quire.py", file, work, ours)
-    }
+    programs: dict[str, Callable[[], float]] = {}
     if options.peer:
-        programs = {"llama.cpp": lambda: peer_speed(options.peer, file, work, threads, True), **programs}
+        programs["llama.cpp"] = lambda: peer_speed(options.peer, file, work, threads, True)
+    programs["Quire"] = lambda: child_speed(sys.executable, "speed_of_quire.py", file, work, ours)
     speeds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in programs}
     loads = []
     for _ in range(options.rounds):

@@ -26,7 +26,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison_cases import HEADING, PACKAGE_TARGET, TARGETS, TYPES, WORK, Case
-from limits import QUIET_CORES, Kind, Machine, other_load, warning_of_load
+from limits import Kind, Machine, wait_until_quiet, warning_of_load
 from model_costs import Costs, Work
 
 HERE = Path(__file__).resolve().parent
@@ -72,14 +71,6 @@ def child_speed(python: str, script: str, file: Path, work: Work, extra: list[st
     command += ["--generate", str(work.n_generate), "--streams", str(work.n_streams), *extra]
     lines = output_of(command).splitlines()
     return float(next(json.loads(line) for line in reversed(lines) if line.startswith("{"))["tokens_per_s"])
-
-
-def wait_until_quiet(seconds: float) -> float:
-    """Until others leave the machine alone, or so long; their load, which is part of a report."""
-    deadline = time.monotonic() + seconds
-    while (load := other_load()) > QUIET_CORES and time.monotonic() < deadline:
-        pass
-    return load
 
 
 class Comparison:

@@ -24,7 +24,7 @@ import weakref
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["QUIET_CORES", "Kind", "Machine", "other_load", "warning_of_load"]
+__all__ = ["Kind", "Machine", "other_load", "wait_until_quiet", "warning_of_load"]
 
 Kind = Literal["int8", "bf16", "f32"]
 KINDS: tuple[Kind, ...] = ("int8", "bf16", "f32")
@@ -102,6 +102,14 @@ def other_load(seconds: float = 0.5) -> float:
     time.sleep(seconds)
     others = _busy_seconds() - busy - (sum(os.times()[:4]) - own)
     return max(0.0, others / (time.monotonic() - begin))
+
+
+def wait_until_quiet(seconds: float) -> float:
+    """Until others leave the machine alone, or so long; their load, which is part of a report."""
+    deadline = time.monotonic() + seconds
+    while (load := other_load()) > QUIET_CORES and time.monotonic() < deadline:
+        pass
+    return load
 
 
 def warning_of_load(loads: list[float]) -> str:
