@@ -33,9 +33,9 @@ template <class Tiles> class QueryAttention {
   public:
     explicit QueryAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), dim_(whole_strips(shape_.head_dim)),
-          states_(tile, tile.scratch), sum_stride_(states_.stride()), scores_(states_.end()),
+          states_(tile, tile.scratch), scores_(states_.end()),
           queries_(reinterpret_cast<uint16_t *>(scores_ + 2 * group_queries * score_stride)),
-          keys_(queries_ + n_ * dim_), values_(keys_ + long_step * dim_), own_(values_ + long_step * sum_stride_),
+          keys_(queries_ + n_ * dim_), values_(keys_ + long_step * dim_), own_(values_ + long_step * states_.stride()),
           is_sound_(reinterpret_cast<bool *>(own_ + long_step * strip_dims)) {}
 
     void run() {
@@ -149,7 +149,7 @@ template <class Tiles> class QueryAttention {
         // Half of it while there is one group's arranging to do, else all of it while products are computed.
         const int n_blocks = (run.seen.end + block_tokens - 1) / block_tokens - run.seen.begin / block_tokens;
         const int k_steps = n_blocks * static_cast<int>(dim_ / pair_columns);
-        const int v_steps = n_blocks * static_cast<int>((sum_stride_ + strip_dims - 1) / strip_dims);
+        const int v_steps = n_blocks * static_cast<int>((states_.stride() + strip_dims - 1) / strip_dims);
         if (run.several) {
             const int n_groups = (run.queries.end - run.queries.begin + group_queries - 1) / group_queries;
             lines_with_keys_ = lines_with_values_ = 0;
@@ -192,8 +192,8 @@ template <class Tiles> class QueryAttention {
             }
             while (group.n_weighed < group.n) weigh_next(group);
             Tiles::set_rows(group.n);
-            for (int64_t d = 0; d < sum_stride_; d += strip_dims) {
-                sum_stride_ - d < strip_dims ? add_strip<2>(run, group, d) : add_strip<4>(run, group, d);
+            for (int64_t d = 0; d < states_.stride(); d += strip_dims) {
+                states_.stride() - d < strip_dims ? add_strip<2>(run, group, d) : add_strip<4>(run, group, d);
             }
             if (is_last) break;
             group = next;
@@ -218,7 +218,7 @@ template <class Tiles> class QueryAttention {
         group.is_fresh = n_begun == 0;
         for (int i = group.first; i < group.first + group.n; ++i) {
             if (!group.is_fresh && !states_.has_sums(i))
-                std::memset(states_.sums(i), 0, static_cast<size_t>(sum_stride_) * sizeof(float));
+                std::memset(states_.sums(i), 0, static_cast<size_t>(states_.stride()) * sizeof(float));
             states_.has_sums(i) = true;
         }
     }
@@ -269,7 +269,7 @@ template <class Tiles> class QueryAttention {
                 const float factor = Lanes::first(exponential2<Lanes>(Lanes::set(before - now)));
                 states_.total(i) *= factor;
                 float *sums = states_.sums(i);
-                for (int64_t d = 0; d < sum_stride_; d += lanes)
+                for (int64_t d = 0; d < states_.stride(); d += lanes)
                     Lanes::store(sums + d, Lanes::mul(Lanes::load(sums + d), Lanes::set(factor)));
             }
         }
@@ -304,7 +304,7 @@ template <class Tiles> class QueryAttention {
                                     16 * n * 64,
                                     blocks.end - blocks.begin,
                                     sums,
-                                    sum_stride_ * int64_t{sizeof(float)}};
+                                    states_.stride() * int64_t{sizeof(float)}};
         auto ask = [&]() __attribute__((always_inline)) { ahead_.ask(lines_a_value_step_); };
         is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
     }
@@ -326,7 +326,6 @@ template <class Tiles> class QueryAttention {
     int n_;
     int64_t dim_; // of a query: whole tiles
     QueryStates states_;
-    int64_t sum_stride_;
     float *scores_; // of the group at hand
     uint16_t *queries_; // times the factor
     // Of a step, arranged; where there is one group of queries, of two blocks and one strip only.  Values for one query.
