@@ -13,7 +13,7 @@ MULTIPLYING_BF16 = [
     "avx512amx",
     "avx512amx-emulated",
 ]  # weights of that type and of F16, which are rounded to it
-MANY_ROWS = 16  # so many may be multiplied as BF16 by quantized weights
+MANY_ROWS = 25  # so many may be multiplied as BF16 by quantized weights
 HALF_ULP = 2.0**-24  # of single precision
 # Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
 SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}

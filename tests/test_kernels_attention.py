@@ -459,6 +459,58 @@ def test_a_row_alone_is_as_in_its_prompt(
             np.testing.assert_array_equal(row[0].view(np.uint32), whole[n_tokens - 1].view(np.uint32))
 
 
+@pytest.fixture
+def free() -> Iterator[None]:
+    """Attention as fast as can be; otherwise tests ask for bits that do not depend on company."""
+    assert kernels.is_deterministic()
+    kernels.set_deterministic(False)
+    yield
+    kernels.set_deterministic(True)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("window", [None, 300])
+def test_few_queries_and_many(isa: str, kv_type: str, window: int | None) -> None:
+    """Answers of several sequences, some of which share blocks, beside a prompt."""
+    for n_head, head_dim, n_workers in ((2, 64, 1), (8, 128, 2), (10, 33, 3), (16, 20, 2)):
+        shape = Shape(n_head=n_head, n_kv_head=2, head_dim=head_dim, v_head_dim=40, window=window, kv_type=kv_type)
+        cache = Cache(shape, n_blocks=120)
+        root = cache.add(700, seed=1)
+        cache.step([(root, 699)], n_workers)
+        child = cache.fork(root, 640, 660, seed=2)
+        cache.step([(child, 19)], n_workers)
+        other = cache.add(90, seed=3)
+        cache.step([(other, 88)], n_workers)
+        prompt = cache.add(50, seed=4)
+        work = [(root, 1), (child, 1), (other, 2), (prompt, 50)]
+        for (sequence, n), found in zip(work, cache.step(work, n_workers), strict=True):
+            assert_close(found, cache.oracle(sequence, last=n), 2e-6 + error_of_weights(shape))
+
+
+@pytest.mark.skipif("avx512amx" not in kernels.supported_isas(), reason="no tiles")
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("group", [1, 4, 5])
+def test_tiles_are_for_more_than_four_queries(group: int) -> None:
+    """Where bits may depend on company, those of few queries are of the instruction set without tiles."""
+
+    def last_row(isa: str) -> Array:
+        before = kernels.isa()
+        kernels.set_isa(isa)
+        cache = Cache(Shape(n_head=2 * group, n_kv_head=2, kv_type="bf16"))
+        sequence = cache.add(600, seed=1)
+        cache.step([(sequence, 599)])
+        (row,) = cache.step([(sequence, 1)], n_workers=2)
+        kernels.set_isa(before)
+        return row
+
+    found, without = last_row("avx512amx"), last_row("avx512bf16")
+    kernels.set_deterministic(True)
+    by_tiles = last_row("avx512amx")
+    assert not np.array_equal(without, by_tiles)
+    np.testing.assert_array_equal(found, without if group <= 4 else by_tiles)
+
+
 def test_random_shapes(isa: str) -> None:
     rng = np.random.default_rng(8)
     for _ in range(25):

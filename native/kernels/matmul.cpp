@@ -1,7 +1,6 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -20,7 +19,8 @@ constexpr int64_t part_bytes = 768 << 10;
 // By tiles of BF16, weights are made ready for all rows of an item, and so many strips of them use what is read of x.
 constexpr int tile_strips = bf16_part_tiles / strip_tiles, tile_row_step = 32;
 // Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
-constexpr int max_few_rows = 24;
+constexpr int max_few_rows = few_packed_rows;
+static_assert(many_rows > few_packed_rows);
 // Yet a late worker should not delay the others for long.
 constexpr int64_t longest_run = 16;
 
@@ -49,22 +49,12 @@ size_t scratch_bytes(const PackedWeights &weights) {
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
 }
 
-std::atomic<bool> &deterministic() {
-    static std::atomic<bool> on = [] {
-        const char *asked = std::getenv("QUIRE_DETERMINISTIC");
-        return asked != nullptr && std::strcmp(asked, "1") == 0;
-    }();
-    return on;
-}
-
 const MatmulKernels &kernels() { return matmul_kernels(); }
 const FloatMatmulKernels &float_kernels() { return float_matmul_kernels(); }
 
 } // namespace
 
 bool multiplies_bf16() { return float_kernels().multiply_bf16 != nullptr; }
-bool is_deterministic() { return deterministic().load(std::memory_order_relaxed); }
-void set_deterministic(bool on) { deterministic().store(on, std::memory_order_relaxed); }
 bool determinism_costs() { return kernels().multiply_bf16 != nullptr; }
 
 namespace {

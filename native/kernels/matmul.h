@@ -10,7 +10,7 @@
 //
 // But where tiles multiply BF16 (AMX), products of many rows with quantized weights take both so: that is several times
 // as fast, and rounds activations less, yet the bits of a row then depend on whether there are many_rows.  Where they
-// must not, set_deterministic() keeps to codes.
+// must not (determinism.h), products keep to codes.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/determinism.h"
 #include "kernels/packed_weights.h"
 #include "kernels/row_kernels.h"
 
@@ -64,13 +65,10 @@ enum class RowForm { floats, bf16, codes, rounded };
 constexpr int64_t bf16_row_bytes(int64_t n_in) { return ((n_in + 31) / 32 | 1) * 64; }
 // Whether the instruction set in use multiplies BF16.
 bool multiplies_bf16();
-// So many rows may be multiplied as BF16 by quantized weights.
-inline constexpr int many_rows = 16;
-// Whether a row's bits may not depend on how many rows are multiplied with it, for the whole process; at first, whether
-// QUIRE_DETERMINISTIC=1 is in the environment.
-bool is_deterministic();
-void set_deterministic(bool on);
-// Whether that costs anything here: the instruction set in use multiplies many rows as BF16 by quantized weights.
+// So many rows may be multiplied as BF16 by quantized weights: with fewer, making BF16 of them takes longer than all of a
+// product of codes.
+inline constexpr int many_rows = 25;
+// Whether determinism costs anything here: the instruction set in use multiplies many rows as BF16 by quantized weights.
 bool determinism_costs();
 
 // A matrix [n_out, n_in] of a product: packed where packed.data is set, else in rows.

@@ -10,6 +10,7 @@
 #include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_plan.h"
+#include "kernels/determinism.h"
 
 namespace quire {
 namespace {
@@ -25,13 +26,18 @@ float *thread_scratch(size_t n_floats) {
 
 // Queries and sums, then scores and seven numbers for each query, then the values of a step, twice, and the keys of a
 // block: see attention_tile.h.
-size_t tile_scratch_floats(const AttentionShape &shape, const AttentionKernels &kernels) {
-    if (kernels.scratch_floats != nullptr) return static_cast<size_t>(kernels.scratch_floats(shape));
+size_t usual_scratch_floats(const AttentionShape &shape) {
     const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 7;
     const int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
     const int of_keys = kv_block_tokens / 2 * ((shape.head_dim + 31) / 32 * 32);
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) +
            static_cast<size_t>(2 * of_values + of_keys);
+}
+
+size_t scratch_floats(const AttentionShape &shape, const AttentionKernels &kernels) {
+    if (kernels.scratch_floats == nullptr) return usual_scratch_floats(shape);
+    const auto own = static_cast<size_t>(kernels.scratch_floats(shape));
+    return kernels.attend_few == nullptr ? own : std::max(own, usual_scratch_floats(shape));
 }
 
 // What a worker needs to attend to the items of one plan.
@@ -40,7 +46,8 @@ class Worker {
     Worker(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
            const AttentionPlan &plan)
         : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(shape.type)),
-          scratch_(thread_scratch(tile_scratch_floats(shape, kernels_))) {}
+          scratch_(thread_scratch(scratch_floats(shape, kernels_))),
+          few_queries_(is_deterministic() ? 0 : kernels_.few_queries) {}
 
     void attend(const AttentionPlan::Item &item) {
         AttentionTile tile{};
@@ -57,10 +64,12 @@ class Worker {
         tile.first_chunk = item.first_chunk;
         tile.last_chunk = item.last_chunk;
         tile.scratch = scratch_;
-        if (item.partials == nullptr) return kernels_.attend(tile);
+        const bool few = tile.n_queries <= few_queries_ * tile.n_kv_heads;
+        const auto attend_tile = few ? kernels_.attend_few : kernels_.attend;
+        if (item.partials == nullptr) return attend_tile(tile);
         const int first = item.tile->first_chunk, n_chunks = item.tile->last_chunk - first;
         tile.partials = item.partials + int64_t{item.first_chunk - first} * tile.n_queries * partial_floats(shape_);
-        kernels_.attend(tile);
+        attend_tile(tile);
         // Who finishes the last chunk puts all of them together.
         if (item.counter->fetch_add(1, std::memory_order_acq_rel) + 1 < n_chunks) return;
         item.counter->store(0, std::memory_order_relaxed);
@@ -86,6 +95,7 @@ class Worker {
     const AttentionPlan &plan_;
     const AttentionKernels &kernels_;
     float *scratch_;
+    int few_queries_;
     TileQuery queries_[max_tile_queries];
 };
 

@@ -1,6 +1,8 @@
 // Attention to a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone: queries and
 // weights are rounded to BF16, and 32 dimensions (of scores) or the 32 tokens of a block (of sums of values) are
 // multiplied at a time.
+//
+// For a few queries it takes longer to arrange keys and values for tiles than to multiply them without (VDPBF16PS).
 #include "kernels/avx512amx/query_attention.h"
 
 namespace quire {
@@ -13,13 +15,21 @@ template <class Tiles> void attend(const AttentionTile &tile) {
 
 void to_bf16(const float *from, uint16_t *to, int n) { avx512::attention_kernels.to_bf16(from, to, n); }
 
+void attend_few(const AttentionTile &tile) { avx512bf16::attention_kernels.attend(tile); }
+
 template <class Tiles>
 constexpr AttentionKernels kernels_of = {attend<Tiles>,    merge_tile<Lanes>,     nullptr, to_bf16, nullptr,
                                          max_tile_queries, query_attention_floats};
 
+constexpr AttentionKernels with_few(AttentionKernels kernels) {
+    kernels.few_queries = 4;
+    kernels.attend_few = attend_few;
+    return kernels;
+}
+
 } // namespace
 
-const AttentionKernels avx512amx::attention_kernels = kernels_of<QueryTileRegisters>;
+const AttentionKernels avx512amx::attention_kernels = with_few(kernels_of<QueryTileRegisters>);
 const AttentionKernels avx512amx::emulated_attention_kernels = kernels_of<QueryTilesInSoftware>;
 
 } // namespace quire

@@ -19,10 +19,8 @@ template <WeightFormat format> struct DequantizedWeights {
     const uint8_t *first;
     int64_t n_in, tile_bytes, n_tiles;
 
-    // Few rows are soon done with a panel: a small one stays in the first-level cache.
-    int64_t columns_at_once(int n_rows, int64_t column) const {
-        const int64_t most = n_rows <= 2 * block_rows ? 64 : panel_columns;
-        return n_in - column < most ? n_in - column : most;
+    int64_t columns_at_once(int, int64_t column) const {
+        return n_in - column < panel_columns ? n_in - column : panel_columns;
     }
     static TilePlace place(int tile, int64_t, int64_t, const uint8_t *panel) { return place_in_panel(panel, tile); }
 

@@ -27,7 +27,7 @@ def supported_isas() -> list[str]:
     """Those that this machine runs, the best last; it is in use unless ``set_isa`` chose another."""
 
 def is_deterministic() -> bool:
-    """Whether a row's bits may not depend on how many rows are multiplied with it: False, unless
+    """Whether a row's bits may not depend on what is computed beside it: False, unless
     ``QUIRE_DETERMINISTIC=1`` is in the environment."""
 
 def set_deterministic(on: bool) -> None:
