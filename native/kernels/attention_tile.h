@@ -15,28 +15,12 @@
 #pragma once
 
 #include "kernels/attention_products.h"
-#include "kernels/attention_state.h"
+#include "kernels/attention_steps.h"
 
 namespace quire {
 namespace {
 
 constexpr int64_t whole_strips(int dim) { return (int64_t{dim} + 31) / 32 * 32; }
-
-// Tokens of a step: [begin, end).
-struct Range {
-    int begin, end;
-    bool is_empty() const { return begin >= end; }
-    bool operator==(const Range &) const = default;
-};
-
-inline int oldest_seen(const AttentionShape &shape, int position) {
-    return shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
-}
-
-// Whether a query sees tokens of [begin, end), counted from the sequence's first.
-inline bool sees(const AttentionShape &shape, int position, int begin, int end) {
-    return position >= begin && oldest_seen(shape, position) < end;
-}
 
 template <class L, class T> class TileAttention {
     using Vec = typename L::Vec;
@@ -46,7 +30,8 @@ template <class L, class T> class TileAttention {
 
   public:
     explicit TileAttention(const AttentionTile &tile)
-        : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), sum_stride_(padded_floats(shape_.v_head_dim)),
+        : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries),
+          sum_stride_(padded_floats(shape_.v_head_dim)),
           queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
           sums_(tile.scratch + n_ * queries_.stride), merged_(sums_ + n_ * sum_stride_),
           scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
@@ -104,43 +89,9 @@ template <class L, class T> class TileAttention {
         partial[sum_stride_ + 1] = total_[i];
     }
 
-    // Visible blocks of a step.
-    int n_blocks(int i, int step) const {
-        const int n = tile_.queries[i].position / block_tokens + 1 - step * kv_step_blocks;
-        return n < kv_step_blocks ? n : kv_step_blocks;
-    }
-
-    bool sees_step(int i, int step) const {
-        return sees(shape_, tile_.queries[i].position, step * step_tokens, (step + 1) * step_tokens);
-    }
-
-    // Whether query i and its neighbour before it may read the same memory in a step that both see.
-    bool shares(int i, int step) const {
-        const TileQuery &one = tile_.queries[i - 1], &other = tile_.queries[i];
-        if (one.table == other.table) return true;
-        const int n = n_blocks(i - 1, step);
-        if (n_blocks(i, step) != n) return false;
-        for (int b = step * kv_step_blocks; b < step * kv_step_blocks + n; ++b) {
-            if (one.table[b] != other.table[b]) return false;
-        }
-        return true;
-    }
-
     void visit_step(int step) {
-        if (tile_.n_kv_heads > 1) {
-            if (sees_step(0, step)) attend_heads(step);
-            return;
-        }
-        for (int i = 0; i < n_;) {
-            if (!sees_step(i, step)) {
-                ++i;
-                continue;
-            }
-            int end = i + 1;
-            while (end < n_ && sees_step(end, step) && shares(end, step)) ++end;
-            attend(step, i, end);
-            i = end;
-        }
+        if (tile_.n_kv_heads == 1) return steps_.each_run(step, [&](Range run) { attend(step, run.begin, run.end); });
+        if (steps_.sees(0, step)) attend_heads(step);
     }
 
     // `head`: of the tile's.
@@ -155,24 +106,18 @@ template <class L, class T> class TileAttention {
 
     // What is read after the step of queries [.., end): the next ones' keys, or the first ones' of the next step.
     const char *after(int step, int end) const {
-        const bool same_step = end < n_ && sees_step(end, step);
+        const bool same_step = end < n_ && steps_.sees(end, step);
         const int i = same_step ? end : 0;
         const int block = (step + (same_step ? 0 : 1)) * kv_step_blocks;
         const int last = tile_.queries[i].position / block_tokens;
         return reinterpret_cast<const char *>(keys_of(tile_.queries[i].table[block < last ? block : last]));
     }
 
-    Range seen_of(int i, int step) const {
-        const int position = tile_.queries[i].position - step * step_tokens;
-        const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
-        return {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
-    }
-
     // One step of a row's queries of several heads: block after block with its heads side by side, as memory holds them.
     void attend_heads(int step) {
-        const Range seen = seen_of(0, step);
+        const Range seen = steps_.seen(0, step);
         const int32_t *table = tile_.queries[0].table + step * kv_step_blocks;
-        const int first = seen.begin / block_tokens, n = n_blocks(0, step);
+        const int first = seen.begin / block_tokens, n = steps_.n_blocks(0, step);
         const int n_heads = tile_.n_kv_heads, group = n_ / n_heads;
         for (int i = 0; i < n_; ++i) seen_[i] = seen;
         auto each = [&](auto address, const void *after, auto act) {
@@ -228,9 +173,9 @@ template <class L, class T> class TileAttention {
     // Queries [first, end) and one step; they read the same blocks.
     void attend(int step, int first, int end) {
         // A later row of a sequence sees more blocks than the rows before it, and no others.
-        const int n = n_blocks(end - 1, step);
+        const int n = steps_.n_blocks(end - 1, step);
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
-        for (int i = first; i < end; ++i) seen_[i] = seen_of(i, step);
+        for (int i = first; i < end; ++i) seen_[i] = steps_.seen(i, step);
         for (int b = 0; b < n; ++b) values_[b] = values_of(table[b]);
         for (int b = 0; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
@@ -348,6 +293,7 @@ template <class L, class T> class TileAttention {
 
     const AttentionTile &tile_;
     const AttentionShape &shape_;
+    TileSteps<kv_step_blocks> steps_;
     int n_, sum_stride_;
     Queries queries_;
     // Per query: its weighted sum of values in this chunk and in those before, its scores in the

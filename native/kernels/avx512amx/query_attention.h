@@ -32,7 +32,7 @@ inline int64_t query_attention_floats(const AttentionShape &shape) {
 template <class Tiles> class QueryAttention {
   public:
     explicit QueryAttention(const AttentionTile &tile)
-        : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), dim_(whole_strips(shape_.head_dim)),
+        : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries), dim_(whole_strips(shape_.head_dim)),
           states_(tile, tile.scratch), scores_(states_.end()),
           queries_(reinterpret_cast<uint16_t *>(scores_ + 2 * group_queries * score_stride)),
           keys_(queries_ + n_ * dim_), values_(keys_ + long_step * dim_), own_(values_ + long_step * states_.stride()),
@@ -81,40 +81,11 @@ template <class Tiles> class QueryAttention {
         }
     }
 
-    // Visible blocks of a step.
-    int n_blocks(int i, int step) const {
-        const int n = tile_.queries[i].position / block_tokens + 1 - step * long_step_blocks;
-        return n < long_step_blocks ? n : long_step_blocks;
-    }
-
-    bool sees_step(int i, int step) const {
-        return sees(shape_, tile_.queries[i].position, step * long_step, (step + 1) * long_step);
-    }
-
-    // Whether query i and its neighbour before it may read the same memory in a step that both see.
-    bool shares(int i, int step) const {
-        const TileQuery &one = tile_.queries[i - 1], &other = tile_.queries[i];
-        if (one.table == other.table) return true;
-        const int n = n_blocks(i - 1, step), first = step * long_step_blocks;
-        return n_blocks(i, step) == n &&
-               std::memcmp(one.table + first, other.table + first, static_cast<size_t>(n) * sizeof(int32_t)) == 0;
-    }
-
     void visit_step(int step) {
-        if (tile_.n_kv_heads > 1) {
-            const int each = n_ / tile_.n_kv_heads;
-            for (int head = 0; head < tile_.n_kv_heads && sees_step(0, step); ++head)
-                attend(step, {head * each, (head + 1) * each}, head);
-            return;
-        }
-        for (int i = 0; i < n_;) {
-            int end = i + 1;
-            if (sees_step(i, step)) {
-                while (end < n_ && sees_step(end, step) && shares(end, step)) ++end;
-                attend(step, {i, end}, 0);
-            }
-            i = end;
-        }
+        if (tile_.n_kv_heads == 1) return steps_.each_run(step, [&](Range run) { attend(step, run, 0); });
+        const int each = n_ / tile_.n_kv_heads;
+        for (int head = 0; head < tile_.n_kv_heads && steps_.sees(0, step); ++head)
+            attend(step, {head * each, (head + 1) * each}, head);
     }
 
     const uint16_t *keys_of(int32_t block, int head) const {
@@ -126,12 +97,6 @@ template <class Tiles> class QueryAttention {
         return static_cast<const uint16_t *>(tile_.v_pool) + at * block_tokens * shape_.v_head_dim;
     }
 
-    Range seen_of(int i, int step) const {
-        const int position = tile_.queries[i].position - step * long_step;
-        const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * long_step;
-        return {oldest > 0 ? oldest : 0, position + 1 < long_step ? position + 1 : long_step};
-    }
-
     // Values of this run, and the keys that are read after it.
     void find_ahead(int step, const Run &run) {
         const int64_t k_size = int64_t{block_tokens} * shape_.head_dim,
@@ -140,7 +105,7 @@ template <class Tiles> class QueryAttention {
         for (int b = run.seen.begin / block_tokens; b * block_tokens < run.seen.end; ++b)
             ahead_.add(values_of(run.table[b], run.head), v_size);
         const bool next_head = run.head + 1 < tile_.n_kv_heads;
-        const bool next_run = !next_head && run.queries.end < n_ && sees_step(run.queries.end, step);
+        const bool next_run = !next_head && run.queries.end < n_ && steps_.sees(run.queries.end, step);
         const TileQuery &query = tile_.queries[next_run ? run.queries.end : 0];
         const int first = (next_head || next_run ? step : step + 1) * long_step_blocks;
         const int end = smaller(query.position / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
@@ -165,11 +130,11 @@ template <class Tiles> class QueryAttention {
 
     // Queries of one step that read the same blocks.
     void attend(int step, Range queries, int head) {
-        Run run{
-            queries, seen_of(queries.begin, step), nullptr, head, false, queries.end - queries.begin > group_queries};
+        Run run{queries, steps_.seen(queries.begin, step),           nullptr, head,
+                false,   queries.end - queries.begin > group_queries};
         int longest = queries.begin;
         for (int i = queries.begin; i < queries.end; ++i) {
-            const Range seen = seen_of(i, step);
+            const Range seen = steps_.seen(i, step);
             run.is_ragged = run.is_ragged || seen != run.seen;
             if (seen.end > run.seen.end) longest = i;
             run.seen = {smaller(seen.begin, run.seen.begin), larger(seen.end, run.seen.end)};
@@ -323,6 +288,7 @@ template <class Tiles> class QueryAttention {
 
     const AttentionTile &tile_;
     const AttentionShape &shape_;
+    TileSteps<long_step_blocks> steps_;
     int n_;
     int64_t dim_; // of a query: whole tiles
     QueryStates states_;

@@ -1,0 +1,79 @@
+// What the queries of a tile see of each step through the tokens, and who of them read the same memory there.
+//
+// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+#pragma once
+
+#include "kernels/attention_state.h"
+
+namespace quire {
+namespace {
+
+// Tokens of a step, or queries of a tile: [begin, end).
+struct Range {
+    int begin, end;
+    bool is_empty() const { return begin >= end; }
+    bool operator==(const Range &) const = default;
+};
+
+inline int oldest_seen(const AttentionShape &shape, int position) {
+    return shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
+}
+
+// Whether a query sees tokens of [begin, end), counted from the sequence's first.
+inline bool sees(const AttentionShape &shape, int position, int begin, int end) {
+    return position >= begin && oldest_seen(shape, position) < end;
+}
+
+// Steps of so many blocks each, counted from a sequence's first; i: a query of the tile.
+template <int step_blocks> class TileSteps {
+    static constexpr int step_tokens = step_blocks * kv_block_tokens;
+
+  public:
+    explicit TileSteps(const AttentionTile &tile) : tile_(tile), shape_(*tile.shape) {}
+
+    // Visible blocks of a step.
+    int n_blocks(int i, int step) const {
+        const int n = tile_.queries[i].position / kv_block_tokens + 1 - step * step_blocks;
+        return n < step_blocks ? n : step_blocks;
+    }
+    bool sees(int i, int step) const {
+        return quire::sees(shape_, tile_.queries[i].position, step * step_tokens, (step + 1) * step_tokens);
+    }
+    // The tokens of the step that it sees, where it sees any.
+    Range seen(int i, int step) const {
+        const int position = tile_.queries[i].position - step * step_tokens;
+        const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
+        return {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
+    }
+
+    // act(queries) for those who see some of the step, neighbours that read the same memory there together.
+    template <class Act> void each_run(int step, Act act) const {
+        for (int i = 0; i < tile_.n_queries;) {
+            int end = i + 1;
+            if (sees(i, step)) {
+                while (end < tile_.n_queries && sees(end, step) && shares(end, step)) ++end;
+                act(Range{i, end});
+            }
+            i = end;
+        }
+    }
+
+  private:
+    // Whether query i and its neighbour before it may read the same memory in a step that both see.
+    bool shares(int i, int step) const {
+        const TileQuery &one = tile_.queries[i - 1], &other = tile_.queries[i];
+        if (one.table == other.table) return true;
+        const int n = n_blocks(i - 1, step);
+        if (n_blocks(i, step) != n) return false;
+        for (int b = step * step_blocks; b < step * step_blocks + n; ++b) {
+            if (one.table[b] != other.table[b]) return false;
+        }
+        return true;
+    }
+
+    const AttentionTile &tile_;
+    const AttentionShape &shape_;
+};
+
+} // namespace
+} // namespace quire
