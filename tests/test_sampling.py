@@ -37,6 +37,11 @@ def make_vocab(n: int, eog: Sequence[int] = ()) -> VocabInfo:
     return VocabInfo(n, list(eog), [b"%d " % i for i in range(n)])
 
 
+def test_a_vocabulary_shows_bytes() -> None:
+    with pytest.raises(TypeError, match="must be bytes"):
+        VocabInfo(2, [], [b"a", "b"])  # type: ignore[list-item]
+
+
 def distribution(
     row: Row, options: dict[str, object], tokens: Sequence[int] = (), n_prompt: int = 0
 ) -> dict[int, float]:

@@ -216,6 +216,17 @@ def test_packed_merges_equal_a_list_of_them() -> None:
         small(**{"ggml.merges": packed(["ab"])})
 
 
+def test_packed_texts_stay_packed_while_a_model_is_opened() -> None:
+    """What an engine asks of a vocabulary is of few texts; a list of all would take megabytes as long as it lives."""
+    texts = packed(metadata()["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    tokenizer, plain = small(**{"ggml.tokens": texts}), small()
+    assert tokenizer.eog_ids == plain.eog_ids == {IM_END}
+    assert tokenizer.special_texts == plain.special_texts == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert tokenizer.control_tokens == plain.control_tokens == {"<|im_start|>": IM_START, "<|im_end|>": IM_END}
+    assert tokenizer.all_token_bytes() == plain.all_token_bytes()
+    assert "_strings" not in vars(texts)
+
+
 def test_steps_that_are_no_tokens_fall_apart_into_bytes() -> None:
     """A merge may pass through words that the vocabulary writes differently (runs of spaces in MPT's)."""
     tokenizer = Tokenizer(

@@ -147,11 +147,15 @@ void bind_sampler(py::module_ &m) {
 
 void bind_sampling(py::module_ &m) {
     py::class_<VocabInfo, std::shared_ptr<VocabInfo>>(m, "VocabInfo")
-        .def(py::init([](int32_t n_vocab, std::vector<int32_t> eog_ids, const std::vector<py::bytes> &token_bytes) {
+        .def(py::init([](int32_t n_vocab, std::vector<int32_t> eog_ids, const py::sequence &token_bytes) {
                  auto vocab = std::make_shared<VocabInfo>();
                  vocab->n_vocab = n_vocab;
                  vocab->eog_ids = std::move(eog_ids);
-                 for (const py::bytes &bytes : token_bytes) vocab->token_bytes.push_back(bytes);
+                 vocab->token_bytes.reserve(py::len(token_bytes));
+                 for (py::handle bytes : token_bytes) {
+                     if (!py::isinstance<py::bytes>(bytes)) throw py::type_error("token_bytes must be bytes, each");
+                     vocab->token_bytes.push_back(bytes.cast<py::bytes>());
+                 }
                  vocab->validate();
                  return vocab;
              }),

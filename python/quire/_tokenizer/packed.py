@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import overload
 
-__all__ = ["PackedStrings"]
+__all__ = ["PackedStrings", "picked"]
 
 
 class PackedStrings(Sequence[str]):
@@ -41,3 +41,8 @@ class PackedStrings(Sequence[str]):
         from quire._tokenizer.bpe import unpacked
 
         return unpacked(self.data, self.n, ids) if ids else []
+
+
+def picked(strings: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The strings of ascending ids; packed ones stay so: a big vocabulary takes a dozen megabytes as a list."""
+    return strings.pick(ids) if isinstance(strings, PackedStrings) else [strings[id] for id in ids]

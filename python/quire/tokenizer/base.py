@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from quire._tokenizer.detokenizer import Detokenizer
+from quire._tokenizer.packed import picked
 from quire.errors import RequestError
 from quire.tokenizer.encoders import encoder_of
 from quire.tokenizer.end_of_generation import end_of_generation_ids
@@ -79,9 +80,11 @@ class Tokenizer:
     @property
     def special_texts(self) -> dict[str, str]:
         """The texts of the special tokens by the names that chat templates use (``bos_token``, ``eos_token``, ...)."""
-        texts, ids = self.vocabulary.texts, self.vocabulary.special_ids
+        named = self.vocabulary.special_ids
+        ids = sorted(set(named.values()))
+        texts = dict(zip(ids, picked(self.vocabulary.texts, ids), strict=True))
         return {
-            f"{name}_token": texts[ids[name]] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in ids
+            f"{name}_token": texts[named[name]] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in named
         }
 
     @cached_property
@@ -93,9 +96,9 @@ class Tokenizer:
     @cached_property
     def control_tokens(self) -> dict[str, int]:
         """Text to id of every control token."""
-        texts = self.vocabulary.texts
         marked = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-        return {texts[id]: id for id, kind in enumerate(self._kinds) if kind in marked}
+        ids = [id for id, kind in enumerate(self._kinds) if kind in marked]
+        return dict(zip(picked(self.vocabulary.texts, ids), ids, strict=True))
 
     def encode(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """The ids of a text.

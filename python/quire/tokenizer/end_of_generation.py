@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from quire._tokenizer.packed import picked
 from quire.tokenizer.vocabulary import TokenKind
 
 __all__ = ["end_of_generation_ids"]
@@ -29,7 +30,8 @@ def end_of_generation_ids(texts: Sequence[str], kinds: Sequence[int], special_id
     """
     found = {special_ids[key] for key in KEYS if key in special_ids}
     marked = frozenset({TokenKind.CONTROL, TokenKind.USER_DEFINED})
-    names = {texts[id]: id for id, kind in enumerate(kinds) if kind in marked and texts[id] in NAMES}
+    ids = [id for id, kind in enumerate(kinds) if kind in marked]
+    names = {text: id for text, id in zip(picked(texts, ids), ids, strict=True) if text in NAMES}
     found.update(names.values())
     harmony, solar = {"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"}
     if "<|end|>" in names and (harmony <= names.keys() or solar <= names.keys()):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire._native.gguf import Reader
-from quire._tokenizer.packed import PackedStrings
+from quire._tokenizer.packed import PackedStrings, picked
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.end_of_generation import NAMES
 from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
@@ -261,8 +261,7 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
         raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
     # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
     ids = [found.start() for found in re.finditer(bytes([TokenKind.USER_DEFINED]), bytes(kinds[: len(texts)]))]
-    names = texts.pick(ids) if isinstance(texts, PackedStrings) else [texts[id] for id in ids]
-    for id, name in zip(ids, names, strict=True):
+    for id, name in zip(ids, picked(texts, ids), strict=True):
         if name in NAMES:
             kinds[id] = TokenKind.CONTROL
     return kinds
