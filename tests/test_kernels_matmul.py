@@ -32,12 +32,18 @@ QUANTIZED = [*SMALL_BLOCKS, "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 FORMATS = [*FLOATS, *QUANTIZED]
 
 
-@pytest.fixture(params=[*supported_isas(), *emulated_isas()])
+ISAS = [*supported_isas(), *emulated_isas()]
+
+
+@pytest.fixture(params=ISAS)
 def each_isa(request):
     before = isa()
     set_isa(request.param)
     yield request.param
     set_isa(before)
+
+
+by_tiles = pytest.mark.parametrize("each_isa", [isa for isa in ISAS if "amx" in isa], indirect=True)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -174,6 +180,7 @@ def free():
     set_deterministic(True)
 
 
+@by_tiles
 @pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("n_rows", [24, 25, 33, 100])
@@ -183,6 +190,7 @@ def test_many_rows(each_isa, dtype, n_rows):
         check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
 
 
+@by_tiles
 @pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_many_rows_of_any_weights_and_activations(each_isa, dtype):
@@ -195,6 +203,7 @@ def test_many_rows_of_any_weights_and_activations(each_isa, dtype):
 
 
 @pytest.mark.slow
+@by_tiles
 @pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_among_many_rows_bits_are_a_row_s_own(each_isa, dtype):

@@ -46,6 +46,7 @@ def test_expressions_equal_oniguruma(name: str) -> None:
 DIFFERENT = {pre_tokenizer.passes: name for name, pre_tokenizer in BY_NAME.items() if len(pre_tokenizer.passes) > 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DIFFERENT.values()))
 def test_sequences_equal_oniguruma(name: str) -> None:
     rng = random.Random(11)
@@ -77,6 +78,7 @@ def test_behaviors_equal_hugging_face(behavior: str, inverted: bool) -> None:
         check((Pass(expression, behavior, inverted),), ["", "1", "a-1", "--", "1a1a", "-a--b-", "x1", "1x"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not same_unicode, reason="needs a tokenizers package with Unicode 16")
 # Together these tell every category that expressions name from every other.
 @pytest.mark.parametrize("expression", [
