@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compare_llama_cpp import child_speed, peer_speed
+from compare_llama_cpp import child_speeds, peer_speeds
 from limits import wait_until_quiet, warning_of_load
 from model_costs import Work
 
@@ -55,8 +55,8 @@ def main() -> None:
     ours = ["--threads", str(threads), "--repeat", "3"]
     programs: dict[str, Callable[[], float]] = {}
     if options.peer:
-        programs["llama.cpp"] = lambda: peer_speed(options.peer, file, work, threads, True)
-    programs["Quire"] = lambda: child_speed(sys.executable, "speed_of_quire.py", file, work, ours)
+        programs["llama.cpp"] = lambda: peer_speeds(options.peer, file, work, threads, True).of(work)
+    programs["Quire"] = lambda: child_speeds(sys.executable, "speed_of_quire.py", file, work, ours).of(work)
     speeds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in programs}
     loads = []
     for _ in range(options.rounds):

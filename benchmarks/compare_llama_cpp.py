@@ -7,11 +7,11 @@
 
 PEER is the folder with llama-bench, llama-batched-bench and llama-quantize (build/bin of ``build_peer.sh``).  Files
 are made in ``--folder`` with ``make_model.py`` of the shared data, and llama-quantize, unless they are there.  Every
-figure is of a fresh process with its weights in memory, not mapped; medians of all rounds are printed (tokens/s), with
-the ratio to the peer's (* where its target is met), the target, and the share of the speed that the machine's limits
-allow; those are measured in every round as well.  Peers that GCC built may fail with repacked weights: ``both`` tries
-both in the first round and keeps the faster.  ``--openvino`` takes an interpreter that has openvino-genai, this one by
-default.
+figure is of a fresh process with its weights in memory, not mapped; of one process those of a prompt and of the answer
+after it.  Medians of all rounds are printed (tokens/s), with the ratio to the peer's (* where its target is met), the
+target, and the share of the speed that the machine's limits allow; those are measured in every round as well.  Peers
+that GCC built may fail with repacked weights: ``both`` tries both in the first round and keeps the faster.
+``--openvino`` takes an interpreter that has openvino-genai, this one by default.
 
 Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours; a part, minutes:
 with ``--add``, the rounds are added to those that OUT holds, of the same programs, so that the whole can be measured in
@@ -27,14 +27,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from comparison_cases import HEADING, PACKAGE_TARGET, TARGETS, TYPES, WORK, Case
 from limits import Kind, Machine, wait_until_quiet, warning_of_load
-from model_costs import Costs, Work
+from model_costs import Costs, Speeds, Work
 
 HERE = Path(__file__).resolve().parent
 VOCABULARIES = {"qwen3-0.6b": "ggml-vocab-qwen2.gguf", "llama-3.2-1b": "ggml-vocab-llama-bpe.gguf"}
@@ -47,30 +47,28 @@ def output_of(command: list[str]) -> str:
     return done.stdout
 
 
-def peer_speed(folder: Path, file: Path, work: Work, threads: int, repack: bool) -> float:
-    """Tokens a second of llama.cpp, of all streams together."""
+def peer_speeds(folder: Path, file: Path, work: Work, threads: int, repack: bool) -> Speeds:
+    """Of llama.cpp."""
     model = ["-m", str(file), "-t", str(threads), "-lm", "none"]
-    if work.n_streams == 1:
+    if work.n_streams == 1 and not (work.n_context and work.n_generate):
         command = [str(folder / "llama-bench"), *model, "-r", "1", "-o", "json", "--repack", str(int(repack))]
-        if work.n_generate:
-            command += ["-p", "0", "-n", str(work.n_generate), "-d", str(work.n_context)]
-        else:
-            command += ["-p", str(work.n_context), "-n", "0"]
-        (result,) = json.loads(output_of(command))
-        return float(result["avg_ts"])
+        (result,) = json.loads(output_of([*command, "-p", str(work.n_context), "-n", str(work.n_generate)]))
+        return Speeds(**{"writing" if work.n_generate else "reading": float(result["avg_ts"])})
     n_tokens = work.n_context * (1 if work.shared else work.n_streams) + work.n_generate * work.n_streams
     command = [str(folder / "llama-batched-bench"), *model, "--output-format", "jsonl"]
     command += ["-npp", str(work.n_context), "-ntg", str(work.n_generate), "-npl", str(work.n_streams)]
     command += ["-c", str(n_tokens + 64 * work.n_streams), *(["-pps", "-kvu"] if work.shared else [])]
     lines = output_of([*command, *([] if repack else ["--no-repack"])]).splitlines()
-    return float(next(json.loads(line) for line in lines if line.startswith("{"))["speed_tg"])
+    result = next(json.loads(line) for line in lines if line.startswith("{"))
+    return Speeds(reading=float(result["speed_pp"]), writing=float(result["speed_tg"]))
 
 
-def child_speed(python: str, script: str, file: Path, work: Work, extra: list[str]) -> float:
+def child_speeds(python: str, script: str, file: Path, work: Work, extra: list[str]) -> Speeds:
+    """Of a program that one of our scripts runs."""
     command = [python, str(HERE / script), str(file), "--prompt", str(work.n_context)]
     command += ["--generate", str(work.n_generate), "--streams", str(work.n_streams), *extra]
-    lines = output_of(command).splitlines()
-    return float(next(json.loads(line) for line in reversed(lines) if line.startswith("{"))["tokens_per_s"])
+    result = next(json.loads(line) for line in reversed(output_of(command).splitlines()) if line.startswith("{"))
+    return Speeds(result["reading"], result["writing"])
 
 
 class Comparison:
@@ -91,47 +89,54 @@ class Comparison:
         self.peaks[kind].append(self.machine.peak(kind))
         return self.peaks[kind][-1]
 
-    def peer(self, case: Case, work: Work) -> float:
+    def peer(self, case: Case, work: Work) -> Speeds:
         options = self.options
         if case.llama_cpp or options.peer_repack != "both":
             case.repack = case.repack if case.llama_cpp else options.peer_repack == "on"
-            return peer_speed(options.peer, case.file, work, options.threads, case.repack)
+            return peer_speeds(options.peer, case.file, work, options.threads, case.repack)
         found = {}
         for repack in (True, False):
             try:
-                found[repack] = peer_speed(options.peer, case.file, work, options.threads, repack)
+                found[repack] = peer_speeds(options.peer, case.file, work, options.threads, repack)
             except RuntimeError as error:
                 case.notes.append(f"llama.cpp {'with' if repack else 'without'} repacked weights: {error}")
         if not found:
             raise RuntimeError("neither works")
-        case.repack = max(found, key=lambda repack: found[repack])
+        case.repack = max(found, key=lambda repack: found[repack].of(work))
         return found[case.repack]
 
-    def round_of(self, case: Case) -> None:
-        work, options = WORK[case.row], self.options
+    def round_of(self, cases: list[Case]) -> None:
+        """One run of each program: the work of the last case, of which the others are parts."""
+        case, options = cases[-1], self.options
+        work = WORK[case.row]
         self.loads.append(wait_until_quiet(options.wait))
         self.bandwidths.append(self.machine.read_bandwidth())
-        best, case.limit = Costs.of(case.file).best_speed(work, self.bandwidths[-1], self.peak(case.dtype))
+        peak = self.peak(case.dtype)
         extra = ["--threads", str(options.threads)]
         ours = [*extra, *(["--shared"] if work.shared else []), *(["--isa", options.isa] if options.isa else [])]
-        self.add(case, "llama_cpp", lambda: self.peer(case, work))
-        self.add(case, "quire", lambda: child_speed(sys.executable, "speed_of_quire.py", case.file, work, ours))
-        if best and case.quire and case.row != "package":  # whose weights stay in the caches
-            case.shares.append(case.quire[-1] / best)
+        run = partial(child_speeds, file=case.file, work=work)
+        self.add(cases, "llama_cpp", lambda: self.peer(case, work))
+        self.add(cases, "quire", lambda: run(sys.executable, "speed_of_quire.py", extra=ours))
         if options.openvino and not work.shared and case.row != "package":
-            run = partial(child_speed, options.openvino, "speed_of_openvino.py", case.file, work, extra)
-            self.add(case, "openvino", run)
+            self.add(cases, "openvino", lambda: run(options.openvino, "speed_of_openvino.py", extra=extra))
+        for each in cases:
+            best, each.limit = Costs.of(each.file).best_speed(WORK[each.row], self.bandwidths[-1], peak)
+            if best and each.quire and each.row != "package":  # whose weights stay in the caches
+                each.shares.append(each.quire[-1] / best)
 
     @staticmethod
-    def add(case: Case, program: str, measure: Callable[[], float]) -> None:
+    def add(cases: list[Case], program: str, measure: Callable[[], Speeds]) -> None:
         """One more figure of a program, if it runs: hours of others' figures are not lost for one that does not."""
-        if program in case.failed:
+        if program in cases[-1].failed:
             return
         try:
-            getattr(case, program).append(measure())
+            speeds = measure()
         except RuntimeError as error:
-            case.failed.append(program)
-            case.notes.append(f"{program}: {error}")
+            cases[-1].failed.append(program)
+            cases[-1].notes.append(f"{program}: {error}")
+        else:
+            for case in cases:
+                getattr(case, program).append(speeds.of(WORK[case.row]))
 
     def add_earlier(self, cases: list[Case], report: dict[str, Any]) -> list[Case]:
         """The cases, with the rounds of an earlier report; what only that one has, too."""
@@ -205,6 +210,17 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
+def runs_of(cases: list[Case]) -> list[list[Case]]:
+    """Cases that one run of a program is enough for: the reading of a prompt, and the answer after it."""
+    runs: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        work = WORK[case.row]
+        runs.setdefault((case.model, case.dtype, replace(work, n_generate=0) if work.n_context else work), []).append(
+            case
+        )
+    return [sorted(run, key=lambda case: WORK[case.row].n_generate) for run in runs.values()]
+
+
 def some_of(known: tuple[str, ...]) -> object:
     def parse(text: str) -> list[str]:
         chosen = text.split(",")
@@ -253,9 +269,10 @@ def main() -> None:
     if options.add and options.json.exists():
         lines = comparison.add_earlier(cases, json.loads(options.json.read_text(encoding="utf-8")))
     for i in range(options.rounds):
-        for case in cases:
-            comparison.round_of(case)
-            print(f"round {i + 1}: {case.line()}", file=sys.stderr, flush=True)
+        for run in runs_of(cases):
+            comparison.round_of(run)
+            for case in run:
+                print(f"round {i + 1}: {case.line()}", file=sys.stderr, flush=True)
             if options.json:
                 write_whole(options.json, json.dumps(comparison.report(lines), indent=1) + "\n")
     print(HEADING)

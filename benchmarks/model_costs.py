@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from quire import GGUFReader
 
-__all__ = ["Costs", "Work"]
+__all__ = ["Costs", "Speeds", "Work"]
 
 KV_BYTES = 2  # of an entry of an f16 cache
 
@@ -20,6 +21,18 @@ class Work:
     n_generate: int
     n_streams: int = 1
     shared: bool = False
+
+
+class Speeds(NamedTuple):
+    """Tokens a second of all streams together: of contexts and of answers, as far as they were measured."""
+
+    reading: float | None = None
+    writing: float | None = None
+
+    def of(self, work: Work) -> float:
+        speed = self.writing if work.n_generate else self.reading
+        assert speed is not None
+        return speed
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     pipeline = openvino_genai.LLMPipeline(options.file, "CPU", INFERENCE_NUM_THREADS=options.threads)
 
-    def measure(n_prompt: int, n_generate: int, n_streams: int) -> float:
+    def measure(n_prompt: int, n_generate: int, n_streams: int) -> dict[str, float | None]:
         ids = [[random.randrange(1000, options.n_vocab) for _ in range(max(1, n_prompt))] for _ in range(n_streams)]
         tokens = np.array(ids, dtype=np.int64)
         inputs = openvino_genai.TokenizedInputs(
@@ -38,12 +38,13 @@ def main() -> None:
         )
         result = pipeline.generate(inputs, max_new_tokens=n_generate + 1, ignore_eos=True, do_sample=False)
         metrics = result.perf_metrics
-        if n_generate:
-            return float(1000 / metrics.get_tpot().mean)
-        return float(n_prompt * 1000 / metrics.get_ttft().mean)
+        return {
+            "reading": n_prompt * 1000 / metrics.get_ttft().mean if n_prompt and n_streams == 1 else None,
+            "writing": 1000 / metrics.get_tpot().mean if n_generate else None,
+        }
 
     measure(32, 4, 1)
-    print(json.dumps({"tokens_per_s": measure(options.prompt, options.generate, options.streams)}))
+    print(json.dumps(measure(options.prompt, options.generate, options.streams)))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 
     speed_of_quire.py FILE [--prompt N] [--generate N] [--streams N] [--shared] [--threads N] [--isa NAME]
 
-Prints a JSON object: ``tokens_per_s`` of reading a prompt of N tokens where nothing is generated, else of writing N
-tokens to each of so many streams after N tokens of context, all streams together.  ``--shared``: one context for all
-streams.  Weights are read into memory first, and the cache is only as large as the work, so that a first prompt touches
-all of it, as a peer does that clears its own; many streams go a first time without being timed, for the same reason.
+Prints a JSON object of tokens a second: ``reading`` a prompt of N tokens (one stream), ``writing`` N tokens to each of
+so many streams after N tokens of context, all streams together; null where there are none.  ``--shared``: one context
+for all streams.  Weights are read into memory first, and the cache is only as large as the work; all of it is done a
+first time without being timed, so that the cache's memory has been touched, as a peer's that clears its own.
 Times are the decoder's: a stream's from its first token to its last.
 """
 
@@ -39,21 +39,23 @@ def contexts(llm: LLM, options: argparse.Namespace) -> list[list[int]]:
     return [[*(shared or draw(options.prompt)), *draw(1)] for _ in range(options.streams)]
 
 
-def reading_speed(llm: LLM, n_tokens: int) -> float:
-    prompt = [random.randrange(llm.n_vocab) for _ in range(n_tokens)]
-    (result,) = generate(llm, [prompt], 1)
+def reading_speed(results: list[GenerationResult]) -> float:
+    (result,) = results
     assert result.n_cached_tokens == 0
-    return n_tokens / (result.timings.queue_s + result.timings.prefill_s)
+    return result.n_prompt_tokens / (result.timings.queue_s + result.timings.prefill_s)
 
 
-def writing_speed(llm: LLM, options: argparse.Namespace) -> float:
-    prompts = contexts(llm, options)
+def speeds(llm: LLM, options: argparse.Namespace) -> tuple[float | None, float | None]:
+    """Of reading and of writing, as far as there is any."""
+    reading, prompts = None, contexts(llm, options)
     if options.prompt:
-        for prompt in prompts:
-            generate(llm, [prompt], 1)
+        first = [generate(llm, [prompt[:-1]], 1) for prompt in prompts]
+        reading = reading_speed(first[0]) if options.streams == 1 else None
+    if not options.generate:
+        return reading, None
     results = generate(llm, prompts, options.generate + 1)
     assert all(result.n_cached_tokens == options.prompt for result in results)
-    return float(sum(options.generate / result.timings.decode_s for result in results))
+    return reading, float(sum(options.generate / result.timings.decode_s for result in results))
 
 
 def main() -> None:
@@ -82,15 +84,12 @@ def main() -> None:
         load="copy",
         isa=options.isa,
     ) as llm:
-        reading_speed(llm, BLOCK_TOKENS if options.generate else options.prompt)
         generate(llm, [[1, 2, 3]], 4)
-        if options.streams > 1:
-            writing_speed(llm, options)
-        if options.generate:
-            speeds = [writing_speed(llm, options) for _ in range(options.repeat)]
-        else:
-            speeds = [reading_speed(llm, options.prompt) for _ in range(options.repeat)]
-    print(json.dumps({"tokens_per_s": statistics.median(speeds), "isa": isa()}))
+        if options.prompt:
+            speeds(llm, options)
+        found = [speeds(llm, options) for _ in range(options.repeat)]
+    reading, writing = (None if None in each else statistics.median(each) for each in zip(*found, strict=True))
+    print(json.dumps({"reading": reading, "writing": writing, "isa": isa()}))
 
 
 if __name__ == "__main__":

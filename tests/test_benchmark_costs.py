@@ -9,7 +9,9 @@ import pytest
 from quire.engine.loader import packaged_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from model_costs import Costs, Work
+from compare_llama_cpp import runs_of
+from comparison_cases import Case
+from model_costs import Costs, Speeds, Work
 
 N_PARAMETERS, N_LAYER, HIDDEN, N_HEAD, N_KV_HEAD, HEAD_DIM, N_VOCAB = 7345408, 8, 256, 4, 2, 64, 4096
 
@@ -46,3 +48,25 @@ def test_the_slower_of_both_limits_counts(costs: Costs) -> None:
     assert costs.best_speed(one, step, 1e30) == (1.0, "bandwidth")
     assert costs.best_speed(one, 1e30, costs.operations_of_step(one)) == (1.0, "peak")
     assert costs.best_speed(Work(64, 0), 1.0, costs.operations_of_reading(64)) == (64.0, "peak")
+
+
+def test_a_prompt_and_the_answer_after_it_are_one_run() -> None:
+    def cases(dtype: str, *rows: str) -> list[Case]:
+        return [Case(row, "qwen3-0.6b", dtype, Path(f"{dtype}.gguf"), 1.0) for row in rows]
+
+    rows = ["decode-4k", "prefill-512", "decode", "streams-8", "shared-32", "prefill-4096", "package"]
+    runs = runs_of([*cases("Q8_0", *rows), *cases("F16", "prefill-4096")])
+    assert [(run[-1].dtype, *(case.row for case in run)) for run in runs] == [
+        ("Q8_0", "prefill-4096", "decode-4k"),
+        ("Q8_0", "prefill-512"),
+        ("Q8_0", "decode"),
+        ("Q8_0", "streams-8"),
+        ("Q8_0", "shared-32"),
+        ("Q8_0", "package"),
+        ("F16", "prefill-4096"),
+    ]
+
+
+def test_the_speed_of_work_is_that_of_what_it_ends_with() -> None:
+    speeds = Speeds(reading=100.0, writing=10.0)
+    assert (speeds.of(Work(512, 0)), speeds.of(Work(512, 8)), speeds.of(Work(0, 8, 4))) == (100.0, 10.0, 10.0)
