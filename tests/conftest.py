@@ -37,6 +37,17 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture
+def free() -> Iterator[None]:
+    """Kernels as fast as can be; otherwise tests ask for bits that do not depend on company."""
+    from quire._native.kernels import is_deterministic, set_deterministic
+
+    assert is_deterministic()
+    set_deterministic(False)
+    yield
+    set_deterministic(True)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of the package's model; a module that needs options has one of its own by this name."""

@@ -462,15 +462,6 @@ def test_a_row_alone_is_as_in_its_prompt(
             np.testing.assert_array_equal(row[0].view(np.uint32), whole[n_tokens - 1].view(np.uint32))
 
 
-@pytest.fixture
-def free() -> Iterator[None]:
-    """Attention as fast as can be; otherwise tests ask for bits that do not depend on company."""
-    assert kernels.is_deterministic()
-    kernels.set_deterministic(False)
-    yield
-    kernels.set_deterministic(True)
-
-
 @pytest.mark.usefixtures("free", "isa")
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if "amx" in isa], indirect=True)
 @pytest.mark.parametrize("window", [None, 300])

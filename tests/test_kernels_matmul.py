@@ -20,7 +20,6 @@ from quire._native.kernels import (
     PackedMatrix,
     determinism_costs,
     emulated_isas,
-    is_deterministic,
     isa,
     set_deterministic,
     set_isa,
@@ -169,15 +168,6 @@ def test_the_usual_error_is_small(each_isa, dtype):
     error = np.sqrt(np.square(PackedMatrix(tensor).multiply(x) - exact).mean() / np.square(exact).mean())
     limit = 7e-3 if dtype in QUANTIZED else 3e-3 if rounds_to_bf16(dtype) else 1e-6
     assert error < limit
-
-
-@pytest.fixture
-def free():
-    """Many rows as fast as can be; otherwise tests ask for bits that do not depend on how many there are."""
-    assert is_deterministic()
-    set_deterministic(False)
-    yield
-    set_deterministic(True)
 
 
 @by_tiles

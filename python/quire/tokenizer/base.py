@@ -80,12 +80,11 @@ class Tokenizer:
     @property
     def special_texts(self) -> dict[str, str]:
         """The texts of the special tokens by the names that chat templates use (``bos_token``, ``eos_token``, ...)."""
-        named = self.vocabulary.special_ids
+        known = self.vocabulary.special_ids
+        named = {f"{name}_token": known[name] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in known}
         ids = sorted(set(named.values()))
         texts = dict(zip(ids, picked(self.vocabulary.texts, ids), strict=True))
-        return {
-            f"{name}_token": texts[named[name]] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in named
-        }
+        return {name: texts[id] for name, id in named.items()}
 
     @cached_property
     def eog_ids(self) -> frozenset[int]:
