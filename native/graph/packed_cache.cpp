@@ -212,6 +212,8 @@ bool PackedCache::tiles_agree(const MappedFile &file) const {
             const uint8_t *found = file.data() + offsets_[i] + static_cast<size_t>(tile) * fresh.size();
             if (std::memcmp(found, fresh.data(), fresh.size()) != 0) return false;
         }
+        // The system may map a large page for one tile: all of the file, beside its packed copy.
+        if (options_.source_is_mapped) give_back(sources_[i].tensor->data(), sources_[i].tensor->size_bytes());
     }
     return true;
 }
