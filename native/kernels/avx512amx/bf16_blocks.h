@@ -9,6 +9,9 @@ namespace {
 
 constexpr int64_t tile_bytes_bf16 = 1024;
 constexpr int64_t a_ahead_bytes = 2 * 64; // two steps
+// Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
+// cache.
+constexpr int64_t made_steps = 8, made_ahead = 6;
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
 struct BlockProduct {
@@ -42,10 +45,34 @@ class Bf16Blocks : TileInstructions {
         at.template load_first<rows, columns>();
         for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
         multiply_step<rows, columns, false>(at);
-        store<0>(p.to[0][0], p.to_stride[0]);
-        if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride[1]);
-        if constexpr (rows > 1) store<2>(p.to[1][0], p.to_stride[0]);
-        if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride[1]);
+        store_all<rows, columns>(p);
+    }
+
+    // With B that make(step, to) makes, one tile behind the other, some steps before they are multiplied: what it does takes
+    // place while products are under way.  `ring`: of ring_bytes.
+    template <int rows, int columns, class Make>
+    void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
+        constexpr int64_t step_bytes = columns * tile_bytes_bf16;
+        zero<0>();
+        if constexpr (columns > 1) zero<1>();
+        if constexpr (rows > 1) zero<2>();
+        if constexpr (rows > 1 && columns > 1) zero<3>();
+        const int64_t first = p.n_steps < made_ahead ? p.n_steps : made_ahead;
+        for (int64_t step = 0; step < first; ++step) make(step, ring + step % made_steps * step_bytes);
+        for (int64_t step = 0; step < p.n_steps; ++step) {
+            const uint8_t *b = ring + step % made_steps * step_bytes;
+            load<4>(p.a[0] + step * 64, p.a_stride);
+            load<6>(b, 64);
+            add_product<0, 4, 6>();
+            if constexpr (columns > 1) load<7>(b + tile_bytes_bf16, 64);
+            if constexpr (columns > 1) add_product<1, 4, 7>();
+            if constexpr (rows > 1) load<5>(p.a[1] + step * 64, p.a_stride);
+            if constexpr (rows > 1) add_product<2, 5, 6>();
+            if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
+            const int64_t next = step + made_ahead;
+            if (next < p.n_steps) make(next, ring + next % made_steps * step_bytes);
+        }
+        store_all<rows, columns>(p);
     }
 
     // One tile of A with four of B, whose lines stand side by side; `ahead` bytes behind them are asked for.
@@ -74,6 +101,13 @@ class Bf16Blocks : TileInstructions {
     }
 
   private:
+    template <int rows, int columns> [[gnu::always_inline]] static void store_all(const BlockProduct &p) {
+        store<0>(p.to[0][0], p.to_stride[0]);
+        if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride[1]);
+        if constexpr (rows > 1) store<2>(p.to[1][0], p.to_stride[0]);
+        if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride[1]);
+    }
+
     struct Operands {
         const uint8_t *a0, *a1, *b0, *b1;
         int64_t stride, b_stride, b_step;
@@ -121,21 +155,40 @@ class Bf16BlocksInSoftware {
     explicit Bf16BlocksInSoftware(int n_rows) : n_rows_(n_rows) {}
 
     template <int rows, int columns> void multiply(const BlockProduct &p) const {
-        Bf16TilesInSoftware::set_rows(n_rows_);
-        for (int i = 0; i < rows; ++i) {
-            for (int j = 0; j < columns; ++j) {
-                float sums[block_rows * 16] = {};
-                if (p.from[i][j] != nullptr) std::memcpy(sums, p.from[i][j], sizeof sums);
-                Bf16TilesInSoftware::add<1>({p.a[i], p.a_stride, p.b[j], p.b_stride, 0, p.b_step, p.n_steps, sums, 64});
-                for (int row = 0; row < n_rows_; ++row)
-                    std::memcpy(reinterpret_cast<uint8_t *>(p.to[i][j]) + row * p.to_stride[j], sums + row * 16, 64);
-            }
+        each_tile<rows, columns>([&](int i, int j) {
+            float sums[block_rows * 16] = {};
+            if (p.from[i][j] != nullptr) std::memcpy(sums, p.from[i][j], sizeof sums);
+            Tiles::add<1>({p.a[i], p.a_stride, p.b[j], p.b_stride, 0, p.b_step, p.n_steps, sums, 64});
+            store(sums, p, i, j);
+        });
+    }
+    template <int rows, int columns, class Make>
+    void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
+        float sums[rows][columns][block_rows * 16] = {};
+        for (int64_t step = 0; step < p.n_steps; ++step) {
+            make(step, ring);
+            each_tile<rows, columns>([&](int i, int j) {
+                Tiles::add<1>(
+                    {p.a[i] + step * 64, p.a_stride, ring + j * tile_bytes_bf16, 64, 0, 0, 1, sums[i][j], 64});
+            });
         }
-        Bf16TilesInSoftware::release();
+        each_tile<rows, columns>([&](int i, int j) { store(sums[i][j], p, i, j); });
     }
     void multiply_strip(const BlockProduct &p, int64_t) const { multiply<1, 4>(p); }
 
   private:
+    using Tiles = Bf16TilesInSoftware;
+
+    template <int rows, int columns, class Act> void each_tile(Act act) const {
+        Tiles::set_rows(n_rows_);
+        for (int i = 0; i < rows; ++i)
+            for (int j = 0; j < columns; ++j) act(i, j);
+        Tiles::release();
+    }
+    void store(const float *sums, const BlockProduct &p, int i, int j) const {
+        for (int row = 0; row < n_rows_; ++row)
+            std::memcpy(reinterpret_cast<uint8_t *>(p.to[i][j]) + row * p.to_stride[j], sums + row * 16, 64);
+    }
     int n_rows_;
 };
 

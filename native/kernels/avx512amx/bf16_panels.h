@@ -1,12 +1,14 @@
-// Products of rows of BF16 with weights of BF16, or such that are brought to it panel by panel: some columns of all output
-// rows of a part, which stay in the second-level cache while all rows of the part are multiplied with them.  Sums wait in
-// memory in between.  The order of all operations is the same for one row and for many, and however rows and output rows
-// are divided.
+// Products of rows of BF16 with weights of BF16, or such that are brought to it.  For many rows panel by panel: some columns
+// of all output rows of a part, which stay in the second-level cache while all rows of the part are multiplied with them;
+// sums wait in memory in between.  For up to 32 rows tile by tile, each multiplied at once.  The order of all operations is
+// the same for one row and for many, and however rows and output rows are divided.
 //
 // Weights: a class with
 // - columns_at_once(number of rows, first column): how many columns of a panel, from a multiple of 32 on;
 // - prepare(first column, columns, panel): make the panel, of tiles for the second operand;
-// - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is.
+// - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is;
+// - are_made: whether all tiles have to be made; then, for few rows, who make them one after the other instead of a panel,
+//   make_tile(tile of 16 output rows, step of 32 columns, where to).
 #pragma once
 
 #include "kernels/avx512amx/bf16_blocks.h"
@@ -47,6 +49,12 @@ template <class Blocks, class Weights> class PanelProduct {
     void run() const {
         const Blocks blocks(rows_);
         const int64_t n_in = part_.weights->n_in;
+        if constexpr (Weights::are_made) {
+            if (n_blocks_ <= 2) {
+                n_blocks_ == 1 ? make_and_multiply<1>(blocks) : make_and_multiply<2>(blocks);
+                return write_narrow_tile();
+            }
+        }
         for (int64_t k = 0; k < n_in;) {
             const int64_t n = weights_.columns_at_once(part_.n_rows, k);
             weights_.prepare(k, n, panel_);
@@ -86,6 +94,39 @@ template <class Blocks, class Weights> class PanelProduct {
     }
 
     template <int rows, int columns> void multiply(const Blocks &blocks, const Columns &k, int block, int t) const {
+        BlockProduct p = product_of<rows, columns>(k, block, t);
+        for (int j = 0; j < columns; ++j) {
+            const TilePlace place = weights_.place(t + j, k.first, k.n, panel_);
+            p.b[j] = place.first;
+            p.b_stride = place.stride;
+            p.b_step = place.step;
+        }
+        if constexpr (columns == 4) {
+            blocks.multiply_strip(p, strip_ahead_bytes);
+        } else {
+            blocks.template multiply<rows, columns>(p);
+        }
+    }
+
+    // All columns, every tile for all rows at once: it is read from the first-level cache, and sums stay in registers.
+    template <int rows> void make_and_multiply(const Blocks &blocks) const {
+        int t = 0;
+        for (; t + 1 < n_tiles_; t += 2) make_and_multiply<rows, 2>(blocks, t);
+        if (t < n_tiles_) make_and_multiply<rows, 1>(blocks, t);
+    }
+    template <int rows, int columns> void make_and_multiply(const Blocks &blocks, int t) const {
+        const Columns all{0, part_.weights->n_in, true, true};
+        blocks.template multiply_made<rows, columns>(product_of<rows, columns>(all, 0, t), panel_,
+                                                     [&](int64_t step, uint8_t *to) __attribute__((always_inline)) {
+                                                         for (int j = 0; j < columns; ++j) {
+                                                             weights_.ask_ahead(t + j, step);
+                                                             weights_.make_tile(t + j, step, to + j * tile_bytes_bf16);
+                                                         }
+                                                     });
+    }
+
+    // But for B.
+    template <int rows, int columns> BlockProduct product_of(const Columns &k, int block, int t) const {
         const int64_t stride = bf16_row_bytes(part_.weights->n_in);
         BlockProduct p{};
         p.a_stride = stride;
@@ -93,10 +134,6 @@ template <class Blocks, class Weights> class PanelProduct {
         for (int i = 0; i < rows; ++i)
             p.a[i] = reinterpret_cast<const uint8_t *>(part_.bf16) + first_row(block + i) * stride + k.first * 2;
         for (int j = 0; j < columns; ++j) {
-            const TilePlace place = weights_.place(t + j, k.first, k.n, panel_);
-            p.b[j] = place.first;
-            p.b_stride = place.stride;
-            p.b_step = place.step;
             // Sums of the last columns go where they belong, if a whole tile fits there.
             const bool to_out = k.are_last && is_whole(t + j);
             p.to_stride[j] = to_out ? part_.out_stride * 4 : 64;
@@ -110,11 +147,7 @@ template <class Blocks, class Weights> class PanelProduct {
                 for (int r = 0; r < rows_; ++r) __builtin_prefetch(p.to[i][j] + r * part_.out_stride, 1);
             }
         }
-        if constexpr (columns == 4) {
-            blocks.multiply_strip(p, strip_ahead_bytes);
-        } else {
-            blocks.template multiply<rows, columns>(p);
-        }
+        return p;
     }
 
     // The sums of the last tile, where it has output rows beyond the matrix, wait in memory.

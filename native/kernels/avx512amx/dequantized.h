@@ -9,6 +9,8 @@
 namespace quire {
 namespace {
 
+constexpr int64_t made_ahead_bytes = 2048;
+
 struct UnsignedCodeLanes : CodeLanes {
     static constexpr bool signed_codes = false;
 };
@@ -16,6 +18,7 @@ struct UnsignedCodeLanes : CodeLanes {
 // Every value rounded to the nearest BF16, halves away from zero.
 template <WeightFormat format> struct DequantizedWeights {
     using From = Packed<UnsignedCodeLanes, format>;
+    static constexpr bool are_made = true;
     const uint8_t *first;
     int64_t n_in, tile_bytes, n_tiles;
 
@@ -27,14 +30,24 @@ template <WeightFormat format> struct DequantizedWeights {
     void prepare(int64_t column, int64_t n, uint8_t *panel) const {
         const int64_t n_steps = (n + pair_columns - 1) / pair_columns;
         for (int64_t t = 0; t < n_tiles; ++t, panel += panel_tile_bytes) {
-            const uint8_t *tile = first + t * tile_bytes;
             uint8_t *to = panel;
             for (int64_t group = column / group_columns; group < column / group_columns + n_steps; ++group) {
-                const From chunk{tile + group / From::chunk_groups * From::chunk_bytes};
-                fill_group(chunk, static_cast<int>(group % From::chunk_groups), to);
+                make_tile(t, group, to);
                 to += tile_bytes_bf16;
             }
         }
+    }
+
+    // What is read so much later is asked for: products under way leave the processor little to look ahead with.
+    [[gnu::always_inline]] void ask_ahead(int64_t tile, int64_t group) const {
+        constexpr int64_t group_bytes = From::chunk_bytes / From::chunk_groups;
+        const uint8_t *at = first + tile * tile_bytes + group * group_bytes + made_ahead_bytes;
+        for (int64_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(at + i);
+    }
+
+    [[gnu::always_inline]] void make_tile(int64_t tile, int64_t group, uint8_t *to) const {
+        const From chunk{first + tile * tile_bytes + group / From::chunk_groups * From::chunk_bytes};
+        fill_group(chunk, static_cast<int>(group % From::chunk_groups), to);
     }
 
   private:

@@ -8,6 +8,7 @@ namespace {
 // Tiles of 64 output rows in pairs of columns, which are tiles of the instruction's second operand; only columns behind
 // the last 32 whole ones are copied, with zeros behind them.
 struct Bf16Weights {
+    static constexpr bool are_made = false;
     const uint8_t *first;
     int64_t n_in, tile_bytes, n_tiles;
 
