@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "core/error.h"
+#include "core/large_pages.h"
 
 namespace quire {
 namespace {
@@ -89,9 +90,7 @@ void MappedFile::map(int descriptor) {
                             cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", std::strerror(errno)));
     data_ = static_cast<uint8_t *>(pages);
     if (own) {
-#ifdef MADV_HUGEPAGE
-        madvise(pages, size_bytes_, MADV_HUGEPAGE); // weights are read from end to end for every token
-#endif
+        advise_large_pages(pages, size_bytes_); // weights are read from end to end for every token
     } else if (mode_ == LoadMode::lock && mlock(pages, size_bytes_) != 0) {
         throw CapacityError("file", cat("'", path_, "' must be locked in memory (", size_bytes_,
                                         " bytes, see ulimit -l): ", std::strerror(errno)));

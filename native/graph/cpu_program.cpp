@@ -57,9 +57,12 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     }
     const MemoryPlan plan = plan_memory(lifetimes);
     size_bytes_ = plan.size_bytes;
-    memory_.reset(static_cast<uint8_t *>(::operator new(size_bytes_, std::align_val_t{64}, std::nothrow)));
-    if (!memory_) throw CapacityError("graph", cat(size_bytes_, " bytes of values must fit in memory but do not"));
-    for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory_.get() + plan.offsets[i];
+    try {
+        memory_ = AlignedMemory(size_bytes_);
+    } catch (const std::bad_alloc &) {
+        throw CapacityError("graph", cat(size_bytes_, " bytes of values must fit in memory but do not"));
+    }
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory_.data() + plan.offsets[i];
     for (const auto &node : nodes_) node->place();
     if (hidden_node_) hidden_node_->place();
 }

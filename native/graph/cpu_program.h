@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/large_pages.h"
 #include "graph/executor.h"
 #include "graph/operations.h"
 #include "kernels/attention_plan.h"
@@ -76,12 +77,9 @@ class CpuProgram {
     size_t n_nodes() const { return nodes_.size(); }
 
   private:
-    struct Free {
-        void operator()(uint8_t *memory) const { ::operator delete(memory, std::align_val_t{64}); }
-    };
     std::deque<CpuValue> values_; // of fixed addresses
     std::vector<std::unique_ptr<CpuNode>> nodes_;
-    std::unique_ptr<uint8_t, Free> memory_;
+    AlignedMemory memory_;
     size_t size_bytes_ = 0;
     const CpuValue *logits_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/large_pages.h"
 #include "kernels/matmul.h"
 
 namespace quire {
@@ -59,9 +60,7 @@ std::shared_ptr<uint8_t> pages(size_t size_bytes) {
     void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
-#ifdef MADV_HUGEPAGE
-    madvise(memory, size_bytes, MADV_HUGEPAGE); // read from end to end for every token
-#endif
+    advise_large_pages(memory, size_bytes); // read from end to end for every token
     return {static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); }};
 }
 

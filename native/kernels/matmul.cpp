@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <new>
 
+#include "core/large_pages.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/matmul_kernels.h"
 
@@ -24,20 +23,12 @@ static_assert(many_rows > few_packed_rows);
 // Yet a late worker should not delay the others for long.
 constexpr int64_t longest_run = 16;
 
-struct FreeAligned {
-    void operator()(uint8_t *memory) const { ::operator delete(memory, std::align_val_t{64}); }
-};
-
 // A thread's own scratch memory; grows to the largest size asked for.
 struct Scratch {
-    std::unique_ptr<uint8_t, FreeAligned> memory;
-    size_t held = 0;
+    AlignedMemory memory;
     uint8_t *get(size_t size_bytes) {
-        if (size_bytes > held) {
-            memory.reset(static_cast<uint8_t *>(::operator new(size_bytes, std::align_val_t{64})));
-            held = size_bytes;
-        }
-        return memory.get();
+        if (size_bytes > memory.size_bytes()) memory = AlignedMemory(size_bytes);
+        return memory.data();
     }
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/large_pages.h"
 #include "core/poison.h"
 #include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
@@ -17,11 +18,10 @@ namespace {
 
 // 64-byte aligned memory of this thread, kept for its next call.
 float *thread_scratch(size_t n_floats) {
-    static thread_local std::vector<float> memory;
-    constexpr size_t alignment_floats = 64 / sizeof(float);
-    if (memory.size() < n_floats + alignment_floats) memory.resize(n_floats + alignment_floats);
-    const auto address = reinterpret_cast<uintptr_t>(memory.data());
-    return memory.data() + ((64 - address % 64) % 64) / sizeof(float);
+    static thread_local AlignedMemory memory;
+    const size_t size_bytes = n_floats * sizeof(float);
+    if (size_bytes > memory.size_bytes()) memory = AlignedMemory(size_bytes);
+    return reinterpret_cast<float *>(memory.data());
 }
 
 // Queries and sums, then scores and seven numbers for each query, then the values of a step, twice, and the keys of a

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/large_pages.h"
 #include "kv/kv_spec.h"
 
 namespace quire {
@@ -29,11 +30,9 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
     void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
-#ifdef MADV_HUGEPAGE
     // A large pool is read all over, and each small page costs a walk of the page table; a small one would be zeroed by
     // the megabyte for a few tokens.
-    if (size_bytes >= size_t{128} << 20) madvise(pages, size_bytes, MADV_HUGEPAGE);
-#endif
+    if (size_bytes >= size_t{128} << 20) advise_large_pages(pages, size_bytes);
     std::shared_ptr<void> owner(pages, [size_bytes](void *p) { munmap(p, size_bytes); });
     return Buffer::borrow(pages, size_bytes, false, owner);
 }

@@ -3,20 +3,17 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <vector>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "core/large_pages.h"
 
 namespace quire::tokenizer {
 
 template <class T> struct LargePages {
     using value_type = T;
-    static constexpr size_t page_bytes = size_t{2} << 20, smallest_bytes = size_t{4} << 20;
+    static constexpr size_t smallest_bytes = 2 * large_page_bytes;
 
     LargePages() = default;
     template <class U> LargePages(const LargePages<U> &) {}
@@ -24,11 +21,11 @@ template <class T> struct LargePages {
     T *allocate(size_t n) {
         const size_t size_bytes = n * sizeof(T);
         void *memory = nullptr;
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
+#if defined(__linux__)
         if (size_bytes >= smallest_bytes) {
-            const size_t whole = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-            memory = std::aligned_alloc(page_bytes, whole);
-            if (memory != nullptr) madvise(memory, whole, MADV_HUGEPAGE); // advice: it may be ignored
+            const size_t whole = (size_bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
+            memory = std::aligned_alloc(large_page_bytes, whole);
+            if (memory != nullptr) advise_large_pages(memory, whole);
         } else
 #endif
             memory = std::malloc(size_bytes);
@@ -40,16 +37,5 @@ template <class T> struct LargePages {
 };
 
 template <class T> using LargeVector = std::vector<T, LargePages<T>>;
-
-/** Ask for large pages in memory that is still to be filled; advice, which may be ignored. */
-inline void advise_large_pages([[maybe_unused]] void *memory, [[maybe_unused]] size_t size_bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    constexpr size_t page_bytes = LargePages<char>::page_bytes;
-    const size_t skipped = (page_bytes - reinterpret_cast<uintptr_t>(memory) % page_bytes) % page_bytes;
-    if (size_bytes < LargePages<char>::smallest_bytes || size_bytes < skipped + page_bytes) return;
-    const size_t whole = (size_bytes - skipped) / page_bytes * page_bytes;
-    madvise(static_cast<char *>(memory) + skipped, whole, MADV_HUGEPAGE);
-#endif
-}
 
 } // namespace quire::tokenizer

@@ -41,7 +41,7 @@ cdef extern from "added_tokens.h" namespace "quire::tokenizer" nogil:
         cbool right_strip
         cbool single_word
 
-cdef extern from "large_vector.h" namespace "quire::tokenizer" nogil:
+cdef extern from "core/large_pages.h" namespace "quire" nogil:
     void advise_large_pages(void *, size_t)
 
 cdef extern from "Python.h":
