@@ -1,5 +1,6 @@
 // Products of BF16 in blocks of up to 32 rows and 32 output rows: every tile that is loaded is multiplied twice, so that
-// loading them takes less time than the products; or of up to 16 rows and 64 output rows, for few rows.  AMX's TDPBF16PS, or the same in software: see bf16_tiles.h.
+// loading them takes less time than the products; or of up to 16 rows and 64 output rows, for few rows.  AMX's TDPBF16PS,
+// or the same in software: see bf16_tiles.h.
 #pragma once
 
 #include "kernels/avx512amx/bf16_tiles.h"
@@ -12,6 +13,7 @@ constexpr int64_t a_ahead_bytes = 2 * 64; // two steps
 // Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
 // cache.
 constexpr int64_t made_steps = 8, made_ahead = 6;
+constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
 struct BlockProduct {
@@ -48,8 +50,8 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // With B that make(step, to) makes, one tile behind the other, some steps before they are multiplied: what it does takes
-    // place while products are under way.  `ring`: of ring_bytes.
+    // From zeros, with B that make(step, to) makes, one tile behind the other, some steps before they are multiplied: what
+    // it does takes place while products are under way.  `ring`: of ring_bytes.
     template <int rows, int columns, class Make>
     void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
         constexpr int64_t step_bytes = columns * tile_bytes_bf16;

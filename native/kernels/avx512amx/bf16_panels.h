@@ -7,8 +7,8 @@
 // - columns_at_once(number of rows, first column): how many columns of a panel, from a multiple of 32 on;
 // - prepare(first column, columns, panel): make the panel, of tiles for the second operand;
 // - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is;
-// - are_made: whether all tiles have to be made; then, for few rows, who make them one after the other instead of a panel,
-//   make_tile(tile of 16 output rows, step of 32 columns, where to).
+// - are_made: whether all tiles have to be made; then also make_tile(tile of 16 output rows, step of 32 columns, where to),
+//   and ask_ahead(tile, step) for memory that is read some steps later.
 #pragma once
 
 #include "kernels/avx512amx/bf16_blocks.h"
@@ -22,7 +22,7 @@ constexpr int64_t panel_tile_bytes = panel_columns / pair_columns * tile_bytes_b
 constexpr int64_t tile_floats = tile_bytes_bf16 / 4;
 // Lines of four tiles side by side in memory are read together by few rows, and asked for so far ahead.
 constexpr int64_t strip_bytes = 4 * 64, strip_ahead_bytes = 2048;
-static_assert(bf16_part_rows % block_rows == 0);
+static_assert(bf16_part_rows % block_rows == 0 && bf16_scratch_bytes >= ring_bytes);
 static_assert(bf16_scratch_bytes >=
               bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 + panel_tile_bytes));
 
@@ -115,14 +115,14 @@ template <class Blocks, class Weights> class PanelProduct {
         if (t < n_tiles_) make_and_multiply<rows, 1>(blocks, t);
     }
     template <int rows, int columns> void make_and_multiply(const Blocks &blocks, int t) const {
+        auto make = [&](int64_t step, uint8_t *to) __attribute__((always_inline)) {
+            for (int j = 0; j < columns; ++j) {
+                weights_.ask_ahead(t + j, step);
+                weights_.make_tile(t + j, step, to + j * tile_bytes_bf16);
+            }
+        };
         const Columns all{0, part_.weights->n_in, true, true};
-        blocks.template multiply_made<rows, columns>(product_of<rows, columns>(all, 0, t), panel_,
-                                                     [&](int64_t step, uint8_t *to) __attribute__((always_inline)) {
-                                                         for (int j = 0; j < columns; ++j) {
-                                                             weights_.ask_ahead(t + j, step);
-                                                             weights_.make_tile(t + j, step, to + j * tile_bytes_bf16);
-                                                         }
-                                                     });
+        blocks.template multiply_made<rows, columns>(product_of<rows, columns>(all, 0, t), panel_, make);
     }
 
     // But for B.
