@@ -15,6 +15,11 @@ namespace quire {
 
 inline constexpr size_t large_page_bytes = size_t{2} << 20;
 
+/** The size of the large pages that hold so much. */
+inline constexpr size_t whole_large_pages(size_t size_bytes) {
+    return (size_bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
+}
+
 /** Ask for large pages in memory that is still to be filled; advice, which may be ignored. */
 inline void advise_large_pages([[maybe_unused]] void *memory, [[maybe_unused]] size_t size_bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
@@ -34,7 +39,11 @@ class AlignedMemory {
     explicit AlignedMemory(size_t size_bytes) : AlignedMemory(size_bytes, size_bytes >= large_page_bytes / 2) {}
 
     uint8_t *data() const { return memory_.get(); }
-    size_t size_bytes() const { return size_bytes_; }
+    // Other memory where this is smaller: what a thread keeps as scratch memory.  std::bad_alloc
+    uint8_t *at_least(size_t size_bytes) {
+        if (size_bytes > size_bytes_) *this = AlignedMemory(size_bytes);
+        return data();
+    }
 
   private:
     struct Free {
@@ -44,7 +53,7 @@ class AlignedMemory {
 
     AlignedMemory(size_t size_bytes, bool is_large) {
         const Free free{is_large ? large_page_bytes : 64};
-        size_bytes_ = is_large ? (size_bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes : size_bytes;
+        size_bytes_ = is_large ? whole_large_pages(size_bytes) : size_bytes;
         memory_ = {static_cast<uint8_t *>(::operator new(size_bytes_, std::align_val_t{free.alignment})), free};
         if (is_large) advise_large_pages(data(), size_bytes_);
     }

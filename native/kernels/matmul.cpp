@@ -23,15 +23,6 @@ static_assert(many_rows > few_packed_rows);
 // Yet a late worker should not delay the others for long.
 constexpr int64_t longest_run = 16;
 
-// A thread's own scratch memory; grows to the largest size asked for.
-struct Scratch {
-    AlignedMemory memory;
-    uint8_t *get(size_t size_bytes) {
-        if (size_bytes > memory.size_bytes()) memory = AlignedMemory(size_bytes);
-        return memory.data();
-    }
-};
-
 // Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
 // floats: sums.
 size_t scratch_bytes(const PackedWeights &weights) {
@@ -119,7 +110,7 @@ struct Piece {
 };
 
 void multiply_packed(const Factor &factor, const Piece &piece) {
-    static thread_local Scratch scratch, floats;
+    static thread_local AlignedMemory scratch, floats;
     const PackedWeights &weights = factor.matrix->packed;
     QuantizedRows x{weights.n_in, const_cast<uint8_t *>(factor.x)};
     MatmulPart part{};
@@ -143,8 +134,8 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
         }
         if (multiply != nullptr) break;
         // A lower instruction set was chosen since.
-        auto *raw =
-            reinterpret_cast<float *>(floats.get(static_cast<size_t>(piece.n_rows * weights.n_in) * sizeof(float)));
+        auto *raw = reinterpret_cast<float *>(
+            floats.at_least(static_cast<size_t>(piece.n_rows * weights.n_in) * sizeof(float)));
         widen(part.bf16 + piece.first_row * bf16_row_bytes(weights.n_in) / 2, weights.n_in, piece.n_rows, raw);
         part.raw = raw;
         part.first_row = 0;
@@ -154,7 +145,7 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     }
     default: part.x = &x;
     }
-    part.scratch = scratch.get(scratch_size);
+    part.scratch = scratch.at_least(scratch_size);
     for (part.first_tile = piece.first_column / weights.rows_of_tile(); part.first_tile < end;
          part.first_tile += strip) {
         part.n_tiles = std::min(strip, end - part.first_tile);
@@ -274,12 +265,12 @@ void round_rows(const Matrix &matrix, const float *x, int n_rows, int worker, in
 }
 
 void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
-    static thread_local Scratch rounded;
+    static thread_local AlignedMemory rounded;
     const PackedWeights &weights = matmul.weights;
     const Matrix matrix = packed_matrix(weights);
     const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x;
     if (matmul.raw != nullptr && matrix.rounds()) {
-        uint8_t *own = rounded.get(static_cast<size_t>(matmul.n_rows * matrix.x_row_bytes()));
+        uint8_t *own = rounded.at_least(static_cast<size_t>(matmul.n_rows * matrix.x_row_bytes()));
         round_rows(matrix, matmul.raw, matmul.n_rows, 0, 1, own);
         x = own;
     }

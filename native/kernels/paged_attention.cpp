@@ -19,9 +19,7 @@ namespace {
 // 64-byte aligned memory of this thread, kept for its next call.
 float *thread_scratch(size_t n_floats) {
     static thread_local AlignedMemory memory;
-    const size_t size_bytes = n_floats * sizeof(float);
-    if (size_bytes > memory.size_bytes()) memory = AlignedMemory(size_bytes);
-    return reinterpret_cast<float *>(memory.data());
+    return reinterpret_cast<float *>(memory.at_least(n_floats * sizeof(float)));
 }
 
 // Queries and sums, then scores and seven numbers for each query, then the values of a step, twice, and the keys of a

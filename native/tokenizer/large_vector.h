@@ -23,7 +23,7 @@ template <class T> struct LargePages {
         void *memory = nullptr;
 #if defined(__linux__)
         if (size_bytes >= smallest_bytes) {
-            const size_t whole = (size_bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
+            const size_t whole = whole_large_pages(size_bytes);
             memory = std::aligned_alloc(large_page_bytes, whole);
             if (memory != nullptr) advise_large_pages(memory, whole);
         } else
