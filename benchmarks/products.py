@@ -172,7 +172,7 @@ def main() -> None:
     print(f"read bandwidth {machine.read_bandwidth() / 1e9:.1f} GB/s;", end=" ")
     print(", ".join(f"{kind} {machine.peak(kind) / 1e9:.0f} Gop/s" for kind in ("int8", "bf16", "f32")))
     table = Table(rows, (n_out, n_in))
-    for dtype in options.types.split(",") if options.types else []:
+    for dtype in options.types.lower().split(",") if options.types else []:
         ours = measured(
             peak_kind(dtype),
             machine,

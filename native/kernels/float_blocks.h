@@ -60,11 +60,12 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
             const auto *bytes = reinterpret_cast<const uint8_t *>(tile);
             // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
             const bool once = part.n_rows <= Columns::max_rows;
-            const uint8_t *next = bytes + (once ? ahead_bytes : size_bytes);
+            const uint8_t *next = bytes + (once ? ahead_bytes << part.log_pages : size_bytes);
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
                 const int64_t done = row - part.first_row;
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
-                const auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
+                auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
+                ahead.log_pages = part.log_pages;
                 add_rows<Columns, Columns::max_rows>(n, {rows.x + row * rows.stride + k, rows.stride, n_columns, ahead},
                                                      tile, sums + done * float_tile_rows);
             });

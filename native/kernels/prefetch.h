@@ -10,26 +10,43 @@ namespace {
 
 // How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; on Zen 5 one stream of them at
 // this distance reaches the memory's bandwidth for every format, which the hardware's own prefetching does not.  Sapphire
-// Rapids takes several streams (avx512vnni/few_rows.h).
+// Rapids takes several streams (avx512vnni/few_rows.h), or lines of several pages (in_turn).
 constexpr int ahead_bytes = 4096;
 [[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
     for (int64_t i = 0; i < size_bytes; i += register_bytes) __builtin_prefetch(chunk + i);
+}
+
+// Of every `1 << log_pages` pages one piece each is asked for in turn: processors of Intel's prefetch by pages, each only
+// some lines ahead, and with four pages under way memory that is read from one place on arrives a fifth faster.
+constexpr int64_t piece_bytes = 256, page_pieces = 4096 / piece_bytes;
+constexpr int64_t turn_of(int64_t piece, int log_pages) {
+    const int64_t in_pages = piece & ((page_pieces << log_pages) - 1),
+                  page = in_pages & ((int64_t{1} << log_pages) - 1);
+    return piece - in_pages + page * page_pieces + (in_pages >> log_pages);
+}
+static_assert(turn_of(64, 2) == 64 && turn_of(65, 2) == 64 + 16 && turn_of(68, 2) == 65 && turn_of(127, 2) == 127);
+// What to ask for in place of `at`; in the end each piece once.
+[[gnu::always_inline]] inline const uint8_t *in_turn(const uint8_t *at, int log_pages) {
+    const auto piece = static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) / piece_bytes);
+    return at + (turn_of(piece, log_pages) - piece) * piece_bytes;
 }
 
 // Weights that later work reads, asked for evenly while this work goes on: `step` bytes with every chunk.
 struct Ahead {
     const uint8_t *at, *end;
     int64_t step;
+    int log_pages = 0; // of next_lines
 
     // All of [at, at + size_bytes) in n_chunks.
     static Ahead in_chunks(const uint8_t *at, int64_t size_bytes, int64_t n_chunks) {
         const int64_t lines = (size_bytes + register_bytes - 1) / register_bytes;
         return {at, at + size_bytes, (lines + n_chunks - 1) / n_chunks * register_bytes};
     }
-    // So many lines, whatever `step` and `end` are: where every instruction counts.
+    // So many lines, whatever `step` and `end` are: where every instruction counts.  No more than a piece, whose size they
+    // divide.
     template <int n> [[gnu::always_inline]] inline void next_lines() {
 #pragma GCC unroll 8
-        for (int i = 0; i < n; ++i) __builtin_prefetch(at + i * register_bytes);
+        for (int i = 0; i < n; ++i) __builtin_prefetch(in_turn(at, log_pages) + i * register_bytes);
         at += n * register_bytes;
     }
     [[gnu::always_inline]] inline void next() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/avx512amx/bf16_tiles.h"
+#include "kernels/prefetch.h"
 
 namespace quire {
 namespace {
@@ -13,6 +14,9 @@ constexpr int64_t a_ahead_bytes = 2 * 64; // two steps
 // Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
 // cache.
 constexpr int64_t made_steps = 8, made_ahead = 6;
+// Lines of four tiles side by side are read by few rows, and asked for so far ahead, of so many pages in turn.
+constexpr int strip_log_pages = 2;
+constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
 constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
@@ -77,15 +81,16 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // One tile of A with four of B, whose lines stand side by side; `ahead` bytes behind them are asked for.
-    void multiply_strip(const BlockProduct &p, int64_t ahead) const {
+    // One tile of A with four of B, whose lines stand side by side; what is read soon is asked for.
+    void multiply_strip(const BlockProduct &p) const {
         begin<0, 0, 0>(p);
         begin<1, 0, 1>(p);
         begin<2, 0, 2>(p);
         begin<3, 0, 3>(p);
         const uint8_t *a = p.a[0], *b = p.b[0];
         for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
-            for (int64_t i = 0; i < p.b_step; i += 64) __builtin_prefetch(b + ahead + i);
+            for (int64_t i = 0; i < p.b_step; i += piece_bytes)
+                prefetch(in_turn(b + strip_ahead_bytes + i, strip_log_pages), piece_bytes);
             load<4>(a, p.a_stride);
             load<6>(b, p.b_stride);
             add_product<0, 4, 6>();
@@ -176,7 +181,7 @@ class Bf16BlocksInSoftware {
         }
         each_tile<rows, columns>([&](int i, int j) { store(sums[i][j], p, i, j); });
     }
-    void multiply_strip(const BlockProduct &p, int64_t) const { multiply<1, 4>(p); }
+    void multiply_strip(const BlockProduct &p) const { multiply<1, 4>(p); }
 
   private:
     using Tiles = Bf16TilesInSoftware;

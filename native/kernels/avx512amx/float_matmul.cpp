@@ -43,7 +43,11 @@ template <class Blocks> void multiply_bf16(const MatmulPart &part) {
     PanelProduct<Blocks, Bf16Weights>(part, weights, float_tile_rows / 16).run();
 }
 
-void multiply(const MatmulPart &part) { avx512::float_matmul_kernels.multiply(part); }
+void multiply(const MatmulPart &of) {
+    MatmulPart part = of;
+    part.log_pages = strip_log_pages;
+    avx512::float_matmul_kernels.multiply(part);
+}
 
 } // namespace
 
