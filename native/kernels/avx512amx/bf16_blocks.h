@@ -17,7 +17,16 @@ constexpr int64_t made_steps = 8, made_ahead = 6;
 // Lines of four tiles side by side are read by few rows, and asked for so far ahead, of so many pages in turn.
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
+constexpr int64_t asked_bytes = 2 * tile_bytes_bf16;
 constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
+
+// To the second-level cache.
+[[gnu::always_inline]] inline void ask_for_step(const uint8_t *from) {
+    for (int64_t i = 0; i < asked_bytes; i += piece_bytes) {
+        const uint8_t *piece = in_turn(from + i, strip_log_pages);
+        for (int64_t line = 0; line < piece_bytes; line += 64) __builtin_prefetch(piece + line, 0, 2);
+    }
+}
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
 struct BlockProduct {
@@ -29,6 +38,7 @@ struct BlockProduct {
     const float *from[2][4]; // whole tiles; null: zeros
     float *to[2][4];
     int64_t to_stride[4]; // of a row, in bytes
+    const uint8_t *ask; // what is read later: asked_bytes of it with every step; null: nothing
 };
 
 // Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B; they have their shapes while such an object lives.
@@ -49,7 +59,15 @@ class Bf16Blocks : TileInstructions {
         if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
         Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, p.b_stride, p.b_step};
         at.template load_first<rows, columns>();
-        for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
+        if (p.ask == nullptr) {
+            for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
+        } else {
+            for (int64_t step = 1; step < p.n_steps; ++step) {
+                ask_for_step(p.ask + (step - 1) * asked_bytes);
+                multiply_step<rows, columns, true>(at);
+            }
+            ask_for_step(p.ask + (p.n_steps - 1) * asked_bytes);
+        }
         multiply_step<rows, columns, false>(at);
         store_all<rows, columns>(p);
     }

@@ -7,6 +7,8 @@
 // - columns_at_once(number of rows, first column): how many columns of a panel, from a multiple of 32 on;
 // - prepare(first column, columns, panel): make the panel, of tiles for the second operand;
 // - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is;
+// - if not are_made: ask_first(columns) for what the first tiles of so many columns read; read_after(tile, first column,
+//   columns): what to ask for while two tiles from `tile` on are multiplied for the first time, or null;
 // - are_made: whether all tiles have to be made; then also make_tile(tile of 16 output rows, step of 32 columns, where to),
 //   and ask_ahead(tile, step) for memory that is read some steps later.
 #pragma once
@@ -57,6 +59,9 @@ template <class Blocks, class Weights> class PanelProduct {
         for (int64_t k = 0; k < n_in;) {
             const int64_t n = weights_.columns_at_once(part_.n_rows, k);
             weights_.prepare(k, n, panel_);
+            if constexpr (!Weights::are_made) {
+                if (k == 0 && n_blocks_ > 1) weights_.ask_first(n);
+            }
             multiply_panel(blocks, {k, n, k == 0, k + n >= n_in});
             k += n;
         }
@@ -99,6 +104,9 @@ template <class Blocks, class Weights> class PanelProduct {
             p.b[j] = place.first;
             p.b_stride = place.stride;
             p.b_step = place.step;
+        }
+        if constexpr (!Weights::are_made && columns == 2) {
+            if (block == 0 && n_blocks_ > 1) p.ask = weights_.read_after(t, k.first, k.n);
         }
         if constexpr (columns == 4) {
             blocks.multiply_strip(p);
