@@ -14,19 +14,20 @@ constexpr int64_t a_ahead_bytes = 2 * 64; // two steps
 // Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
 // cache.
 constexpr int64_t made_steps = 8, made_ahead = 6;
+constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
 // Lines of four tiles side by side are read by few rows, and asked for so far ahead, of so many pages in turn.
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
-constexpr int64_t asked_bytes = 2 * tile_bytes_bf16;
-constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
+constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // with every step of two tiles
 
-// To the second-level cache.
-[[gnu::always_inline]] inline void ask_for_step(const uint8_t *from) {
-    for (int64_t i = 0; i < asked_bytes; i += piece_bytes) {
+// `locality`: 3 for the first-level cache, 2 for the second-level one.
+template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uint8_t *from, int64_t size_bytes) {
+    for (int64_t i = 0; i < size_bytes; i += piece_bytes) {
         const uint8_t *piece = in_turn(from + i, strip_log_pages);
-        for (int64_t line = 0; line < piece_bytes; line += 64) __builtin_prefetch(piece + line, 0, 2);
+        for (int64_t line = 0; line < piece_bytes; line += 64) __builtin_prefetch(piece + line, 0, locality);
     }
 }
+[[gnu::always_inline]] inline void ask_for_step(const uint8_t *from) { ask_in_turn<2>(from, asked_bytes); }
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
 struct BlockProduct {
@@ -107,8 +108,7 @@ class Bf16Blocks : TileInstructions {
         begin<3, 0, 3>(p);
         const uint8_t *a = p.a[0], *b = p.b[0];
         for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
-            for (int64_t i = 0; i < p.b_step; i += piece_bytes)
-                prefetch(in_turn(b + strip_ahead_bytes + i, strip_log_pages), piece_bytes);
+            ask_in_turn<3>(b + strip_ahead_bytes, p.b_step);
             load<4>(a, p.a_stride);
             load<6>(b, p.b_stride);
             add_product<0, 4, 6>();
