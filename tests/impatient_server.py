@@ -10,7 +10,8 @@ from quire.server.listener import serve
 from quire.server.service import Service
 from quire.server.settings import Settings
 
-PATIENCE_S = 0.5
+PATIENCE_S = 1.0
+MOST_CONNECTIONS = 50
 
 
 class LongAnswers(FakeEngine):
@@ -23,5 +24,5 @@ class LongAnswers(FakeEngine):
 
 if __name__ == "__main__":
     limits = {f"{name}_timeout_s": PATIENCE_S for name in ("header", "body", "send")}
-    settings = Settings(port=0, access_log=False, max_connections=50, **limits)  # type: ignore[arg-type]
+    settings = Settings(port=0, access_log=False, max_connections=MOST_CONNECTIONS, **limits)  # type: ignore[arg-type]
     serve(Service(settings, Library.of("fake", LongAnswers)), lambda text: print(text, file=sys.stderr, flush=True))
