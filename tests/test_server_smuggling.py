@@ -32,7 +32,7 @@ def statuses(port: int, data: bytes) -> list[int]:
     """The statuses of all answers until the server closes; it must do so by itself."""
     came = b""
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(5.0)
+        connection.settimeout(20.0)
         connection.sendall(data)
         try:
             while part := connection.recv(1 << 16):
