@@ -10,7 +10,8 @@ namespace quire {
 namespace {
 
 constexpr int64_t tile_bytes_bf16 = 1024;
-constexpr int64_t a_ahead_bytes = 2 * 64; // two steps
+constexpr int64_t strip_bytes = 4 * 64; // a line of each of four tiles, side by side in memory
+constexpr int64_t steps_ahead = 2, a_ahead_bytes = steps_ahead * 64;
 // Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
 // cache.
 constexpr int64_t made_steps = 8, made_ahead = 6;
@@ -34,7 +35,7 @@ struct BlockProduct {
     const uint8_t *a[2];
     int64_t a_stride; // of a row, in bytes
     const uint8_t *b[4];
-    int64_t b_stride, b_step; // of a pair of columns, of the next step's tile, in bytes
+    int64_t b_stride, b_step; // of a pair of columns (64 or strip_bytes), of the next step's tile, in bytes
     int64_t n_steps;
     const float *from[2][4]; // whole tiles; null: zeros
     float *to[2][4];
@@ -54,23 +55,7 @@ class Bf16Blocks : TileInstructions {
     Bf16Blocks &operator=(const Bf16Blocks &) = delete;
 
     template <int rows, int columns> void multiply(const BlockProduct &p) const {
-        begin<0, 0, 0>(p);
-        if constexpr (columns > 1) begin<1, 0, 1>(p);
-        if constexpr (rows > 1) begin<2, 1, 0>(p);
-        if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
-        Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, p.b_stride, p.b_step};
-        at.template load_first<rows, columns>();
-        if (p.ask == nullptr) {
-            for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
-        } else {
-            for (int64_t step = 1; step < p.n_steps; ++step) {
-                ask_for_step(p.ask + (step - 1) * asked_bytes);
-                multiply_step<rows, columns, true>(at);
-            }
-            ask_for_step(p.ask + (p.n_steps - 1) * asked_bytes);
-        }
-        multiply_step<rows, columns, false>(at);
-        store_all<rows, columns>(p);
+        p.b_stride == 64 ? multiply_tiles<rows, columns, 64>(p) : multiply_tiles<rows, columns, strip_bytes>(p);
     }
 
     // From zeros, with B that make(step, to) makes, one tile behind the other, some steps before they are multiplied: what
@@ -126,6 +111,27 @@ class Bf16Blocks : TileInstructions {
     }
 
   private:
+    // b_stride as a constant, so that addresses are made without registers.
+    template <int rows, int columns, int b_stride> void multiply_tiles(const BlockProduct &p) const {
+        begin<0, 0, 0>(p);
+        if constexpr (columns > 1) begin<1, 0, 1>(p);
+        if constexpr (rows > 1) begin<2, 1, 0>(p);
+        if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
+        Operands<b_stride> at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, p.b_step};
+        at.template load_first<rows, columns>();
+        if (p.ask == nullptr) {
+            for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
+        } else {
+            for (int64_t step = 1; step < p.n_steps; ++step) {
+                ask_for_step(p.ask + (step - 1) * asked_bytes);
+                multiply_step<rows, columns, true>(at);
+            }
+            ask_for_step(p.ask + (p.n_steps - 1) * asked_bytes);
+        }
+        multiply_step<rows, columns, false>(at);
+        store_all<rows, columns>(p);
+    }
+
     template <int rows, int columns> [[gnu::always_inline]] static void store_all(const BlockProduct &p) {
         store<0>(p.to[0][0], p.to_stride[0]);
         if constexpr (columns > 1) store<1>(p.to[0][1], p.to_stride[1]);
@@ -133,9 +139,10 @@ class Bf16Blocks : TileInstructions {
         if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride[1]);
     }
 
-    struct Operands {
+    template <int b_line> struct Operands {
+        static constexpr int64_t b_stride = b_line;
         const uint8_t *a0, *a1, *b0, *b1;
-        int64_t stride, b_stride, b_step;
+        int64_t stride, b_step;
 
         // All of a step but the second A, which has a register for half of the step only.
         template <int rows, int columns> [[gnu::always_inline]] void load_first() {
@@ -145,26 +152,36 @@ class Bf16Blocks : TileInstructions {
         }
     };
 
+    // Half of a tile's lines.
+    [[gnu::always_inline]] static void ask(const uint8_t *tile, int64_t stride, int first_row) {
+        for (int r = first_row; r < first_row + block_rows / 2; ++r) __builtin_prefetch(tile + r * stride);
+    }
+
     // Each register is loaded for the next step as soon as its last product is under way: where another thread shares
-    // the core, too few instructions are looked ahead at for the processor to do that by itself.
-    template <int rows, int columns, bool more> [[gnu::always_inline]] static void multiply_step(Operands &at) {
+    // the core, too few instructions are looked ahead at for the processor to do that by itself.  What the steps after
+    // that read is asked for, as neither 32 rows nor two tiles' columns stay in the first-level cache, a little between
+    // any two instructions on tiles: all at once it takes a third longer.
+    template <int rows, int columns, bool more, int b_stride>
+    [[gnu::always_inline]] static void multiply_step(Operands<b_stride> &at) {
+        const uint8_t *a0 = at.a0 + a_ahead_bytes, *a1 = at.a1 + a_ahead_bytes;
+        const uint8_t *b0 = at.b0 + steps_ahead * at.b_step, *b1 = at.b1 + steps_ahead * at.b_step;
         add_product<0, 4, 6>();
+        if constexpr (more) ask(a0, at.stride, 0);
         if constexpr (rows > 1) load<5>(at.a1, at.stride);
+        if constexpr (more) ask(a0, at.stride, 8);
         if constexpr (columns > 1) add_product<1, 4, 7>();
+        if constexpr (more && rows > 1) ask(a1, at.stride, 0);
         if constexpr (more) load<4>(at.a0 += 64, at.stride);
+        if constexpr (more && rows > 1) ask(a1, at.stride, 8);
         if constexpr (rows > 1) add_product<2, 5, 6>();
-        if constexpr (more) load<6>(at.b0 += at.b_step, at.b_stride);
+        if constexpr (more) ask(b0, b_stride, 0);
+        if constexpr (more) load<6>(at.b0 += at.b_step, b_stride);
+        if constexpr (more) ask(b0, b_stride, 8);
         if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
-        if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, at.b_stride);
+        if constexpr (more && columns > 1) ask(b1, b_stride, 0);
+        if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, b_stride);
+        if constexpr (more && columns > 1) ask(b1, b_stride, 8);
         at.a1 += 64;
-        if constexpr (rows > 1 && more) {
-            // Its rows lie apart, and 32 of them are more than the first-level cache keeps: without this a step takes a
-            // quarter longer where another thread shares the core.
-            for (int64_t r = 0; r < block_rows; ++r) {
-                __builtin_prefetch(at.a0 + a_ahead_bytes + r * at.stride);
-                __builtin_prefetch(at.a1 + a_ahead_bytes + r * at.stride);
-            }
-        }
     }
     template <int c, int i, int j> [[gnu::always_inline]] static void begin(const BlockProduct &p) {
         if (p.from[i][j] == nullptr) {

@@ -22,7 +22,6 @@ namespace {
 constexpr int panel_columns = 1024;
 constexpr int64_t panel_tile_bytes = panel_columns / pair_columns * tile_bytes_bf16;
 constexpr int64_t tile_floats = tile_bytes_bf16 / 4;
-constexpr int64_t strip_bytes = 4 * 64; // a line of each of four tiles, side by side in memory
 static_assert(bf16_part_rows % block_rows == 0 && bf16_scratch_bytes >= ring_bytes);
 static_assert(bf16_scratch_bytes >=
               bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 + panel_tile_bytes));
