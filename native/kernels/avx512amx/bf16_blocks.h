@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t tile_bytes_bf16 = 1024;
 constexpr int64_t strip_bytes = 4 * 64; // a line of each of four tiles, side by side in memory
-constexpr int64_t steps_ahead = 2, a_ahead_bytes = steps_ahead * 64;
+constexpr int64_t steps_ahead = 2;
 // Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
 // cache.
 constexpr int64_t made_steps = 8, made_ahead = 6;
@@ -20,6 +20,7 @@ constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
 constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // with every step of two tiles
+static_assert(asked_bytes == 8 * piece_bytes);
 
 // `locality`: 3 for the first-level cache, 2 for the second-level one.
 template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uint8_t *from, int64_t size_bytes) {
@@ -28,7 +29,6 @@ template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uin
         for (int64_t line = 0; line < piece_bytes; line += 64) __builtin_prefetch(piece + line, 0, locality);
     }
 }
-[[gnu::always_inline]] inline void ask_for_step(const uint8_t *from) { ask_in_turn<2>(from, asked_bytes); }
 
 // C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
 struct BlockProduct {
@@ -58,8 +58,8 @@ class Bf16Blocks : TileInstructions {
         p.b_stride == 64 ? multiply_tiles<rows, columns, 64>(p) : multiply_tiles<rows, columns, strip_bytes>(p);
     }
 
-    // From zeros, with B that make(step, to) makes, one tile behind the other, some steps before they are multiplied: what
-    // it does takes place while products are under way.  `ring`: of ring_bytes.
+    // From zeros, with B that make(step, j, to) makes, one tile behind the other, some steps before they are multiplied:
+    // what it does takes place while products are under way.  `ring`: of ring_bytes.
     template <int rows, int columns, class Make>
     void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
         constexpr int64_t step_bytes = columns * tile_bytes_bf16;
@@ -68,20 +68,23 @@ class Bf16Blocks : TileInstructions {
         if constexpr (rows > 1) zero<2>();
         if constexpr (rows > 1 && columns > 1) zero<3>();
         const int64_t first = p.n_steps < made_ahead ? p.n_steps : made_ahead;
-        for (int64_t step = 0; step < first; ++step) make(step, ring + step % made_steps * step_bytes);
-        for (int64_t step = 0; step < p.n_steps; ++step) {
-            const uint8_t *b = ring + step % made_steps * step_bytes;
-            load<4>(p.a[0] + step * 64, p.a_stride);
-            load<6>(b, 64);
-            add_product<0, 4, 6>();
-            if constexpr (columns > 1) load<7>(b + tile_bytes_bf16, 64);
-            if constexpr (columns > 1) add_product<1, 4, 7>();
-            if constexpr (rows > 1) load<5>(p.a[1] + step * 64, p.a_stride);
-            if constexpr (rows > 1) add_product<2, 5, 6>();
-            if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
-            const int64_t next = step + made_ahead;
-            if (next < p.n_steps) make(next, ring + next % made_steps * step_bytes);
+        for (int64_t step = 0; step < first; ++step) {
+            for (int j = 0; j < columns; ++j) make(step, j, ring + step * step_bytes + j * tile_bytes_bf16);
         }
+        Operands at{p.a[0], p.a[1], ring, ring + tile_bytes_bf16, p.a_stride, 64, step_bytes};
+        load_first<rows, columns>(at);
+        for (int64_t step = 0; step + 1 < p.n_steps; ++step) {
+            const int64_t later = step + made_ahead;
+            uint8_t *to = ring + later % made_steps * step_bytes;
+            const bool makes = later < p.n_steps;
+            at.b_step = (step + 1) % made_steps == 0 ? (1 - made_steps) * step_bytes : step_bytes;
+            multiply_step<rows, columns, true>(at, [&](int place) __attribute__((always_inline)) {
+                if (place != 2 && place != 6) return pause();
+                const int j = place / 4;
+                if (j < columns && makes) make(later, j, to + j * tile_bytes_bf16);
+            });
+        }
+        multiply_step<rows, columns, false>(at, [](int) {});
         store_all<rows, columns>(p);
     }
 
@@ -117,19 +120,37 @@ class Bf16Blocks : TileInstructions {
         if constexpr (columns > 1) begin<1, 0, 1>(p);
         if constexpr (rows > 1) begin<2, 1, 0>(p);
         if constexpr (rows > 1 && columns > 1) begin<3, 1, 1>(p);
-        Operands<b_stride> at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, p.b_step};
-        at.template load_first<rows, columns>();
-        if (p.ask == nullptr) {
-            for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<rows, columns, true>(at);
-        } else {
-            for (int64_t step = 1; step < p.n_steps; ++step) {
-                ask_for_step(p.ask + (step - 1) * asked_bytes);
-                multiply_step<rows, columns, true>(at);
-            }
-            ask_for_step(p.ask + (p.n_steps - 1) * asked_bytes);
-        }
-        multiply_step<rows, columns, false>(at);
+        p.ask == nullptr ? multiply_steps<rows, columns, b_stride, false>(p)
+                         : multiply_steps<rows, columns, b_stride, true>(p);
         store_all<rows, columns>(p);
+    }
+
+    // What the steps after the next one read is asked for, as neither 32 rows nor two tiles' columns stay in the first-level
+    // cache; all at once, not a little between any two instructions on tiles, it would take a third longer.
+    template <int rows, int columns, int b_stride, bool asks>
+    [[gnu::always_inline]] static void multiply_steps(const BlockProduct &p) {
+        Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, b_stride, p.b_step};
+        load_first<rows, columns>(at);
+        const uint8_t *a[2], *b[2], *later = p.ask;
+        auto between = [&](int place) __attribute__((always_inline)) {
+            const int tile = place % 4 / 2, first_row = place % 2 * block_rows / 2;
+            if (place < 4 && tile < rows) ask(a[tile] + first_row * p.a_stride, p.a_stride);
+            if (place >= 4 && tile < columns) ask(b[tile] + first_row * b_stride, b_stride);
+            if constexpr (asks) ask_in_turn<2>(later + place * piece_bytes, piece_bytes);
+        };
+        for (int64_t step = 1; step < p.n_steps; ++step, later += asked_bytes) {
+            for (int i = 0; i < rows; ++i) a[i] = (i == 0 ? at.a0 : at.a1) + steps_ahead * 64;
+            for (int j = 0; j < columns; ++j) b[j] = (j == 0 ? at.b0 : at.b1) + steps_ahead * p.b_step;
+            multiply_step<rows, columns, true>(at, between);
+        }
+        auto rest = [&](int place) __attribute__((always_inline)) {
+            if constexpr (asks) ask_in_turn<2>(later + place * piece_bytes, piece_bytes);
+        };
+        multiply_step<rows, columns, false>(at, rest);
+    }
+    // Half of a tile's lines.
+    [[gnu::always_inline]] static void ask(const uint8_t *lines, int64_t stride) {
+        for (int r = 0; r < block_rows / 2; ++r) __builtin_prefetch(lines + r * stride);
     }
 
     template <int rows, int columns> [[gnu::always_inline]] static void store_all(const BlockProduct &p) {
@@ -139,50 +160,6 @@ class Bf16Blocks : TileInstructions {
         if constexpr (rows > 1 && columns > 1) store<3>(p.to[1][1], p.to_stride[1]);
     }
 
-    template <int b_line> struct Operands {
-        static constexpr int64_t b_stride = b_line;
-        const uint8_t *a0, *a1, *b0, *b1;
-        int64_t stride, b_step;
-
-        // All of a step but the second A, which has a register for half of the step only.
-        template <int rows, int columns> [[gnu::always_inline]] void load_first() {
-            load<4>(a0, stride);
-            load<6>(b0, b_stride);
-            if constexpr (columns > 1) load<7>(b1, b_stride);
-        }
-    };
-
-    // Half of a tile's lines.
-    [[gnu::always_inline]] static void ask(const uint8_t *tile, int64_t stride, int first_row) {
-        for (int r = first_row; r < first_row + block_rows / 2; ++r) __builtin_prefetch(tile + r * stride);
-    }
-
-    // Each register is loaded for the next step as soon as its last product is under way: where another thread shares
-    // the core, too few instructions are looked ahead at for the processor to do that by itself.  What the steps after
-    // that read is asked for, as neither 32 rows nor two tiles' columns stay in the first-level cache, a little between
-    // any two instructions on tiles: all at once it takes a third longer.
-    template <int rows, int columns, bool more, int b_stride>
-    [[gnu::always_inline]] static void multiply_step(Operands<b_stride> &at) {
-        const uint8_t *a0 = at.a0 + a_ahead_bytes, *a1 = at.a1 + a_ahead_bytes;
-        const uint8_t *b0 = at.b0 + steps_ahead * at.b_step, *b1 = at.b1 + steps_ahead * at.b_step;
-        add_product<0, 4, 6>();
-        if constexpr (more) ask(a0, at.stride, 0);
-        if constexpr (rows > 1) load<5>(at.a1, at.stride);
-        if constexpr (more) ask(a0, at.stride, 8);
-        if constexpr (columns > 1) add_product<1, 4, 7>();
-        if constexpr (more && rows > 1) ask(a1, at.stride, 0);
-        if constexpr (more) load<4>(at.a0 += 64, at.stride);
-        if constexpr (more && rows > 1) ask(a1, at.stride, 8);
-        if constexpr (rows > 1) add_product<2, 5, 6>();
-        if constexpr (more) ask(b0, b_stride, 0);
-        if constexpr (more) load<6>(at.b0 += at.b_step, b_stride);
-        if constexpr (more) ask(b0, b_stride, 8);
-        if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
-        if constexpr (more && columns > 1) ask(b1, b_stride, 0);
-        if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, b_stride);
-        if constexpr (more && columns > 1) ask(b1, b_stride, 8);
-        at.a1 += 64;
-    }
     template <int c, int i, int j> [[gnu::always_inline]] static void begin(const BlockProduct &p) {
         if (p.from[i][j] == nullptr) {
             zero<c>();
@@ -208,7 +185,7 @@ class Bf16BlocksInSoftware {
     void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
         float sums[rows][columns][block_rows * 16] = {};
         for (int64_t step = 0; step < p.n_steps; ++step) {
-            make(step, ring);
+            for (int j = 0; j < columns; ++j) make(step, j, ring + j * tile_bytes_bf16);
             each_tile<rows, columns>([&](int i, int j) {
                 Tiles::add<1>(
                     {p.a[i] + step * 64, p.a_stride, ring + j * tile_bytes_bf16, 64, 0, 0, 1, sums[i][j], 64});

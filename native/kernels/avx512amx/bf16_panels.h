@@ -121,11 +121,9 @@ template <class Blocks, class Weights> class PanelProduct {
         if (t < n_tiles_) make_and_multiply<rows, 1>(blocks, t);
     }
     template <int rows, int columns> void make_and_multiply(const Blocks &blocks, int t) const {
-        auto make = [&](int64_t step, uint8_t *to) __attribute__((always_inline)) {
-            for (int j = 0; j < columns; ++j) {
-                weights_.ask_ahead(t + j, step);
-                weights_.make_tile(t + j, step, to + j * tile_bytes_bf16);
-            }
+        auto make = [&](int64_t step, int j, uint8_t *to) __attribute__((always_inline)) {
+            weights_.ask_ahead(t + j, step);
+            weights_.make_tile(t + j, step, to);
         };
         const Columns all{0, part_.weights->n_in, true, true};
         blocks.template multiply_made<rows, columns>(product_of<rows, columns>(all, 0, t), panel_, make);

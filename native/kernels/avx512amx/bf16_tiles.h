@@ -50,6 +50,48 @@ struct TileInstructions {
     template <int c, int a, int b> [[gnu::always_inline]] static void add_product() {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
     }
+
+    // Where the next step of 1 or 2 A, one below the other, and of 1 or 2 B, side by side, is read; all strides in bytes.
+    struct Operands {
+        const uint8_t *a0, *a1, *b0, *b1;
+        int64_t a_stride, b_stride, b_step;
+    };
+
+    // All of a step but the second A, which has a register for half of the step only.
+    template <int rows, int columns> [[gnu::always_inline]] static void load_first(const Operands &at) {
+        load<4>(at.a0, at.a_stride);
+        load<6>(at.b0, at.b_stride);
+        if constexpr (columns > 1) load<7>(at.b1, at.b_stride);
+    }
+
+    // One step on top of registers 0 to 3, of A in 4 and 5 and B in 6 and 7; `more`: another one comes.
+    //
+    // Each register is loaded for the next step as soon as its last product is under way, and between(0) to between(7) are
+    // what is done between any two instructions on tiles.  Where another thread shares the core these need both: too few
+    // instructions are looked ahead at, and a load directly behind a product delays them (from the first-level cache 27 ns
+    // a product, with six other instructions between 18, of which the product alone takes 16).
+    template <int rows, int columns, bool more, class Between>
+    [[gnu::always_inline]] static void multiply_step(Operands &at, const Between &between) {
+        add_product<0, 4, 6>();
+        between(0);
+        if constexpr (rows > 1) load<5>(at.a1, at.a_stride);
+        between(1);
+        if constexpr (columns > 1) add_product<1, 4, 7>();
+        between(2);
+        if constexpr (more) load<4>(at.a0 += 64, at.a_stride);
+        between(3);
+        if constexpr (rows > 1) add_product<2, 5, 6>();
+        between(4);
+        if constexpr (more) load<6>(at.b0 += at.b_step, at.b_stride);
+        between(5);
+        if constexpr (rows > 1 && columns > 1) add_product<3, 5, 7>();
+        between(6);
+        if constexpr (more && columns > 1) load<7>(at.b1 += at.b_step, at.b_stride);
+        between(7);
+        at.a1 += 64;
+    }
+    // Where there is nothing else to do between.
+    [[gnu::always_inline]] static void pause() { asm volatile("nop; nop; nop; nop; nop; nop"); }
 };
 
 class Bf16TilesInSoftware {

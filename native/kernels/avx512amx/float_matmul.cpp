@@ -26,9 +26,7 @@ struct Bf16Weights {
         return {pairs(tile / 4, column) + tile % 4 * 64, strip_bytes, strip_bytes * pair_columns / 2};
     }
     // The first half of the first strip's columns.
-    void ask_first(int64_t n) const {
-        for (int64_t step = 0; step < n / pair_columns; ++step) ask_for_step(first + step * asked_bytes);
-    }
+    void ask_first(int64_t n) const { ask_in_turn<2>(first, n / pair_columns * asked_bytes); }
     // The four tiles of a strip are multiplied two by two: with the first two the second half of the strip's columns is
     // asked for, with the others the first half of the next strip's.
     const uint8_t *read_after(int tile, int64_t column, int64_t n) const {

@@ -17,7 +17,6 @@ constexpr TileShapes query_shapes(int n_rows) {
     return shapes;
 }
 
-// Tiles are loaded before all products that want them: 15 to 35 % faster than by turns.
 class QueryTileRegisters : TileInstructions {
   public:
     // Of A and C in this thread, until release().
@@ -57,6 +56,7 @@ class QueryTileRegisters : TileInstructions {
             begin<3, fresh>(p.c + 48, p.c_stride);
         }
         const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
+        // Tiles are loaded before all products that want them: 15 to 35 % faster than by turns.
         for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
             load<4>(a, p.a_stride);
             load<5>(b, p.b_stride);
@@ -86,17 +86,11 @@ class QueryTileRegisters : TileInstructions {
         begin<2, fresh>(below, p.c_stride);
         begin<3, fresh>(below + 16, p.c_stride);
         const auto *a = static_cast<const uint8_t *>(p.a);
-        for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
-            load<4>(a, p.a_stride);
-            load<6>(b, p.b_stride);
-            load<5>(a + 16 * p.a_stride, p.a_stride);
-            load<7>(b + p.b_tile, p.b_stride);
-            add_product<0, 4, 6>();
-            add_product<2, 5, 6>();
-            add_product<1, 4, 7>();
-            add_product<3, 5, 7>();
-            other();
-        }
+        Operands at{a, a + 16 * p.a_stride, b, b + p.b_tile, p.a_stride, p.b_stride, p.b_step};
+        load_first<2, 2>(at);
+        auto between = [&](int place) __attribute__((always_inline)) { place == 7 ? other() : pause(); };
+        for (int64_t step = 1; step < p.n_steps; ++step) multiply_step<2, 2, true>(at, between);
+        multiply_step<2, 2, false>(at, between);
         store<0>(c, p.c_stride);
         store<1>(c + 16, p.c_stride);
         store<2>(below, p.c_stride);
