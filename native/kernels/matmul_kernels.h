@@ -82,6 +82,9 @@ namespace avx512bf16 {
 extern const FloatMatmulKernels float_matmul_kernels;
 }
 namespace avx512amx {
+// Of codes, up to most_few_rows; the bits are those of avx512vnni's.
+void multiply_few_rows(const MatmulPart &part);
+inline constexpr int most_few_rows = 16;
 extern const MatmulKernels matmul_kernels;
 extern const MatmulKernels emulated_matmul_kernels;
 extern const FloatMatmulKernels float_matmul_kernels;

@@ -118,7 +118,11 @@ template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPa
     if (some.n_rows > 0) multiply_any_by_tiles<Tiles>(some);
     some.first_row += some.n_rows;
     some.n_rows = part.n_rows - some.n_rows;
-    if (some.n_rows > 0) avx512vnni::matmul_kernels.multiply(some);
+    if (some.n_rows > avx512amx::most_few_rows) {
+        avx512vnni::matmul_kernels.multiply(some);
+    } else if (some.n_rows > 0) {
+        avx512amx::multiply_few_rows(some);
+    }
 }
 
 } // namespace

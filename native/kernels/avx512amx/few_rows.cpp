@@ -1,18 +1,16 @@
 // Products of few rows with tiles as they lie in memory: what takes the time is reading the weights.
 //
 // All tiles of a strip are read side by side.  So many places at a time keep more of the memory's lines under way than
-// one place does, however far ahead that is asked for: processors prefetch by pages, each only some lines ahead.
-#pragma once
-
+// one place does, however far ahead that is asked for: Sapphire Rapids prefetches by pages, each only some lines ahead.
 #include <atomic>
 
+#include "kernels/avx512vnni/vnni_lanes.h"
 #include "kernels/matmul_tile.h"
 
 namespace quire {
 namespace {
 
-// Rows at a time, and of a part at most.
-constexpr int few_rows = 8, most_few_rows = 16;
+constexpr int few_rows = 8; // at a time
 
 // `n_rows` times all tiles of a part.
 template <class L, WeightFormat format, int n_rows> class FewRows {
@@ -64,7 +62,7 @@ template <class L, WeightFormat format, int n_rows> class FewRows {
                 for (int t = 0; t < at_once; ++t) {
                     const uint8_t *tile = tiles[b * at_once + t];
                     block.weights[t].chunk = tile + chunk * Weights::chunk_bytes;
-                    prefetch(tile + ahead + g * group_bytes, group_bytes);
+                    prefetch<CacheLevel::first>(tile + ahead + g * group_bytes, group_bytes);
                 }
                 const int64_t group = chunk * Weights::chunk_groups + g;
                 block.add(group, g, 0, sums[b]);
@@ -82,8 +80,7 @@ void multiply_block_of_few(int n_rows, const MatmulPart &part, int64_t row, int6
     FewRows<L, format, most>::run(part, row, next);
 }
 
-// Parts of up to most_few_rows.
-template <class L, WeightFormat format> void multiply_few_rows(const MatmulPart &part) {
+template <class L, WeightFormat format> void multiply_rows(const MatmulPart &part) {
     const int64_t tile_bytes = part.weights->tile_bytes();
     int row = part.first_row;
     for (int left = (part.n_rows + few_rows - 1) / few_rows; left > 0; --left) {
@@ -96,4 +93,9 @@ template <class L, WeightFormat format> void multiply_few_rows(const MatmulPart 
 }
 
 } // namespace
+
+void avx512amx::multiply_few_rows(const MatmulPart &part) {
+    with_format(part.weights->format, [&]<WeightFormat format>() { multiply_rows<VnniLanes, format>(part); });
+}
+
 } // namespace quire

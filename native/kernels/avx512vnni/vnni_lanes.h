@@ -1,0 +1,29 @@
+// Products of codes by VPDPBUSD.
+//
+// Included by each instruction set's file; nothing here has external linkage.
+#pragma once
+
+#include "kernels/avx512/code_lanes.h"
+
+namespace quire {
+namespace {
+
+struct VnniLanes : CodeLanes {
+    static constexpr bool signed_codes = false;
+    static constexpr int code_class(int) { return 255; }
+    static constexpr BlockShape few{8, 1}, more{6, 2};
+    // Taking codes out of memory is done beside the products; only with scales twice as often does it delay them.
+    static constexpr int max_packed_rows(const ChunkLayout &layout) {
+        return layout.scale_columns == 32 ? any_rows : 48;
+    }
+
+    template <int> struct Products {
+        Ints sum;
+        void start(Ints begin) { sum = begin; }
+        void add(Bytes codes, Bytes x, int) { sum = _mm512_dpbusd_epi32(sum, codes, x); }
+        Ints total(int) const { return sum; }
+    };
+};
+
+} // namespace
+} // namespace quire
