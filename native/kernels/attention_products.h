@@ -31,10 +31,12 @@ template <class T> struct KeyBlock {
     bool ahead;
 };
 
-// A line of the next block: to the second-level cache, which waits for more lines at a time than the first-level one; of
-// codes, whose products take longer than reading them does, to the first-level one.
-template <class T> [[gnu::always_inline]] inline void ask_ahead(const char *line) {
-    __builtin_prefetch(line, 0, sizeof(T) == 1 ? 3 : 2);
+// A line of the next block, to the second-level cache: the first-level one waits for few lines at a time.
+[[gnu::always_inline]] inline void ask_ahead(const char *line) { __builtin_prefetch(line, 0, 2); }
+
+// The scales of a block's codes.
+inline void ask_for_scales(const char *scales) {
+    for (int line = 0; line < block_tokens * static_cast<int>(sizeof(float)); line += 64) ask_ahead(scales + line);
 }
 
 // Codes of x, x = code * scale, and the scale.  Where that is too small to divide by, x counts as zero.
@@ -88,8 +90,7 @@ template <class L, class T> class Keys {
             }
             const T *at = block.keys + t;
             for (int d = 0; d < head_dim; ++d, at += block_tokens) {
-                if (block.ahead && t == 0)
-                    ask_ahead<T>(block.next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
+                if (block.ahead && t == 0) ask_ahead(block.next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
                 Vec key[m];
 #pragma GCC unroll 8
                 for (int j = 0; j < m; ++j) key[j] = L::load(at + j * width);
@@ -142,10 +143,11 @@ template <class L> class Keys<L, int8_t> {
                 for (int j = 0; j < m; ++j) sum[i][j] = L::begin_dot(queries.sums[first + i]);
             }
             const int8_t *at = block.keys + t * q8_group;
+            if (block.ahead && t == 0) ask_for_scales(block.next + q8_codes_bytes(queries.dim, block_tokens));
             for (int group = 0; group < n_groups; ++group, at += block_tokens * q8_group) {
                 if (block.ahead && t == 0) {
                     for (int line = 0; line < block_tokens * q8_group; line += 64)
-                        ask_ahead<int8_t>(block.next + group * block_tokens * q8_group + line);
+                        ask_ahead(block.next + group * block_tokens * q8_group + line);
                 }
                 typename L::Codes key[m];
 #pragma GCC unroll 8
@@ -245,7 +247,7 @@ template <class L, class T> class Values {
             for (; t < stop; ++t, values += dim, next += dim * static_cast<int64_t>(sizeof(T))) {
                 if (piece.ahead) {
                     for (int line = 0; line < static_cast<int>(m * width * sizeof(T)); line += 64)
-                        ask_ahead<T>(next + line);
+                        ask_ahead(next + line);
                 }
                 Vec value[m];
 #pragma GCC unroll 8

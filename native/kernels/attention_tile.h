@@ -104,6 +104,13 @@ template <class L, class T> class TileAttention {
         return static_cast<const T *>(tile_.v_pool) + at * V::block_elements(shape_.v_head_dim);
     }
 
+    // Of an 8-bit cache: weights are multiplied by them before values are read.
+    void ask_for_scales_of(const T *values) const {
+        if constexpr (sizeof(T) == 1) {
+            ask_for_scales(reinterpret_cast<const char *>(V::scales(values, shape_.v_head_dim)));
+        }
+    }
+
     // What is read after the step of queries [.., end): the next ones' keys, or the first ones' of the next step.
     const char *after(int step, int end) const {
         const bool same_step = end < n_ && steps_.sees(end, step);
@@ -132,6 +139,9 @@ template <class L, class T> class TileAttention {
         };
         auto keys = [&](int32_t block, int head) -> const void * { return keys_of(block, head); };
         auto values = [&](int32_t block, int head) -> const void * { return values_of(block, head); };
+        for (int b = first; b < n; ++b) {
+            for (int head = 0; head < n_heads; ++head) ask_for_scales_of(values_of(table[b], head));
+        }
         each(keys, values(table[first], 0), [&](int b, int head, const char *next) {
             score_queries(keys_of(table[b], head), b * block_tokens, {head * group, (head + 1) * group}, next);
         });
@@ -176,7 +186,10 @@ template <class L, class T> class TileAttention {
         const int n = steps_.n_blocks(end - 1, step);
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
         for (int i = first; i < end; ++i) seen_[i] = steps_.seen(i, step);
-        for (int b = 0; b < n; ++b) values_[b] = values_of(table[b]);
+        for (int b = 0; b < n; ++b) {
+            values_[b] = values_of(table[b]);
+            ask_for_scales_of(values_[b]);
+        }
         for (int b = 0; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
             score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next));

@@ -48,11 +48,7 @@ struct CodeLanes : Lanes {
     static Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
     static Vec from_bits(Ints x) { return _mm512_castsi512_ps(x); }
     // 2^(x - 128), also where that is subnormal.
-    static Vec power(Ints x) {
-        const Ints half = _mm512_srli_epi32(x, 1), rest = _mm512_sub_epi32(x, half), bias = set_ints(63);
-        return mul(from_bits(shifted_left(_mm512_add_epi32(half, bias), 23)),
-                   from_bits(shifted_left(_mm512_add_epi32(rest, bias), 23)));
-    }
+    static Vec power(Ints x) { return times_power_of_two(set(1.0F), sub(to_floats(x), set(128.0F))); }
     static Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
     static void store_part(float *to, Vec x, int n) { _mm512_mask_storeu_ps(to, first_lanes(n), x); }
 
