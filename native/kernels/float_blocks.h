@@ -60,7 +60,8 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
             const auto *bytes = reinterpret_cast<const uint8_t *>(tile);
             // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
             const bool once = part.n_rows <= Columns::max_rows;
-            const uint8_t *next = bytes + (once ? ahead_bytes << part.log_pages : size_bytes);
+            const int64_t soon = part.log_pages == 0 ? fast_ahead_bytes : ahead_bytes << part.log_pages;
+            const uint8_t *next = bytes + (once ? soon : size_bytes);
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
                 const int64_t done = row - part.first_row;
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
