@@ -9,6 +9,7 @@
 
 #include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
+#include "kernels/cache_lines.h"
 
 namespace quire {
 namespace {
@@ -31,12 +32,9 @@ template <class T> struct KeyBlock {
     bool ahead;
 };
 
-// A line of the next block, to the second-level cache: the first-level one waits for few lines at a time.
-[[gnu::always_inline]] inline void ask_ahead(const char *line) { __builtin_prefetch(line, 0, 2); }
-
 // The scales of a block's codes.
 inline void ask_for_scales(const char *scales) {
-    for (int line = 0; line < block_tokens * static_cast<int>(sizeof(float)); line += 64) ask_ahead(scales + line);
+    for (int line = 0; line < block_tokens * static_cast<int>(sizeof(float)); line += 64) prefetch_line(scales + line);
 }
 
 // Codes of x, x = code * scale, and the scale.  Where that is too small to divide by, x counts as zero.
@@ -90,7 +88,8 @@ template <class L, class T> class Keys {
             }
             const T *at = block.keys + t;
             for (int d = 0; d < head_dim; ++d, at += block_tokens) {
-                if (block.ahead && t == 0) ask_ahead(block.next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
+                if (block.ahead && t == 0)
+                    prefetch_line(block.next + static_cast<int64_t>(d) * block_tokens * sizeof(T));
                 Vec key[m];
 #pragma GCC unroll 8
                 for (int j = 0; j < m; ++j) key[j] = L::load(at + j * width);
@@ -147,7 +146,7 @@ template <class L> class Keys<L, int8_t> {
             for (int group = 0; group < n_groups; ++group, at += block_tokens * q8_group) {
                 if (block.ahead && t == 0) {
                     for (int line = 0; line < block_tokens * q8_group; line += 64)
-                        ask_ahead(block.next + group * block_tokens * q8_group + line);
+                        prefetch_line(block.next + group * block_tokens * q8_group + line);
                 }
                 typename L::Codes key[m];
 #pragma GCC unroll 8
@@ -247,7 +246,7 @@ template <class L, class T> class Values {
             for (; t < stop; ++t, values += dim, next += dim * static_cast<int64_t>(sizeof(T))) {
                 if (piece.ahead) {
                     for (int line = 0; line < static_cast<int>(m * width * sizeof(T)); line += 64)
-                        ask_ahead(next + line);
+                        prefetch_line(next + line);
                 }
                 Vec value[m];
 #pragma GCC unroll 8

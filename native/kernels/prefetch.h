@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cache_lines.h"
 #include "kernels/matmul_kernels.h"
 
 namespace quire {
@@ -16,12 +17,6 @@ constexpr int ahead_bytes = 4096;
 // and what is read about as fast as it arrives, floats and codes of a byte, of which it foresees enough, unless lines
 // are asked for far ahead (with 4 KB a tenth is lost).
 constexpr int codes_ahead_bytes = 6144, fast_ahead_bytes = 1024;
-// Where to.  The first-level cache waits for few lines at a time (Zen 4: 24), and loads that miss wait for a place among
-// them; the second-level one waits for more.
-enum class CacheLevel { first, second };
-template <CacheLevel level = CacheLevel::second> [[gnu::always_inline]] inline void prefetch_line(const uint8_t *line) {
-    __builtin_prefetch(line, 0, level == CacheLevel::first ? 3 : 2);
-}
 template <CacheLevel level = CacheLevel::second>
 [[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
     for (int64_t i = 0; i < size_bytes; i += register_bytes) prefetch_line<level>(chunk + i);

@@ -43,8 +43,8 @@ struct PairValues {
             const char *next = b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next;
             next += t % block_tokens * dim * 2;
             for (int64_t d = 0; d < dim; d += strip) {
-                ask_ahead(next + d * 2);
-                ask_ahead(next + (d + dim) * 2);
+                prefetch_line(next + d * 2);
+                prefetch_line(next + (d + dim) * 2);
                 const __mmask32 mask = first_of_32(static_cast<int>(dim - d));
                 __m512i pairs[2];
                 pair_up(load(values + d, mask, t), load(values + dim + d, mask, t + 1), pairs);

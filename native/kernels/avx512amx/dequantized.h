@@ -42,7 +42,7 @@ template <WeightFormat format> struct DequantizedWeights {
     [[gnu::always_inline]] void ask_ahead(int64_t tile, int64_t group) const {
         constexpr int64_t group_bytes = From::chunk_bytes / From::chunk_groups;
         const uint8_t *at = first + tile * tile_bytes + group * group_bytes + made_ahead_bytes;
-        for (int64_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(at + i);
+        prefetch<CacheLevel::first>(at, group_bytes);
     }
 
     [[gnu::always_inline]] void make_tile(int64_t tile, int64_t group, uint8_t *to) const {

@@ -70,8 +70,8 @@ template <> class Keys<PairLanes, Bf16> {
         if (block.ahead) {
             const char *next = block.next;
             for (; d + 1 < head_dim; d += 2, at += 2 * block_tokens, next += 4 * block_tokens) {
-                ask_ahead(next);
-                ask_ahead(next + 2 * block_tokens);
+                prefetch_line(next);
+                prefetch_line(next + 2 * block_tokens);
                 add_pair(d, _mm512_loadu_si512(at + block_tokens));
             }
         } else {
@@ -178,8 +178,8 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
 #pragma GCC unroll 4
                 for (int j = 0; j < m; ++j) {
                     if (piece.ahead) {
-                        ask_ahead(next + j * strip * 2);
-                        ask_ahead(next + (dim + j * strip) * 2);
+                        prefetch_line(next + j * strip * 2);
+                        prefetch_line(next + (dim + j * strip) * 2);
                     }
                     load_pairs(_mm512_maskz_loadu_epi16(even, values + j * strip),
                                _mm512_maskz_loadu_epi16(odd, values + dim + j * strip), pairs + 2 * j);
