@@ -491,11 +491,13 @@ def test_tiles_are_for_more_than_four_queries(group: int) -> None:
     def last_row(isa: str) -> Array:
         before = kernels.isa()
         kernels.set_isa(isa)
-        cache = Cache(Shape(n_head=2 * group, n_kv_head=2, kv_type="bf16"))
-        sequence = cache.add(600, seed=1)
-        cache.step([(sequence, 599)])
-        (row,) = cache.step([(sequence, 1)], n_workers=2)
-        kernels.set_isa(before)
+        try:
+            cache = Cache(Shape(n_head=2 * group, n_kv_head=2, kv_type="bf16"))
+            sequence = cache.add(600, seed=1)
+            cache.step([(sequence, 599)])
+            (row,) = cache.step([(sequence, 1)], n_workers=2)
+        finally:
+            kernels.set_isa(before)
         return row
 
     found, without = last_row("avx512amx"), last_row("avx512bf16")

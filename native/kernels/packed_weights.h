@@ -147,10 +147,6 @@ constexpr int64_t float_at(WeightFormat format, int64_t column, int64_t row) {
     return column * float_tile_rows + row;
 }
 
-// Bytes of a block in a model file, and its columns.
-int64_t file_block_bytes(WeightFormat format);
-int64_t file_block_columns(WeightFormat format);
-
 // Rearrange one tile of a matrix as model files hold it, rows of whole blocks, to tile `tile` of `to`.
 void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to);
 

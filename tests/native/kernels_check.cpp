@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/attention_plan.h"
+#include "kernels/file_blocks.h"
 #include "kernels/isa.h"
 #include "kernels/matmul.h"
 #include "kernels/paged_attention.h"

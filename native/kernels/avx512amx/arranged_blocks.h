@@ -4,6 +4,7 @@
 #include "kernels/attention_tile.h"
 #include "kernels/avx512/bf16_pairs.h"
 #include "kernels/avx512/column_pairs.h"
+#include "kernels/cache_lines.h"
 
 namespace quire {
 namespace {
@@ -24,7 +25,7 @@ class Ahead {
     [[gnu::always_inline]] void ask(int n) {
         for (; n > 0 && next_ < n_pieces_; --n) {
             Piece &piece = pieces_[next_];
-            __builtin_prefetch(piece.at, 0, 2);
+            prefetch_line(piece.at);
             piece.at += 64;
             piece.left -= 64;
             if (piece.left <= 0) ++next_;

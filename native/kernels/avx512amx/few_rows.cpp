@@ -10,10 +10,11 @@
 namespace quire {
 namespace {
 
+using L = VnniLanes;
 constexpr int few_rows = 8; // at a time
 
 // `n_rows` times all tiles of a part.
-template <class L, WeightFormat format, int n_rows> class FewRows {
+template <WeightFormat format, int n_rows> class FewRows {
     using Weights = Packed<L, format>;
     static_assert(L::width == tile_rows);
     // Tiles whose products are in registers at a time; where these are all, the sums are, too.
@@ -72,22 +73,22 @@ template <class L, WeightFormat format, int n_rows> class FewRows {
     }
 };
 
-template <class L, WeightFormat format, int most>
+template <WeightFormat format, int most>
 void multiply_block_of_few(int n_rows, const MatmulPart &part, int64_t row, int64_t next) {
     if constexpr (most > 1) {
-        if (n_rows < most) return multiply_block_of_few<L, format, most - 1>(n_rows, part, row, next);
+        if (n_rows < most) return multiply_block_of_few<format, most - 1>(n_rows, part, row, next);
     }
-    FewRows<L, format, most>::run(part, row, next);
+    FewRows<format, most>::run(part, row, next);
 }
 
-template <class L, WeightFormat format> void multiply_rows(const MatmulPart &part) {
+template <WeightFormat format> void multiply_rows(const MatmulPart &part) {
     const int64_t tile_bytes = part.weights->tile_bytes();
     int row = part.first_row;
     for (int left = (part.n_rows + few_rows - 1) / few_rows; left > 0; --left) {
         const int n_rows = (part.first_row + part.n_rows - row + left - 1) / left;
         // From the ends of the tiles to their begins for the next rows, or to those of the next strip.
         const int64_t next = left > 1 ? -tile_bytes : (strip_tiles - 1) * tile_bytes;
-        multiply_block_of_few<L, format, few_rows>(n_rows, part, row, next);
+        multiply_block_of_few<format, few_rows>(n_rows, part, row, next);
         row += n_rows;
     }
 }
@@ -95,7 +96,7 @@ template <class L, WeightFormat format> void multiply_rows(const MatmulPart &par
 } // namespace
 
 void avx512amx::multiply_few_rows(const MatmulPart &part) {
-    with_format(part.weights->format, [&]<WeightFormat format>() { multiply_rows<VnniLanes, format>(part); });
+    with_format(part.weights->format, [&]<WeightFormat format>() { multiply_rows<format>(part); });
 }
 
 } // namespace quire

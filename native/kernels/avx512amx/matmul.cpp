@@ -1,5 +1,6 @@
-// Products of 16 rows and more by tiles; fewer rows are left to AVX-512 VNNI, whose bits they share: products of codes
-// are exact in both, and both scale and add them in the same order.
+// Products of many rows by tiles, 16 at a time; few rows, and those left over, go without (up to most_few_rows by
+// few_rows.cpp, else as avx512vnni's).  The bits are the same: products of codes are exact in both, and both scale and add
+// them in the same order.
 #include "kernels/avx512amx/dequantized.h"
 #include "kernels/avx512amx/tile_registers.h"
 #include "kernels/matmul_tile.h"

@@ -1,0 +1,33 @@
+// Blocks of quantized weights as model files hold them, taken apart: formats of ggml (ggml-common.h, ggml-quants.c).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/packed_weights.h"
+
+namespace quire {
+
+// Bytes of a block in a model file, and its columns.
+int64_t file_block_bytes(WeightFormat format);
+int64_t file_block_columns(WeightFormat format);
+
+// One chunk of one row: the codes, and what scales them, as the layout stores them.
+struct RowChunk {
+    std::array<uint8_t, 256> codes;
+    std::array<uint16_t, 16> scales; // f16, or bytes
+    std::array<uint16_t, 16> minima;
+    uint16_t factor, minimum_factor; // f16
+};
+
+inline uint16_t half_at(const uint8_t *at) {
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof bits);
+    return bits;
+}
+
+// The chunk of a row whose first block is at `blocks`; behind its n_blocks, columns of zero codes and scales.
+void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to);
+
+} // namespace quire
