@@ -112,17 +112,6 @@ class Layers:
             row_begin=row_begin, n_kv=[n_kv] * case.n_sequences, tables=self.tables, slots=slots
         )
 
-    def idle_seconds(self, n_workers: int) -> float:
-        """What a call takes that has nothing to do: starting threads, which the engine does not."""
-        k, v = self.layers[0]
-        nothing = kernels.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
-        times = []
-        for _ in range(100):
-            begin = time.perf_counter()
-            kernels.paged_attention(self.q, k, v, nothing, scale=1.0, v_head_dim=self.v_head_dim, n_workers=n_workers)
-            times.append(time.perf_counter() - begin)
-        return statistics.median(times)
-
     def pass_over(self, n_workers: int) -> Callable[[], float]:
         """A function that attends once with every layer, and gives the multiplications and additions of a layer."""
         case, dim = self.case, self.v_head_dim
@@ -171,12 +160,11 @@ def main() -> None:
         run = layers.pass_over(options.threads)
         run()
         times, limits = [], []
-        idle = layers.idle_seconds(options.threads)
         for _ in range(5):
             limits.append(bandwidth(memory))
             begin = time.perf_counter()
             n_operations = run()
-            times.append((time.perf_counter() - begin) / len(layers.layers) - idle)
+            times.append((time.perf_counter() - begin) / len(layers.layers))
         seconds, limit = statistics.median(times), statistics.median(limits)
         line = f"{case.name:45} {seconds * 1e6:9.1f} {n_operations / seconds / 1e9:8.1f}"
         if case.n_rows == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import quire
@@ -281,6 +283,15 @@ def test_instruction_sets_give_the_same_bits():
                     np.testing.assert_array_equal(some, best, err_msg=f"{name} {each}")
 
 
+def test_calls_of_several_threads_do_not_meet():
+    packed = PackedMatrix(quantize(normal(130, 256), "q4_k"))
+    inputs = [normal(20, 256, seed=seed) for seed in range(6)]
+    alone = [packed.multiply(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: [packed.multiply(x, n_workers=2) for x in inputs], range(8)):
+            np.testing.assert_array_equal(found, alone)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(UnsupportedError, match="iq3_s"):
         PackedMatrix(quantize(normal(16, 256), "iq3_s"))
@@ -290,8 +301,9 @@ def test_what_does_not_fit_is_refused():
     for x in (normal(1, 31), normal(32), normal(0, 32)):
         with pytest.raises(ShapeError, match=r"\[1 or more, 32\]"):
             packed.multiply(x)
-    with pytest.raises(ShapeError, match="workers"):
-        packed.multiply(normal(1, 32), n_workers=0)
+    for n_workers in (0, 257):
+        with pytest.raises(ShapeError, match=f"n_workers must be 1 to 256 but is {n_workers}"):
+            packed.multiply(normal(1, 32), n_workers=n_workers)
 
 
 def test_matrices_of_one_shape_are_packed_as_one():

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <thread>
 
 #include "bindings/bindings.h"
+#include "bindings/workers.h"
 #include "core/error.h"
 #include "core/poison.h"
 #include "core/q8_layout.h"
@@ -140,19 +140,6 @@ AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool, 
     return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, type, 1.0F};
 }
 
-// work(worker) on n threads, this one included; the GIL must not be held.
-template <class Work> void on_workers(int n, Work work) {
-    std::vector<std::thread> others;
-    for (int i = 1; i < n; ++i) others.emplace_back(work, i);
-    work(0);
-    for (std::thread &thread : others) thread.join();
-}
-
-void check_workers(int n_workers) {
-    if (n_workers < 1 || n_workers > 256)
-        throw ShapeError("kernels", cat("n_workers must be 1 to 256 but is ", n_workers));
-}
-
 void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers,
            bool poison_rest) {
     check_array("k", k, 3);
@@ -169,8 +156,8 @@ void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool,
     void *k_data = k_pool.mutable_data(), *v_data = v_pool.mutable_data();
     const float *k_rows = k.data(), *v_rows = v.data();
     py::gil_scoped_release release;
-    on_workers(n_workers,
-               [&](int worker) { kv_write(shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers); });
+    Workers(n_workers)->for_each(
+        n_workers, 1, [&](int worker) { kv_write(shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers); });
     if (poison_rest) kv_poison_rest(shape, view, k_data, v_data);
 }
 
@@ -230,7 +217,7 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
                              out.mutable_data(), dim(q, 0)};
     py::gil_scoped_release release;
     std::atomic<int> next{0};
-    on_workers(options.n_workers, [&](int) { paged_attention(shape, view, data, next); });
+    Workers(options.n_workers)->run([&](int) { paged_attention(shape, view, data, next); });
     return out;
 }
 

@@ -1,11 +1,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <memory>
-#include <thread>
-
 #include "bindings/bindings.h"
+#include "bindings/workers.h"
 #include "core/error.h"
+#include "core/large_pages.h"
 #include "graph/packed_model.h"
 #include "kernels/matmul.h"
 
@@ -33,32 +32,27 @@ class PackedMatrix {
     Floats multiply(const Floats &x, int n_workers, bool raw) const {
         if (x.ndim() != 2 || x.shape(1) != n_in() || x.shape(0) < 1)
             throw ShapeError("matmul", cat("x must be [1 or more, ", n_in(), "]"));
-        if (n_workers < 1 || n_workers > 64)
-            throw ShapeError("matmul", cat("workers must be 1 to 64 but are ", n_workers));
+        check_workers(n_workers);
         const int n_rows = static_cast<int>(x.shape(0));
         const Matrix matrix = packed_matrix(packed_.weights);
         const bool as_is = raw || !matrix.rounds();
         Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
-        const std::shared_ptr<uint8_t> rounded(
-            static_cast<uint8_t *>(
-                ::operator new(static_cast<size_t>(n_rows * matrix.x_row_bytes()), std::align_val_t{64})),
-            [](uint8_t *p) { ::operator delete(p, std::align_val_t{64}); });
-        const Matmul matmul{packed_.weights, as_is ? x.data() : nullptr, rounded.get(), n_rows, out.mutable_data()};
+        const float *rows = x.data();
+        Matmul matmul{packed_.weights, as_is ? rows : nullptr, nullptr, n_rows, out.mutable_data()};
         py::gil_scoped_release release;
-        if (!as_is)
-            in_parallel(n_workers, [&](int i) { round_rows(matrix, x.data(), n_rows, i, n_workers, rounded.get()); });
+        const Workers workers(n_workers);
+        if (!as_is) {
+            static thread_local AlignedMemory rounded;
+            uint8_t *to = rounded.at_least(static_cast<size_t>(n_rows * matrix.x_row_bytes()));
+            workers->for_each(n_workers, 1, [&](int i) { round_rows(matrix, rows, n_rows, i, n_workers, to); });
+            matmul.x = to;
+        }
         std::atomic<int> next{0};
-        in_parallel(n_workers, [&](int) { packed_matmul(matmul, next, n_workers); });
+        workers->run([&](int) { packed_matmul(matmul, next, n_workers); });
         return out;
     }
 
   private:
-    template <class Work> static void in_parallel(int n_workers, Work work) {
-        std::vector<std::thread> others;
-        for (int i = 1; i < n_workers; ++i) others.emplace_back(work, i);
-        work(0);
-        for (std::thread &thread : others) thread.join();
-    }
     PackedTensor packed_;
 };
 

@@ -1,5 +1,5 @@
 // How products with weights of 16 or 32 bits go through tiles: some columns at a time, which stay in the first-level
-// cache, for all rows, block by block.  Sums wait in memory in between; that changes no bit of them.
+// cache, for all rows, block by block.  Sums wait in scratch memory in between; that changes no bit of them.
 //
 // Included once by each instruction set's file; nothing here has external linkage.
 #pragma once
@@ -21,6 +21,19 @@ template <class Value> struct ColumnBlock {
     Ahead ahead; // a share of it for every column
 };
 
+// The sums of a block of rows with all output rows of a tile: what the columns before gave, [rows, float_tile_rows], or
+// null before the first ones; and where they go, which may be the same place.
+struct BlockSums {
+    const float *before;
+    float *to;
+    int64_t to_stride;
+
+    template <class L> [[gnu::always_inline]] typename L::Vec begin(int row, int i) const {
+        return before == nullptr ? L::set(0.0F) : L::load(before + row * float_tile_rows + i);
+    }
+    BlockSums from(int i) const { return {before == nullptr ? nullptr : before + i, to + i, to_stride}; }
+};
+
 // Rows [row, end) in blocks of up to max_rows, about equally large.
 template <int max_rows, class Visit> void for_row_blocks(int row, int end, Visit visit) {
     for (int left = (end - row + max_rows - 1) / max_rows; left > 0; --left) {
@@ -32,7 +45,7 @@ template <int max_rows, class Visit> void for_row_blocks(int row, int end, Visit
 
 template <class Columns, int n>
 void add_rows(int n_rows, const ColumnBlock<typename Columns::X> &block, const typename Columns::Weight *tile,
-              float *sums) {
+              const BlockSums &sums) {
     if (n_rows == n) return Columns::template add<n>(block, tile, sums);
     if constexpr (n > 1) add_rows<Columns, n - 1>(n_rows, block, tile, sums);
 }
@@ -44,22 +57,23 @@ template <class Value> struct ActivationRows {
 };
 
 // Columns::add<n>(block, tile, sums): up to Columns::max_rows rows times all output rows of a tile.  part.scratch holds
-// the sums, [rows, float_tile_rows].
+// the sums, [rows, float_tile_rows]; the last columns' go to the result.
 template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationRows<typename Columns::X> rows) {
     using Weight = typename Columns::Weight;
     constexpr int64_t columns_at_once = 32768 / (float_tile_rows * static_cast<int64_t>(sizeof(Weight)));
     const int64_t n_in = part.weights->n_in, n_out = part.weights->n_out;
     const int end = part.first_row + part.n_rows;
-    auto *sums = reinterpret_cast<float *>(part.scratch);
+    // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
+    const bool once = part.n_rows <= Columns::max_rows;
+    auto *kept = reinterpret_cast<float *>(part.scratch);
     for (int64_t t = part.first_tile; t < part.first_tile + part.n_tiles; ++t) {
         const auto *tile = reinterpret_cast<const Weight *>(part.weights->data) + t * n_in * float_tile_rows;
-        std::memset(sums, 0, static_cast<size_t>(part.n_rows) * float_tile_rows * sizeof(float));
+        const int64_t first = t * float_tile_rows, n_left = n_out - first;
+        float *out = part.out + first;
         for (int64_t k = 0; k < n_in; k += columns_at_once, tile += columns_at_once * float_tile_rows) {
             const int64_t n_columns = n_in - k < columns_at_once ? n_in - k : columns_at_once;
             const int64_t size_bytes = n_columns * float_tile_rows * static_cast<int64_t>(sizeof(Weight));
             const auto *bytes = reinterpret_cast<const uint8_t *>(tile);
-            // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
-            const bool once = part.n_rows <= Columns::max_rows;
             const int64_t soon = part.log_pages == 0 ? fast_ahead_bytes : ahead_bytes << part.log_pages;
             const uint8_t *next = bytes + (once ? soon : size_bytes);
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
@@ -67,15 +81,20 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
                 auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
                 ahead.log_pages = part.log_pages;
+                BlockSums sums{k == 0 ? nullptr : kept + done * float_tile_rows, kept + done * float_tile_rows,
+                               float_tile_rows};
+                if (k + n_columns == n_in && n_left >= float_tile_rows) {
+                    sums.to = out + row * part.out_stride;
+                    sums.to_stride = part.out_stride;
+                    if (!once) ask_for_result<float_tile_rows>(sums.to, part.out_stride, n);
+                }
                 add_rows<Columns, Columns::max_rows>(n, {rows.x + row * rows.stride + k, rows.stride, n_columns, ahead},
-                                                     tile, sums + done * float_tile_rows);
+                                                     tile, sums);
             });
         }
-        const int64_t first = t * float_tile_rows,
-                      n = n_out - first < float_tile_rows ? n_out - first : float_tile_rows;
-        for (int row = part.first_row; row < end; ++row) {
-            std::memcpy(part.out + row * part.out_stride + first, sums + (row - part.first_row) * float_tile_rows,
-                        static_cast<size_t>(n) * sizeof(float));
+        for (int row = part.first_row; n_left < float_tile_rows && row < end; ++row) {
+            std::memcpy(out + row * part.out_stride, kept + (row - part.first_row) * float_tile_rows,
+                        static_cast<size_t>(n_left) * sizeof(float));
         }
     }
 }

@@ -29,9 +29,11 @@ template <class L, class Value>
     }
 }
 
-// Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows from `first` on, on top of `sums`.
+// Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows from `first` on, which is where `sums`
+// begin.
 template <class L, class Value, int n_rows>
-void add_columns(const ColumnBlock<float> &block, const Value *tile, int first, float *sums) {
+[[gnu::always_inline]] inline void add_columns(const ColumnBlock<float> &block, const Value *tile, int first,
+                                               const BlockSums &sums) {
     using Vec = typename L::Vec;
     constexpr int n_registers = registers_of_column<L>(n_rows);
     const float *x[n_rows];
@@ -40,7 +42,7 @@ void add_columns(const ColumnBlock<float> &block, const Value *tile, int first, 
     for (int r = 0; r < n_rows; ++r) {
         x[r] = block.x + r * block.x_stride;
 #pragma GCC unroll 16
-        for (int t = 0; t < n_registers; ++t) total[r][t] = L::load(sums + r * float_tile_rows + t * L::width);
+        for (int t = 0; t < n_registers; ++t) total[r][t] = sums.begin<L>(r, t * L::width);
     }
     Ahead ahead = block.ahead;
     for (int64_t k = 0; k < block.n_columns; ++k) {
@@ -62,7 +64,7 @@ void add_columns(const ColumnBlock<float> &block, const Value *tile, int first, 
 #pragma GCC unroll 16
     for (int r = 0; r < n_rows; ++r) {
 #pragma GCC unroll 16
-        for (int t = 0; t < n_registers; ++t) L::store(sums + r * float_tile_rows + t * L::width, total[r][t]);
+        for (int t = 0; t < n_registers; ++t) L::store(sums.to + r * sums.to_stride + t * L::width, total[r][t]);
     }
 }
 
@@ -70,12 +72,12 @@ template <class L, class Value> struct FloatColumns {
     static constexpr int max_rows = 6;
     using Weight = Value;
     using X = float;
-    template <int n_rows> static void add(const ColumnBlock<float> &block, const Value *tile, float *sums) {
+    template <int n_rows> static void add(const ColumnBlock<float> &block, const Value *tile, const BlockSums &sums) {
         constexpr int step = registers_of_column<L>(n_rows) * L::width;
         for (int at = 0; at < float_tile_rows; at += step) {
             ColumnBlock<float> part = block;
             if (at > 0) part.ahead.at = part.ahead.end;
-            add_columns<L, Value, n_rows>(part, tile, at, sums + at);
+            add_columns<L, Value, n_rows>(part, tile, at, sums.from(at));
         }
     }
 };

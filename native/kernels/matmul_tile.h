@@ -51,22 +51,16 @@ void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int
     multiply_block<L, Weights, shape.rows, shape.tiles>(part, tiles, t, row, ahead);
 }
 
-// Of many rows the result's lines lie far apart and are in no cache; stores that wait for them would hold up the next
-// block's.
-template <int n_tiles> void ask_for_result(const MatmulPart &part, int64_t tile, int row, int n_rows) {
-    float *to = part.out + row * part.out_stride + tile * tile_rows;
-    for (int r = 0; r < n_rows; ++r, to += part.out_stride) {
-        for (int i = 0; i < n_tiles; ++i) __builtin_prefetch(to + i * tile_rows, 1);
-    }
-}
-
 template <class L, class Weights, BlockShape shape, int least>
 void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, Ahead &ahead) {
     int row = part.first_row;
     const int end = row + part.n_rows;
     for (int left = (part.n_rows + shape.rows - 1) / shape.rows; left > 0; --left) {
         const int n = (end - row + left - 1) / left;
-        if (part.n_rows > few_packed_rows) ask_for_result<shape.tiles>(part, tiles.first_tile + t, row, n);
+        if (part.n_rows > few_packed_rows) {
+            float *out = part.out + row * part.out_stride + (tiles.first_tile + t) * tile_rows;
+            ask_for_result<shape.tiles * tile_rows>(out, part.out_stride, n);
+        }
         multiply_rows<L, Weights, shape, least>(n, part, tiles, t, row, ahead);
         row += n;
     }

@@ -1,4 +1,6 @@
-// Weights asked for before they are read.  Included by each instruction set's file; nothing here has external linkage.
+// Weights asked for before they are read, results before they are written.
+//
+// Included by each instruction set's file; nothing here has external linkage.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +63,15 @@ struct Ahead {
         at += step;
     }
 };
+
+// `columns` numbers of each of n_rows of a result.  Of many rows its lines lie far apart and are in no cache; stores that
+// wait for them would hold up the next block's.
+template <int columns> void ask_for_result(const float *out, int64_t stride, int n_rows) {
+    constexpr int line = register_bytes / static_cast<int>(sizeof(float));
+    for (int r = 0; r < n_rows; ++r, out += stride) {
+        for (int i = 0; i < columns; i += line) __builtin_prefetch(out + i, 1);
+    }
+}
 
 } // namespace
 } // namespace quire

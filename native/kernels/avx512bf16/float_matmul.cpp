@@ -1,27 +1,27 @@
 // Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
 // for many.  The instruction counts subnormal numbers as zero.
-#include <immintrin.h>
-
+#include "kernels/avx512/lanes.h"
 #include "kernels/float_blocks.h"
 
 namespace quire {
 namespace {
 
-constexpr int lanes = 16, n_registers = float_tile_rows / lanes;
+constexpr int n_registers = float_tile_rows / Lanes::width;
 
 struct PairColumns {
     static constexpr int max_rows = 6;
     using Weight = uint16_t;
     using X = uint16_t;
 
-    template <int n_rows> static void add(const ColumnBlock<uint16_t> &block, const uint16_t *tile, float *sums) {
+    template <int n_rows>
+    static void add(const ColumnBlock<uint16_t> &block, const uint16_t *tile, const BlockSums &sums) {
         const uint16_t *x[n_rows];
         __m512 total[n_rows][n_registers];
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; ++r) {
             x[r] = block.x + r * block.x_stride;
 #pragma GCC unroll 8
-            for (int t = 0; t < n_registers; ++t) total[r][t] = _mm512_loadu_ps(sums + r * float_tile_rows + t * lanes);
+            for (int t = 0; t < n_registers; ++t) total[r][t] = sums.begin<Lanes>(r, t * Lanes::width);
         }
         Ahead ahead = block.ahead;
         for (int64_t k = 0; k < block.n_columns; k += 2, tile += 2 * float_tile_rows) {
@@ -33,7 +33,7 @@ struct PairColumns {
             }
             __m512i weights[n_registers];
 #pragma GCC unroll 8
-            for (int t = 0; t < n_registers; ++t) weights[t] = _mm512_loadu_si512(tile + t * 2 * lanes);
+            for (int t = 0; t < n_registers; ++t) weights[t] = _mm512_loadu_si512(tile + t * 2 * Lanes::width);
 #pragma GCC unroll 8
             for (int r = 0; r < n_rows; ++r) {
                 int32_t pair;
@@ -47,7 +47,8 @@ struct PairColumns {
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; ++r) {
 #pragma GCC unroll 8
-            for (int t = 0; t < n_registers; ++t) _mm512_storeu_ps(sums + r * float_tile_rows + t * lanes, total[r][t]);
+            for (int t = 0; t < n_registers; ++t)
+                Lanes::store(sums.to + r * sums.to_stride + t * Lanes::width, total[r][t]);
         }
     }
 };
