@@ -10,6 +10,7 @@
 #include "core/q8_layout.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/cache_lines.h"
+#include "kernels/vector_math.h"
 
 namespace quire {
 namespace {
@@ -182,15 +183,22 @@ template <class L, class T> class Values {
     static constexpr int together = 1; // tokens that one instruction adds
     static constexpr bool arranges = false;
 
-    // Leaves weights where scores of the step were, those of an 8-bit cache times the scales of their tokens.
-    static Vec keep(const T *const *blocks, int dim, Vec weight, float *scores, int t) {
-        if constexpr (has_scales) {
-            const Vec scale = L::load(scales(blocks[t / block_tokens], dim) + t % block_tokens);
-            L::store(scores + t, L::mul(weight, scale));
-        } else {
+    static constexpr int weighed_together = width; // tokens
+
+    // Weights relative to the largest score take the place of the scores of tokens [begin, end) of the step, those of an
+    // 8-bit cache times the scales of their tokens.  The sum of the weights.
+    [[gnu::always_inline]] static float weigh(const T *const *blocks, int dim, float *scores, int begin, int end,
+                                              float largest) {
+        Vec sum = L::set(0.0F);
+#pragma GCC unroll 8
+        for (int t = begin; t < end; t += width) {
+            Vec weight = exponential2<L>(L::sub(L::load(scores + t), L::set(largest)));
+            sum = L::add(sum, weight);
+            if constexpr (has_scales)
+                weight = L::mul(weight, L::load(scales(blocks[t / block_tokens], dim) + t % block_tokens));
             L::store(scores + t, weight);
         }
-        return weight;
+        return L::total(sum);
     }
 
     static int64_t block_elements(int dim) {

@@ -6,9 +6,9 @@
 // chunks may as well be visited by different workers.  K and V of a step are read once for all queries of the tile
 // whose tables name the same blocks there.
 //
-// Fixed order: see attention_products.h for products; weights of a step are summed in `width` lanes, token t in lane
-// t % width, then over the lanes by one tree.  Where the step's tokens are not seen, weights are zero or left out, which
-// is the same.  No multiplication and addition may be fused but by fma(): these files are compiled with
+// Fixed order: see attention_products.h for products; weights of a step are summed in lanes, token t in lane
+// t % weighed_together, then over the lanes by one tree.  Where the step's tokens are not seen, weights are zero or left
+// out, which is the same.  No multiplication and addition may be fused but by fma(): these files are compiled with
 // -ffp-contract=off.
 //
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
@@ -143,7 +143,7 @@ template <class L, class T> class TileAttention {
             for (int head = 0; head < n_heads; ++head) ask_for_scales_of(values_of(table[b], head));
         }
         each(keys, values(table[first], 0), [&](int b, int head, const char *next) {
-            score_queries(keys_of(table[b], head), b * block_tokens, {head * group, (head + 1) * group}, next);
+            score_queries(keys_of(table[b], head), b * block_tokens, {head * group, (head + 1) * group}, next, nullptr);
         });
         for (int head = 0; head < n_heads; ++head) {
             for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head);
@@ -192,11 +192,11 @@ template <class L, class T> class TileAttention {
         }
         for (int b = 0; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
-            score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next));
+            score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next), values_[b]);
         }
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
-            is_arranged_ = end - first >= V::least_arranged;
+            is_arranged_ = end - first >= V::most_queries;
             if (is_arranged_) {
                 // Where sequences share blocks, a later query may see earlier tokens, behind a window.
                 Range seen = seen_[first];
@@ -211,16 +211,19 @@ template <class L, class T> class TileAttention {
     }
 
     // Tokens that a query does not see get scores too; weigh() overwrites them.
-    void score_block(const T *keys, int t, Range queries, const char *next) {
+    void score_block(const T *keys, int t, Range queries, const char *next, const T *values) {
         auto touches = [&](int i) { return seen_[i].begin < t + block_tokens && seen_[i].end > t; };
         while (!queries.is_empty() && !touches(queries.begin)) ++queries.begin;
         while (!queries.is_empty() && !touches(queries.end - 1)) --queries.end;
-        score_queries(keys, t, queries, next);
+        score_queries(keys, t, queries, next, values);
     }
 
-    void score_queries(const T *keys, int t, Range queries, const char *next) {
+    void score_queries(const T *keys, int t, Range queries, const char *next, const T *values) {
         in_groups<K::most_queries>(queries, [&]<int n>(int i) {
-            K::template score<n>(queries_, i, {keys, next, i == queries.begin}, scores_ + i * step_tokens + t);
+            // The first ones ask for what is read next, the second ones for the values that are arranged then.
+            const bool is_first = i == queries.begin, is_second = V::arranges && i == queries.begin + K::most_queries;
+            const char *asked = is_first ? next : reinterpret_cast<const char *>(values);
+            K::template score<n>(queries_, i, {keys, asked, is_first || is_second}, scores_ + i * step_tokens + t);
         });
     }
 
@@ -234,7 +237,8 @@ template <class L, class T> class TileAttention {
 
     [[gnu::always_inline]] void weigh(int i, Range seen) {
         float *scores = scores_ + i * step_tokens;
-        const int from = seen.begin / width * width, to = (seen.end + width - 1) / width * width;
+        constexpr int together = V::weighed_together;
+        const int from = seen.begin / together * together, to = (seen.end + together - 1) / together * together;
         if (shape_.soft_cap != 0.0F) {
             const Vec cap = L::set(shape_.soft_cap * log2_e), inverse = L::set(1.0F / shape_.soft_cap);
             for (int t = from; t < to; t += width)
@@ -247,15 +251,9 @@ template <class L, class T> class TileAttention {
         for (int t = from + width; t < to; t += width) highest = L::max(highest, L::load(scores + t));
         const float before = largest_[i], now = L::largest(highest);
         const float largest = now > before ? now : before;
-        Vec sum = L::set(0.0F);
-#pragma GCC unroll 8
-        for (int t = from; t < to; t += width) {
-            const Vec weight = exponential2<L>(L::sub(L::load(scores + t), L::set(largest)));
-            sum = L::add(sum, V::keep(values_, shape_.v_head_dim, weight, scores, t));
-        }
         rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
         largest_[i] = largest;
-        total_[i] = total_[i] * rescale_[i] + L::total(sum);
+        total_[i] = total_[i] * rescale_[i] + V::weigh(values_, shape_.v_head_dim, scores, from, to, largest);
     }
 
     void add_values(int first, int end, const char *next) {

@@ -25,12 +25,6 @@ struct PairValues {
         const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
     };
 
-    // Weights take the first half of the place of the step's scores; a score is read before it is written over.
-    [[gnu::always_inline]] static Lanes::Vec keep_rounded(__m256i weights, float *scores, int t) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i *>(reinterpret_cast<uint16_t *>(scores) + t), weights);
-        return Lanes::widen(weights, Bf16{});
-    }
-
     // Pairs of tokens of [tokens.begin, tokens.end) of a step, for many queries: [dim / 32][64 pairs][32 dimensions][2].
     // load(from, mask, token) reads some dimensions of one.
     template <class Load>

@@ -238,7 +238,7 @@ template <class Tiles> class QueryAttention {
                     Lanes::store(sums + d, Lanes::mul(Lanes::load(sums + d), Lanes::set(factor)));
             }
         }
-        states_.total(i) += weigh_scores<Tiles>(scores, tokens, states_.largest(i));
+        states_.total(i) += weigh_scores<Tiles>(scores, tokens.begin, tokens.end, states_.largest(i));
     }
 
     // Sums of 16 n dimensions from d on.

@@ -2,6 +2,7 @@
 // scores) or two tokens (of sums of values) are multiplied at a time, in the same order for one query and for many.  The
 // instruction counts subnormal numbers as zero.
 #include "kernels/avx512/pair_values.h"
+#include "kernels/avx512/pair_weights.h"
 
 namespace quire {
 namespace {
@@ -90,11 +91,13 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
   public:
     static constexpr int most_queries = 8;
     static constexpr int together = 2;
-    static constexpr int least_arranged = most_queries;
 
-    static Vec keep(const Bf16 *const *, int, Vec weight, float *scores, int t) {
-        return keep_rounded(to_nearest(weight), scores, t);
+    static constexpr int weighed_together = block_tokens;
+    [[gnu::always_inline]] static float weigh(const Bf16 *const *, int, float *scores, int begin, int end,
+                                              float largest) {
+        return weigh_scores<Values>(scores, begin, end, largest);
     }
+    static __m512i to_bf16(Vec low, Vec high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
 
     static void arrange(const Piece &piece, Bf16 *to) {
         arrange_pairs(piece, {piece.begin / 2 * 2, piece.end}, to,
@@ -196,6 +199,10 @@ void to_bf16(const float *from, uint16_t *to, int n) { avx512::attention_kernels
 
 } // namespace
 
-const AttentionKernels avx512bf16::attention_kernels = {attend, merge_tile<Lanes>, nullptr, to_bf16, nullptr};
+// Values are arranged once for a tile; with more queries yet, what is kept of them leaves the second-level cache.
+constexpr int tile_queries = 128;
+
+const AttentionKernels avx512bf16::attention_kernels = {attend,  merge_tile<Lanes>, nullptr,
+                                                        to_bf16, nullptr,           tile_queries};
 
 } // namespace quire

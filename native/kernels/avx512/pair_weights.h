@@ -1,0 +1,42 @@
+// Softmax weights of one query for the tokens of a step, rounded to BF16.
+//
+// Included once by each instruction set's file, after attention_tile.h; nothing here has external linkage.
+#pragma once
+
+#include <immintrin.h>
+
+namespace quire {
+namespace {
+
+// 2^x for x <= 0, as good as BF16 can hold it: relative error below 9e-5, and 2^0 = 1.
+[[gnu::always_inline]] inline __m512 rough_exponential2(__m512 x) {
+    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); // x less the integer below it
+    __m512 p = _mm512_set1_ps(0.07706704F);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.22764499F));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69511679F));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
+    return _mm512_scalef_ps(p, x);
+}
+
+// Weights relative to `largest` of tokens [begin, end), whole blocks, take the first half of the place of the step's
+// scores, which are read before they are written over.  Their sum.  Rounds::to_bf16(low, high): 32 numbers of BF16.
+template <class Rounds>
+[[gnu::always_inline]] inline float weigh_scores(float *scores, int begin, int end, float largest) {
+    auto *weights = reinterpret_cast<uint16_t *>(scores);
+    const __m512 most = _mm512_set1_ps(largest);
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int t = begin; t < end; t += block_tokens) {
+        const __m512 low = rough_exponential2(_mm512_sub_ps(_mm512_loadu_ps(scores + t), most));
+        const __m512 high = rough_exponential2(_mm512_sub_ps(_mm512_loadu_ps(scores + t + Lanes::width), most));
+        const __m512i both = Rounds::to_bf16(low, high);
+        _mm512_storeu_si512(weights + t, both);
+        even = _mm512_add_ps(even, _mm512_castsi512_ps(_mm512_slli_epi32(both, 16)));
+        const __m512i second = _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+        odd = _mm512_add_ps(odd, _mm512_castsi512_ps(second));
+    }
+    return Lanes::total(_mm512_add_ps(even, odd));
+}
+
+} // namespace
+} // namespace quire
