@@ -3,16 +3,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
+
+#include "core/environment.h"
 
 namespace quire {
 
 inline bool poisons() {
-    static const bool on = [] {
-        const char *asked = std::getenv("QUIRE_POISON");
-        return asked != nullptr && std::strcmp(asked, "1") == 0;
-    }();
+    static const bool on = is_switched_on("QUIRE_POISON");
     return on;
 }
 

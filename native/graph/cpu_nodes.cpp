@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "core/large_pages.h"
 #include "core/poison.h"
 
 namespace quire {
@@ -21,11 +22,10 @@ int grain(int64_t row_floats) {
 
 int64_t n_floats(const CpuValue &value) { return value.row_bytes / static_cast<int64_t>(sizeof(float)); }
 
-// Scratch of a thread that keeps the largest size asked for.
+// Scratch of a thread.
 float *scratch(int64_t n) {
-    static thread_local std::vector<float> memory;
-    if (memory.size() < static_cast<size_t>(n)) memory.resize(static_cast<size_t>(n));
-    return memory.data();
+    static thread_local AlignedMemory memory;
+    return reinterpret_cast<float *>(memory.at_least(static_cast<size_t>(n) * sizeof(float)));
 }
 
 } // namespace

@@ -15,12 +15,10 @@
 #pragma once
 
 #include "kernels/attention_products.h"
-#include "kernels/attention_steps.h"
+#include "kernels/query_states.h"
 
 namespace quire {
 namespace {
-
-constexpr int64_t whole_strips(int dim) { return (int64_t{dim} + 31) / 32 * 32; }
 
 template <class L, class T> class TileAttention {
     using Vec = typename L::Vec;
@@ -31,64 +29,28 @@ template <class L, class T> class TileAttention {
   public:
     explicit TileAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries),
-          sum_stride_(padded_floats(shape_.v_head_dim)),
           queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
-          sums_(tile.scratch + n_ * queries_.stride), merged_(sums_ + n_ * sum_stride_),
-          scores_(merged_ + n_ * sum_stride_), largest_(scores_ + n_ * step_tokens),
-          total_(largest_ + max_tile_queries), rescale_(total_ + max_tile_queries),
-          merged_largest_(rescale_ + max_tile_queries), merged_total_(merged_largest_ + max_tile_queries) {
-        queries_.scales = merged_total_ + max_tile_queries;
+          states_(tile, tile.scratch + n_ * queries_.stride, padded_floats(shape_.v_head_dim)), scores_(states_.end()) {
+        queries_.scales = scores_ + n_ * step_tokens;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
         arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
     }
 
     void run() {
         const float factor = shape_.soft_cap == 0.0F ? shape_.scale * log2_e : shape_.scale;
-        for (int i = 0; i < n_; ++i) {
-            K::prepare(queries_, i, tile_.queries[i].q, factor);
-            is_started_[i] = false;
+        for (int i = 0; i < n_; ++i) K::prepare(queries_, i, tile_.queries[i].q, factor);
+        constexpr auto in_order = [](float *) {};
+        for (int chunk = tile_.first_chunk; chunk < tile_.last_chunk; ++chunk) {
+            states_.begin_chunk();
+            for (int64_t d = 0; d < int64_t{n_} * states_.stride(); ++d) states_.sums(0)[d] = 0.0F;
+            constexpr int n_steps = kv_chunk_tokens / step_tokens;
+            for (int step = chunk * n_steps; step < (chunk + 1) * n_steps; ++step) visit_step(step);
+            states_.end_chunk(chunk, in_order);
         }
-        for (int chunk = tile_.first_chunk; chunk < tile_.last_chunk; ++chunk) visit_chunk(chunk);
-        if (tile_.partials != nullptr) return;
-        for (int i = 0; i < n_; ++i) write_result<L>(tile_.queries[i], merged(i), shape_.v_head_dim);
+        if (tile_.partials == nullptr) states_.write_results(in_order);
     }
 
   private:
-    SoftmaxState state(int i) { return {largest_ + i, total_ + i, sums_ + i * sum_stride_}; }
-    SoftmaxState merged(int i) { return {merged_largest_ + i, merged_total_ + i, merged_ + i * sum_stride_}; }
-
-    void visit_chunk(int chunk) {
-        const int begin = chunk * kv_chunk_tokens, end = begin + kv_chunk_tokens;
-        for (int i = 0; i < n_; ++i) {
-            largest_[i] = -infinity;
-            total_[i] = 0.0F;
-            for (int d = 0; d < sum_stride_; ++d) sums_[i * sum_stride_ + d] = 0.0F;
-        }
-        for (int step = begin / step_tokens; step < end / step_tokens; ++step) visit_step(step);
-        for (int i = 0; i < n_; ++i) {
-            if (tile_.partials != nullptr) {
-                keep(tile_.partials +
-                         (static_cast<int64_t>(chunk - tile_.first_chunk) * n_ + i) * partial_floats(shape_),
-                     i);
-            } else if (!sees(shape_, tile_.queries[i].position, begin, end)) {
-                continue;
-            } else if (is_started_[i]) {
-                merge_state<L>(merged(i), state(i), sum_stride_);
-            } else {
-                is_started_[i] = true;
-                merged_largest_[i] = largest_[i];
-                merged_total_[i] = total_[i];
-                __builtin_memcpy(merged_ + i * sum_stride_, sums_ + i * sum_stride_, sum_stride_ * sizeof(float));
-            }
-        }
-    }
-
-    void keep(float *partial, int i) {
-        __builtin_memcpy(partial, sums_ + i * sum_stride_, sum_stride_ * sizeof(float));
-        partial[sum_stride_] = largest_[i];
-        partial[sum_stride_ + 1] = total_[i];
-    }
-
     void visit_step(int step) {
         if (tile_.n_kv_heads == 1) return steps_.each_run(step, [&](Range run) { attend(step, run.begin, run.end); });
         if (steps_.sees(0, step)) attend_heads(step);
@@ -249,11 +211,12 @@ template <class L, class T> class TileAttention {
         Vec highest = L::load(scores + from);
 #pragma GCC unroll 8
         for (int t = from + width; t < to; t += width) highest = L::max(highest, L::load(scores + t));
-        const float before = largest_[i], now = L::largest(highest);
+        const float before = states_.largest(i), now = L::largest(highest);
         const float largest = now > before ? now : before;
         rescale_[i] = largest == before ? 1.0F : L::first(exponential2<L>(L::set(before - largest)));
-        largest_[i] = largest;
-        total_[i] = total_[i] * rescale_[i] + V::weigh(values_, shape_.v_head_dim, scores, from, to, largest);
+        states_.largest(i) = largest;
+        const float sum = V::weigh(values_, shape_.v_head_dim, scores, from, to, largest);
+        states_.total(i) = states_.total(i) * rescale_[i] + sum;
     }
 
     void add_values(int first, int end, const char *next) {
@@ -299,19 +262,18 @@ template <class L, class T> class TileAttention {
     }
 
     template <int n> void add_piece(const typename V::Piece &piece, int first, const float *rescale) {
-        V::template add<n>(piece, scores_ + first * step_tokens, rescale, sums_ + first * sum_stride_, sum_stride_);
+        V::template add<n>(piece, scores_ + first * step_tokens, rescale, states_.sums(first), states_.stride());
     }
 
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     TileSteps<kv_step_blocks> steps_;
-    int n_, sum_stride_;
+    int n_;
     Queries queries_;
-    // Per query: its weighted sum of values in this chunk and in those before, its scores in the
-    // step at hand, and the numbers of the softmax.
-    float *sums_, *merged_, *scores_, *largest_, *total_, *rescale_, *merged_largest_, *merged_total_;
+    QueryStates<L> states_;
+    float *scores_; // in the step at hand
+    float rescale_[max_tile_queries]; // of what is known of earlier steps
     Range seen_[max_tile_queries];
-    bool is_started_[max_tile_queries];
     const T *values_[kv_step_blocks];
     // The values of the step at hand in another order, where there are many queries for them.
     T *arranged_;
@@ -324,27 +286,6 @@ template <class L> void attend_tile(const AttentionTile &tile) {
     case KvType::f16: TileAttention<L, typename L::F16>(tile).run(); break;
     case KvType::bf16: TileAttention<L, typename L::Bf16>(tile).run(); break;
     case KvType::q8: TileAttention<L, int8_t>(tile).run();
-    }
-}
-
-template <class L> void merge_tile(const AttentionTile &tile) {
-    const AttentionShape &shape = *tile.shape;
-    const int n_sums = padded_floats(shape.v_head_dim);
-    for (int i = 0; i < tile.n_queries; ++i) {
-        SoftmaxState merged{};
-        for (int chunk = tile.first_chunk; chunk < tile.last_chunk; ++chunk) {
-            const int begin = chunk * kv_chunk_tokens;
-            if (!sees(shape, tile.queries[i].position, begin, begin + kv_chunk_tokens)) continue;
-            const int64_t at = static_cast<int64_t>(chunk - tile.first_chunk) * tile.n_queries + i;
-            float *partial = tile.partials + at * partial_floats(shape);
-            const SoftmaxState state{partial + n_sums, partial + n_sums + 1, partial};
-            if (merged.sums == nullptr) {
-                merged = state;
-            } else {
-                merge_state<L>(merged, state, n_sums);
-            }
-        }
-        write_result<L>(tile.queries[i], merged, shape.v_head_dim);
     }
 }
 

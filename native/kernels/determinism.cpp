@@ -1,17 +1,14 @@
 #include "kernels/determinism.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
+
+#include "core/environment.h"
 
 namespace quire {
 namespace {
 
 std::atomic<bool> &deterministic() {
-    static std::atomic<bool> on = [] {
-        const char *asked = std::getenv("QUIRE_DETERMINISTIC");
-        return asked != nullptr && std::strcmp(asked, "1") == 0;
-    }();
+    static std::atomic<bool> on = is_switched_on("QUIRE_DETERMINISTIC");
     return on;
 }
 

@@ -15,9 +15,10 @@ int64_t file_block_columns(WeightFormat format);
 
 // One chunk of one row: the codes, and what scales them, as the layout stores them.
 struct RowChunk {
-    std::array<uint8_t, 256> codes;
-    std::array<uint16_t, 16> scales; // f16, or bytes
-    std::array<uint16_t, 16> minima;
+    static constexpr int most_columns = 256, most_scales = 16; // of any layout
+    std::array<uint8_t, most_columns> codes;
+    std::array<uint16_t, most_scales> scales; // f16, or bytes
+    std::array<uint16_t, most_scales> minima;
     uint16_t factor, minimum_factor; // f16
 };
 

@@ -22,14 +22,11 @@ float *thread_scratch(size_t n_floats) {
     return reinterpret_cast<float *>(memory.at_least(n_floats * sizeof(float)));
 }
 
-// Queries and sums, then scores and seven numbers for each query, then the values of a step, twice, and the keys of a
-// block: see attention_tile.h.
+// Queries and sums, then scores and two numbers for each query, then the values of a step: see attention_tile.h.
 size_t usual_scratch_floats(const AttentionShape &shape) {
-    const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 7;
+    const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 2;
     const int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
-    const int of_keys = kv_block_tokens / 2 * ((shape.head_dim + 31) / 32 * 32);
-    return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) +
-           static_cast<size_t>(2 * of_values + of_keys);
+    return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) + static_cast<size_t>(of_values);
 }
 
 size_t scratch_floats(const AttentionShape &shape, const AttentionKernels &kernels) {

@@ -291,7 +291,7 @@ template <class Tiles> class QueryAttention {
     TileSteps<long_step_blocks> steps_;
     int n_;
     int64_t dim_; // of a query: whole tiles
-    QueryStates states_;
+    TileStates states_;
     float *scores_; // of the group at hand
     uint16_t *queries_; // times the factor
     // Of a step, arranged; where there is one group of queries, of two blocks and one strip only.  Values for one query.
