@@ -34,7 +34,7 @@ PURE = {
 IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "thread"}
 # Interfaces without a device behind them.
 PURE_INTERFACES = {"core/error.h", "core/dtype.h", "core/q8_layout.h", "graph/executor.h"}
-KERNEL_HEADERS = ("core/error.h", "core/large_pages.h", "core/poison.h", "core/q8_layout.h")
+KERNEL_HEADERS = ("core/environment.h", "core/error.h", "core/large_pages.h", "core/poison.h", "core/q8_layout.h")
 TOKENIZER_HEADERS = ("core/large_pages.h",)
 LONG, TOO_LONG = 300, 500
 FORBIDDEN_STEMS = {"utils", "util", "common", "misc", "manager", "helper", "helpers"}
