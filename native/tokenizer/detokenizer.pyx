@@ -2,7 +2,7 @@
 """Streaming decoder: see python/quire/_tokenizer/detokenizer.pyi."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8, PyUnicode_DecodeUTF8Stateful
+from cpython.unicode cimport PyUnicode_DecodeUTF8Stateful
 
 from quire.errors import RequestError
 
@@ -18,7 +18,7 @@ cdef class Detokenizer:
         self.strips = self.at_start = strip_first_space
 
     def push(self, id):
-        cdef Py_ssize_t consumed = 0
+        cdef Py_ssize_t consumed
         cdef bytes data
         if not 0 <= id < len(self.table):
             raise RequestError(f"[detokenizer] a token id must be below {len(self.table)} but is {id}")
@@ -29,6 +29,8 @@ cdef class Detokenizer:
                 data = data[1:]
         if self.pending:
             data = self.pending + data
+        # Python 3.10 to 3.10.12 and 3.11 to 3.11.4 leave the count as it is where all bytes are ASCII (gh-99612).
+        consumed = len(data)
         text = PyUnicode_DecodeUTF8Stateful(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "replace", &consumed)
         self.pending = data[consumed:]
         return text
