@@ -29,6 +29,8 @@ template <class C> struct PairLanes : C {
             }
             const Ints products = C::pairs_of_products(codes, x);
             pairs = step % steps_that_fit == 0 ? products : C::add_pairs(pairs, products);
+            // Else GCC adds all of them at the end, as a tree, and there are registers for a few.
+            asm("" : "+v"(pairs));
             if (step % steps_that_fit == steps_that_fit - 1) widen();
         }
         void widen() { sum = C::add_widened(sum, pairs); }

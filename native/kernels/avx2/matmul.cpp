@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 struct ByteLanes : PairLanes<CodeLanes> {
-    static constexpr BlockShape unpacked{3, 1};
+    static constexpr BlockShape few{2, 1}, more{4, 1}, unpacked{4, 1};
 };
 
 } // namespace
