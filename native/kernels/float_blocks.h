@@ -79,7 +79,7 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
                 const int64_t done = row - part.first_row;
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
-                auto ahead = Ahead::in_chunks(from, size_bytes * n / part.n_rows, n_columns);
+                auto ahead = Ahead::in_steps(from, size_bytes * n / part.n_rows, n_columns);
                 ahead.log_pages = part.log_pages;
                 BlockSums sums{k == 0 ? nullptr : kept + done * float_tile_rows, kept + done * float_tile_rows,
                                float_tile_rows};

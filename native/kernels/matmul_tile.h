@@ -93,7 +93,8 @@ template <class L, WeightFormat format, BlockShape shape, int above> void multip
     const bool once = shape.tiles == 1 && n_blocks == part.n_tiles;
     const bool is_fast = From::layout.code_bits == 8 && part.n_rows <= 2;
     const uint8_t *at = first + (!once ? shape.tiles * tile_bytes : is_fast ? fast_ahead_bytes : codes_ahead_bytes);
-    const auto ahead = Ahead::in_chunks(at, part.n_tiles * tile_bytes, n_blocks * n_chunks);
+    const int64_t n_times = n_blocks * n_chunks * (From::chunk_groups / asking_groups);
+    const auto ahead = Ahead::in_steps(at, part.n_tiles * tile_bytes, n_times);
     multiply_tiles<L, From, shape, above>(part, {first, part.n_tiles, n_chunks, part.first_tile}, ahead);
 }
 
@@ -115,7 +116,7 @@ template <class L, WeightFormat format> void multiply_unpacked(const MatmulPart 
     // The next strip, while this one is multiplied.
     const int64_t strip_bytes = part.n_tiles * part.weights->tile_bytes();
     const auto ahead =
-        Ahead::in_chunks(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes, strip_bytes,
+        Ahead::in_steps(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes, strip_bytes,
                          blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
     multiply_tiles<L, UnpackedOf<L, format>, L::unpacked, L::max_packed_rows(chunk_layout(format))>(part, unpacked,
                                                                                                     ahead);
