@@ -117,7 +117,7 @@ template <class L, WeightFormat format> void multiply_unpacked(const MatmulPart 
     const int64_t strip_bytes = part.n_tiles * part.weights->tile_bytes();
     const auto ahead =
         Ahead::in_steps(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes, strip_bytes,
-                         blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
+                        blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
     multiply_tiles<L, UnpackedOf<L, format>, L::unpacked, L::max_packed_rows(chunk_layout(format))>(part, unpacked,
                                                                                                     ahead);
 }
