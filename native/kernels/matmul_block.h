@@ -153,14 +153,12 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
             for (int u = 0; u < n_registers; ++u) sums[r][u] = L::set(0.0F);
         }
         for (int64_t c = 0; c < n_chunks; ++c) {
-            for (int first = 0; first < Weights::chunk_groups; first += asking_groups) {
-                ahead.next();
 #pragma GCC unroll 2
-                for (int g = first; g < first + asking_groups; ++g) {
-                    const int64_t group = c * Weights::chunk_groups + g;
-                    add(group, g, 0, sums);
-                    if constexpr (scale_parts == 2) add(group, g, 1, sums);
-                }
+            for (int g = 0; g < Weights::chunk_groups; ++g) {
+                if (g % asking_groups == 0) ahead.next();
+                const int64_t group = c * Weights::chunk_groups + g;
+                add(group, g, 0, sums);
+                if constexpr (scale_parts == 2) add(group, g, 1, sums);
             }
             for (int t = 0; t < n_tiles; ++t) weights[t].chunk += Weights::chunk_bytes;
         }

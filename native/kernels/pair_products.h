@@ -29,11 +29,14 @@ template <class C> struct PairLanes : C {
             }
             const Ints products = C::pairs_of_products(codes, x);
             pairs = step % steps_that_fit == 0 ? products : C::add_pairs(pairs, products);
-            // Else GCC adds all of them at the end, as a tree, and there are registers for a few.
+            // Else GCC adds all of them at the end, as a tree, and there are registers for a few; so with `sum`.
             asm("" : "+v"(pairs));
             if (step % steps_that_fit == steps_that_fit - 1) widen();
         }
-        void widen() { sum = C::add_widened(sum, pairs); }
+        void widen() {
+            sum = C::add_widened(sum, pairs);
+            if constexpr (steps_that_fit == 1) asm("" : "+v"(sum));
+        }
         Ints total(int n_steps) {
             if (n_steps % steps_that_fit != 0) widen();
             return sum;
