@@ -20,7 +20,7 @@ constexpr int tile_strips = bf16_part_tiles / strip_tiles, tile_row_step = 32;
 // Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
 constexpr int max_few_rows = few_packed_rows;
 static_assert(many_rows > few_packed_rows);
-// Yet a late worker should not delay the others for long.
+// Yet a late worker should not delay the others for long: strips of a run, with that many rows or fewer.
 constexpr int64_t longest_run = 16;
 
 // Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
@@ -201,10 +201,12 @@ ProductItems::ProductItems(const Product &product, int n_workers) : product_(pro
     }
     n_row_parts_ = (product.n_rows + rows_ - 1) / rows_;
     n_items_ = static_cast<int>((n_units_ + n_together_ - 1) / n_together_) * n_row_parts_;
-    if (product.n_rows > max_few_rows) return;
+    // What one part of the rows leaves of the weights to ask for is another worker's, if strips are handed out one by one.
+    if (product.n_rows > max_few_rows && (n_row_parts_ > 1 || by_tiles())) return;
     // Long runs first, short ones at the end, so that all workers end at about the same time.
+    const int64_t longest = longest_run * max_few_rows / std::max(product.n_rows, max_few_rows);
     for (int64_t end = 0; end < n_units_;) {
-        end += std::clamp<int64_t>((n_units_ - end) / (int64_t{3} * n_workers), 1, longest_run);
+        end += std::clamp<int64_t>((n_units_ - end) / (int64_t{3} * n_workers), 1, longest);
         run_ends_.push_back(end);
     }
     n_items_ = static_cast<int>(run_ends_.size());
@@ -219,7 +221,7 @@ bool ProductItems::by_tiles() const {
 }
 
 void ProductItems::run(int item) const {
-    if (product_.n_rows <= max_few_rows) {
+    if (!run_ends_.empty()) {
         const auto i = static_cast<size_t>(item);
         return run_units({i == 0 ? 0 : run_ends_[i - 1], run_ends_[i]}, 0, product_.n_rows);
     }

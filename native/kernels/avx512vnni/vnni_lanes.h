@@ -12,9 +12,10 @@ struct VnniLanes : CodeLanes {
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
     static constexpr BlockShape few{8, 1}, more{6, 2};
-    // Taking codes out of memory is done beside the products; only with scales twice as often does it delay them.
+    // Taking codes out of memory is done beside the products.  Scales of two levels are made again for each block of rows;
+    // where they are twice as many, few blocks make up for unpacking.
     static constexpr int max_packed_rows(const ChunkLayout &layout) {
-        return layout.scale_columns == 32 ? any_rows : 48;
+        return layout.scale_columns == 16 ? few_packed_rows : layout.has_two_levels() ? 48 : any_rows;
     }
 
     template <int> struct Products {
