@@ -1,11 +1,17 @@
-"""What the package's libraries hold, and what they must not: ggml's backend for other machines has no authentication.
+"""What the package's libraries hold, what they must not (ggml's backend for other machines has no authentication), and
+that they find each other.
 
-Oracle: the names in the files themselves.
+Oracle: the names in the files themselves, and the system's loader.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import quire
 
@@ -17,3 +23,21 @@ def test_no_library_speaks_to_other_machines() -> None:
     # The names of ggml's functions can be seen at all, so that their absence means something.
     assert any(b"ggml_backend_cpu" in content for content in libraries.values())
     assert [name for name, content in libraries.items() if b"ggml_backend_rpc" in content] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_LIBRARY_PATH is for Linux's loader")
+def test_another_ggml_is_not_taken_for_ours(tmp_path: Path) -> None:
+    # Those who have llama.cpp may point LD_LIBRARY_PATH at its libraries, which goes before where ours lie.
+    for name in ("ggml", "ggml-base", "ggml-cpu"):
+        for suffix in ("so", "so.0"):
+            (tmp_path / f"lib{name}.{suffix}").write_text("another release")
+    script = "import quire; print(quire.Tensor.empty('f32', [1]).device.name)"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "LD_LIBRARY_PATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("CPU", 0), done.stderr

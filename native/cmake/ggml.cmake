@@ -64,6 +64,10 @@ foreach(target ggml ggml-base ${ggml_modules})
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()
 endforeach()
+# By these two names the modules find what they are linked to.  Another package's ggml, loaded before or lying in
+# LD_LIBRARY_PATH, must not answer to them.
+set_target_properties(ggml PROPERTIES OUTPUT_NAME quire-ggml)
+set_target_properties(ggml-base PROPERTIES OUTPUT_NAME quire-ggml-base)
 add_custom_target(quire_backends ALL DEPENDS ggml ${ggml_modules})
 install(TARGETS ggml ggml-base ${ggml_modules} COMPONENT quire
   LIBRARY DESTINATION quire/lib RUNTIME DESTINATION quire/lib)

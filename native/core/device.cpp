@@ -81,7 +81,7 @@ void load_backends() {
         std::vector<fs::path> others;
         for (const auto &entry : fs::directory_iterator(library_folder())) {
             std::string file = entry.path().filename().string();
-            if (file.rfind("libggml-", 0) != 0 || file.rfind("libggml-base", 0) == 0) continue;
+            if (file.rfind("libggml-", 0) != 0) continue;
             if (file.rfind("libggml-cpu", 0) != 0) {
                 others.push_back(entry.path());
             } else if (int score = module_score(entry.path()); score > best_score) {
