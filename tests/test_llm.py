@@ -138,6 +138,19 @@ def test_choices_differ_and_repeat(llm):
     assert first.text == first.choices[0].text
 
 
+def test_choices_share_a_row_and_leave_it_as_it_was(llm):
+    row = llm.logits(llm.tokenizer.encode(PROMPTS[0]))[-1].astype(np.float64)
+    first, second = np.argsort(row)[:-3:-1].tolist()
+    # Were it added twice, the second likeliest would be the likeliest.
+    bias = {second: 0.6 * (row[first] - row[second])}
+    params = SamplingParams(max_tokens=1, temperature=0.0, n=3, logit_bias=bias, logprobs=2)
+    result = llm.generate(PROMPTS[0], params)[0]
+    assert [choice.token_ids for choice in result.choices] == [[first]] * 3
+    for choice in result.choices:
+        assert choice.logprobs == result.choices[0].logprobs
+        assert [token for token, _ in choice.logprobs[0].top] == [first, second]
+
+
 def test_stream_equals_generate(llm):
     params = SamplingParams(max_tokens=40, temperature=0.9, seed=5, logprobs=1, n=2)
     whole = llm.generate(PROMPTS[0], params)[0]

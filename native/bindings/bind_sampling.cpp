@@ -1,6 +1,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
+
 #include "bindings/bindings.h"
 #include "bindings/token_mask.h"
 #include "core/error.h"
@@ -19,6 +21,35 @@ using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 std::span<const float> row_of(const Row &logits) {
     if (logits.ndim() != 1) throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
     return {logits.data(), static_cast<size_t>(logits.size())};
+}
+
+// A copy is lent to the sampler, as others may read Python's arrays meanwhile; it must come back as it was.
+class LentCopy {
+  public:
+    explicit LentCopy(std::span<const float> source) : source_(source), numbers_(source.begin(), source.end()) {}
+    std::span<float> numbers() { return numbers_; }
+    void check() const {
+        if (std::memcmp(numbers_.data(), source_.data(), source_.size_bytes()) != 0)
+            throw InternalError("sampler", "a lent row must come back as it was but does not");
+    }
+
+  private:
+    std::span<const float> source_;
+    std::vector<float> numbers_;
+};
+
+SampledToken sample_copy(Sampler &sampler, std::span<const float> row, std::span<const float> maxima,
+                         std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask) {
+    LentCopy own_row(row), own_maxima(maxima);
+    const auto check = [&] { own_row.check(), own_maxima.check(); };
+    try {
+        SampledToken drawn = sampler.sample({own_row.numbers(), own_maxima.numbers()}, tokens, n_prompt, mask);
+        check();
+        return drawn;
+    } catch (const Error &) {
+        check();
+        throw;
+    }
 }
 
 std::optional<TokenMask> mask_of(const std::optional<MaskWords> &words, std::span<const float> row) {
@@ -109,14 +140,13 @@ void bind_sampler(py::module_ &m) {
                const std::optional<MaskWords> &words, const std::optional<Row> &maxima) {
                 const std::span<const float> row = row_of(logits);
                 const std::optional<TokenMask> mask = mask_of(words, row);
-                const LogitRow both(row, maxima ? row_of(*maxima) : std::span<const float>());
+                const std::span<const float> largest = maxima ? row_of(*maxima) : std::span<const float>();
                 const size_t n_strips = n_logit_strips(row.size());
-                if (maxima && both.maxima.size() != n_strips) {
-                    throw ShapeError("sampler",
-                                     cat("maxima must be ", n_strips, " numbers but are ", both.maxima.size()));
+                if (maxima && largest.size() != n_strips) {
+                    throw ShapeError("sampler", cat("maxima must be ", n_strips, " numbers but are ", largest.size()));
                 }
                 py::gil_scoped_release release;
-                return self.sample(both, tokens, n_prompt, mask ? &*mask : nullptr);
+                return sample_copy(self, row, largest, tokens, n_prompt, mask ? &*mask : nullptr);
             },
             py::arg("logits"), py::arg("tokens"), py::arg("n_prompt"), py::arg("mask").noconvert() = py::none(),
             py::arg("maxima") = py::none())

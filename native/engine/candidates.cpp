@@ -1,6 +1,7 @@
 #include "engine/candidates.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "engine/exponential.h"
@@ -41,8 +42,7 @@ float checked_max(std::span<const float> logits) {
     return largest;
 }
 
-void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out) {
-    const std::span<const float> logits = row.logits;
+void select_top(std::span<const float> logits, std::span<const float> maxima, size_t k, std::vector<Candidate> &out) {
     out.clear();
     const size_t capacity = std::max<size_t>(2 * k, 256);
     float threshold = -INFINITY; // the k-th best so far; ids ascend, so an equal logit later is less likely
@@ -58,7 +58,7 @@ void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out) {
         out.push_back({logits[i], static_cast<int32_t>(i)});
         if (out.size() == capacity) cut();
     };
-    for (size_t i = 0; (i = find_above(row, i, threshold)) < logits.size(); i += scan_lanes)
+    for (size_t i = 0; (i = find_above(logits, maxima, i, threshold)) < logits.size(); i += scan_lanes)
         for (size_t j = i; j < std::min(i + scan_lanes, logits.size()); ++j) offer(j);
     cut();
     std::sort(out.begin(), out.end(), likelier);
@@ -67,12 +67,38 @@ void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out) {
 void Candidates::start(const LogitRow &row) {
     row_ = row.logits;
     maxima_ = row.maxima;
+    changes_.clear();
     dense_ = true;
     sorted_ = owned_ = weights_valid_ = false;
     factor_ = 1.0;
     if (!maxima_.empty() && find_largest(maxima_, max_)) return;
     maxima_ = {};
     max_ = checked_max(row_);
+}
+
+void Candidates::give_back() {
+    for (size_t i = changes_.size(); i-- > 0;) {
+        const Change &change = changes_[i];
+        const auto id = static_cast<size_t>(change.id);
+        row_[id] = change.logit;
+        if (!maxima_.empty()) maxima_[id / logit_strip] = change.maximum;
+    }
+    changes_.clear();
+}
+
+void Candidates::set(int32_t id, float logit) {
+    const auto place = static_cast<size_t>(id), strip = place / logit_strip;
+    changes_.push_back({id, row_[place], maxima_.empty() ? 0.0F : maxima_[strip]});
+    const float before = std::exchange(row_[place], logit);
+    if (maxima_.empty()) return;
+    float &maximum = maxima_[strip];
+    if (logit >= maximum) {
+        maximum = logit;
+    } else if (before == maximum) {
+        const auto first = row_.begin() + static_cast<ptrdiff_t>(strip * logit_strip);
+        maximum = *std::max_element(
+            first, row_.begin() + static_cast<ptrdiff_t>(std::min((strip + 1) * logit_strip, row_.size())));
+    }
 }
 
 void Candidates::require_some() const {
@@ -117,8 +143,7 @@ bool Candidates::are_among(std::span<const int32_t> ids) const {
 void Candidates::exclude(std::span<const int32_t> ids) {
     if (ids.empty()) return;
     if (dense_) {
-        float *row = own_row();
-        for (int32_t id : ids) row[id] = -INFINITY;
+        for (int32_t id : ids) set(id, -INFINITY);
     } else {
         std::erase_if(items_,
                       [&](const Candidate &item) { return std::binary_search(ids.begin(), ids.end(), item.id); });
@@ -143,7 +168,7 @@ void Candidates::keep_within(double distance) {
             if (row_[i] >= bound && row_[i] >= lowest) next_items_.push_back({row_[i], static_cast<int32_t>(i)});
         };
         const float below = std::nextafter(bound, -INFINITY);
-        for (size_t i = 0; (i = find_above({row_, maxima_}, i, below)) < row_.size(); i += scan_lanes)
+        for (size_t i = 0; (i = find_above(row_, maxima_, i, below)) < row_.size(); i += scan_lanes)
             for (size_t j = i; j < std::min(i + scan_lanes, row_.size()); ++j) offer(j);
     } else {
         for (const Candidate &item : items_)
@@ -156,11 +181,11 @@ std::span<const Candidate> Candidates::likeliest(size_t k) {
     if (is_sorted()) return std::span<const Candidate>(items_).first(std::min(k, items_.size()));
     if (dense_ && k == 1) {
         // Of equal ones the first, which lies in the first lanes with a number above the next smaller one.
-        const size_t lanes = find_above({row_, maxima_}, 0, std::nextafter(max_, -INFINITY));
+        const size_t lanes = find_above(row_, maxima_, 0, std::nextafter(max_, -INFINITY));
         const auto found = std::find(row_.begin() + static_cast<ptrdiff_t>(lanes), row_.end(), max_);
         next_items_.assign(1, {max_, static_cast<int32_t>(found - row_.begin())});
     } else if (dense_) {
-        select_top({row_, maxima_}, k, next_items_);
+        select_top(row_, maxima_, k, next_items_);
     } else {
         next_items_ = items_;
         k = std::min(k, items_.size());
@@ -269,6 +294,7 @@ size_t Candidates::draw(double u) {
 float *Candidates::own_row() {
     if (!owned_) {
         own_.assign(row_.begin(), row_.end());
+        give_back();
         row_ = own_;
         maxima_ = {};
         owned_ = true;
@@ -286,7 +312,7 @@ void Candidates::set_items(bool sorted) {
 void Candidates::find_max() {
     weights_valid_ = false;
     if (dense_) {
-        max_ = checked_max(row_);
+        if (maxima_.empty() || !find_largest(maxima_, max_)) max_ = checked_max(row_);
         return;
     }
     max_ = -INFINITY;

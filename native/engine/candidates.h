@@ -38,17 +38,18 @@ inline bool comes_first(const Ranked &a, const Ranked &b) {
 
 // max of a row; RequestError for NaN or +inf.  -inf where the whole row is.
 float checked_max(std::span<const float> logits);
-// The k likeliest above -inf into `out`, likeliest first.
-void select_top(const LogitRow &row, size_t k, std::vector<Candidate> &out);
+// The k likeliest above -inf into `out`, likeliest first; maxima as for find_above().
+void select_top(std::span<const float> logits, std::span<const float> maxima, size_t k, std::vector<Candidate> &out);
 
-// Two forms: *dense*, the row of the whole vocabulary (borrowed until a stage changes a logit), in which -inf means
-// excluded; and *sparse*, a list, as soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling
+// Two forms: *dense*, the row of the whole vocabulary (lent; single logits are changed where they lie, and put back by
+// give_back(); a stage that changes all of them makes a copy), in which -inf means excluded; and *sparse*, a list, as soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling
 // 150k logits costs nothing and loses no digits.
 // Invariants: after start(), prepare() and every stage at least one token is left; the factor is positive; a sparse
 // list holds no -inf; max() times the factor is finite.
 class Candidates {
   public:
-    void start(const LogitRow &row);
+    void start(const LogitRow &row); // lent until give_back()
+    void give_back();                // the row is as it was; no use of the candidates until the next start()
     void restrict_to(const TokenMask &mask);        // straight after start()
     void restrict_to(std::span<const int32_t> ids); // ascending
     void exclude(std::span<const int32_t> ids);     // ascending
@@ -89,6 +90,11 @@ class Candidates {
     size_t draw(double u);
 
   private:
+    struct Change { // of the row: what was there before
+        int32_t id;
+        float logit, maximum;
+    };
+    void set(int32_t id, float logit);
     float *own_row();
     void set_items(bool sorted);
     void find_max();
@@ -97,7 +103,8 @@ class Candidates {
     bool sorted_ = false;
     bool owned_ = false; // row_ lies in own_
     bool weights_valid_ = false;
-    std::span<const float> row_, maxima_; // maxima of a row of our own are not known
+    std::span<float> row_, maxima_; // maxima of a row of our own are not known
+    std::vector<Change> changes_;
     std::vector<float> own_;
     std::vector<Candidate> items_, next_items_;
     std::vector<Ranked> ranked_;
@@ -114,10 +121,12 @@ template <class Value, class F> void Candidates::change(const TokenMap<Value> &c
         return logit == -INFINITY ? logit : std::clamp<float>(f(logit, value), -FLT_MAX, FLT_MAX);
     };
     if (dense_) {
-        float *row = own_row();
-        if (factor_ != 1.0)
+        if (factor_ != 1.0) {
+            float *row = own_row();
             for (size_t i = 0; i < row_.size(); ++i) row[i] *= factor;
-        for (const auto &entry : changes.entries()) row[entry.id] = changed(row[entry.id], entry.value);
+        }
+        for (const auto &entry : changes.entries())
+            set(entry.id, changed(row_[static_cast<size_t>(entry.id)], entry.value));
     } else {
         for (Candidate &item : items_) {
             item.logit = std::max(item.logit * factor, -FLT_MAX);

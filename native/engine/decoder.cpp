@@ -100,7 +100,7 @@ void Decoder::apply(Command &command) {
         loop_.start(std::move(*request));
     else if (const auto *cancel = std::get_if<CancelCommand>(&command))
         loop_.cancel(cancel->request);
-    else if (const auto *provided = std::get_if<LogitsCommand>(&command))
+    else if (auto *provided = std::get_if<LogitsCommand>(&command))
         loop_.provide_logits(provided->request, provided->choice, provided->logits);
     else if (const auto *mask = std::get_if<MaskCommand>(&command))
         loop_.resume(mask->request, mask->choice);

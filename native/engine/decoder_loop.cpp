@@ -113,7 +113,7 @@ void DecoderLoop::cancel_all() {
     requests_.clear();
 }
 
-void DecoderLoop::provide_logits(RequestId id, int index, std::span<const float> logits) {
+void DecoderLoop::provide_logits(RequestId id, int index, std::span<float> logits) {
     const auto found = requests_.find(id);
     if (found == requests_.end()) return; // cancelled meanwhile
     ActiveRequest &request = *found->second;
@@ -121,7 +121,7 @@ void DecoderLoop::provide_logits(RequestId id, int index, std::span<const float>
         if (index < 0 || index >= request.n_choices() ||
             request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
             throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
-        draw_when_masked(request, index, logits);
+        draw_when_masked(request, index, {logits});
     });
 }
 
@@ -132,8 +132,8 @@ void DecoderLoop::resume(RequestId id, int index) {
     Choice &choice = request.choices[static_cast<size_t>(index)];
     if (choice.state != ChoiceState::awaiting_mask) return;
     guarded(request, [&] {
-        const std::vector<float> logits = std::exchange(choice.held_logits, {});
-        draw_when_masked(request, index, LogitRow(logits));
+        std::vector<float> logits = std::exchange(choice.held_logits, {});
+        draw_when_masked(request, index, {logits});
     });
 }
 
@@ -150,7 +150,7 @@ bool DecoderLoop::step() {
             }
         }
     const double started_s = now_s();
-    const float *logits = run(plan);
+    float *logits = run(plan);
     if (!logits) return true;
     pace_.took(plan.n_tokens, now_s() - started_s);
     scheduler_.commit(plan);
@@ -185,15 +185,15 @@ bool DecoderLoop::wants_hidden(const Plan &plan) const {
            });
 }
 
-const float *DecoderLoop::run(const Plan &plan) {
-    static const float no_rows = 0;
+float *DecoderLoop::run(const Plan &plan) {
+    static float no_rows = 0; // nobody reads it
     ErrorKind kind = ErrorKind::internal;
     std::string message;
     try {
         for (const BlockCopy &copy : plan.copies) executor_->copy_block(index(copy.from), index(copy.to));
         fill_batch(batch_, plan, scheduler_.pool().block_tokens());
         batch_.hidden = wants_hidden(plan) ? HiddenStates::wanted : HiddenStates::unwanted;
-        const float *logits = executor_->run(batch_);
+        float *logits = executor_->run(batch_);
         return plan.n_logit_rows > 0 ? logits : &no_rows;
     } catch (const Error &error) {
         kind = error.kind();
@@ -212,11 +212,11 @@ const float *DecoderLoop::run(const Plan &plan) {
 }
 
 void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, Rows rows) {
-    const float *logits = rows.logits;
+    float *logits = rows.logits;
     ActiveRequest &request = *owner.request;
     if (request.request.task == Task::embedding) return take_hidden(request, item, rows.hidden);
     const auto last = static_cast<size_t>(item.n_logit_rows - 1);
-    LogitRow last_row({logits + last * n_vocab_, n_vocab_});
+    LogitRow last_row{{logits + last * n_vocab_, n_vocab_}};
     if (rows.maxima != nullptr) last_row.maxima = {rows.maxima + last * n_strips_, n_strips_};
     if (request.prompt_done) return next_token(request, owner.choice, last_row);
     if (request.wants_prompt_rows()) take_prompt_rows(request, item, logits);

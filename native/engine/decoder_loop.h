@@ -62,7 +62,7 @@ class DecoderLoop {
     void start(std::unique_ptr<ActiveRequest> request);
     void cancel(RequestId id); // an unknown one has ended already
     void cancel_all();
-    void provide_logits(RequestId id, int choice, std::span<const float> logits);
+    void provide_logits(RequestId id, int choice, std::span<float> logits);
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
     // One step; false when nothing can run before something is said from outside.
     bool step();
@@ -77,11 +77,12 @@ class DecoderLoop {
         int choice;
     };
     struct Rows {
-        const float *logits, *maxima, *hidden; // the latter two may be null
+        float *logits, *maxima;
+        const float *hidden; // it and maxima may be null
     };
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     bool wants_hidden(const Plan &plan) const;
-    const float *run(const Plan &plan); // null: the step failed, and so did its requests
+    float *run(const Plan &plan); // null: the step failed, and so did its requests
     void take_rows(const Owner &owner, const PlanItem &item, Rows rows);
     void take_hidden(ActiveRequest &request, const PlanItem &item, const float *hidden);
     void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);

@@ -36,7 +36,7 @@ void FakeExecutor::copy_block(int from, int to) {
         slot(int64_t{to} * options_.block_tokens + i) = slot(int64_t{from} * options_.block_tokens + i);
 }
 
-const float *FakeExecutor::run(const StepBatch &batch) {
+float *FakeExecutor::run(const StepBatch &batch) {
     std::this_thread::sleep_for(std::chrono::duration<double>(options_.step_s));
     const auto n_rows = static_cast<int>(batch.tokens.size());
     require(n_rows <= options_.max_rows, "a step must have at most max_rows rows");

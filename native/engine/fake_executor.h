@@ -36,7 +36,7 @@ class FakeExecutor : public Executor {
     int n_blocks() const override { return options_.n_blocks; }
     int block_tokens() const override { return options_.block_tokens; }
     void copy_block(int from, int to) override;
-    const float *run(const StepBatch &batch) override;
+    float *run(const StepBatch &batch) override;
 
   private:
     struct Slot {

@@ -23,7 +23,7 @@ SampledToken log_probs_of(std::span<const float> logits, int32_t id, int32_t n_t
     const auto logprob = [&](float logit) { return static_cast<float>(logit - normalizer); };
     SampledToken token{id, logprob(logits[static_cast<size_t>(id)]), {}};
     std::vector<Candidate> top;
-    if (n_top > 0) select_top(logits, static_cast<size_t>(n_top), top);
+    if (n_top > 0) select_top(logits, {}, static_cast<size_t>(n_top), top);
     for (const Candidate &item : top) token.top.emplace_back(item.id, logprob(item.logit));
     return token;
 }

@@ -54,18 +54,18 @@ QUIRE_VECTOR_CLONES size_t find_above(std::span<const float> row, size_t begin, 
     return i;
 }
 
-size_t find_above(const LogitRow &row, size_t begin, float bound) {
-    const size_t n = row.logits.size();
-    if (row.maxima.empty()) return find_above(row.logits, begin, bound);
+size_t find_above(std::span<const float> row, std::span<const float> maxima, size_t begin, float bound) {
+    const size_t n = row.size();
+    if (maxima.empty()) return find_above(row, begin, bound);
     while (begin < n) {
         size_t strip = begin / logit_strip;
-        if (row.maxima[strip] > bound) {
+        if (maxima[strip] > bound) {
             const size_t end = std::min(n, (strip + 1) * logit_strip);
-            begin = find_above(row.logits.first(end), begin, bound);
+            begin = find_above(row.first(end), begin, bound);
             if (begin < end) return begin;
         } else {
             ++strip;
-            if (strip % scan_lanes == 0) strip = find_above(row.maxima, strip, bound);
+            if (strip % scan_lanes == 0) strip = find_above(maxima, strip, bound);
             begin = strip * logit_strip;
         }
     }

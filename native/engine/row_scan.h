@@ -12,12 +12,10 @@ namespace quire {
 inline constexpr size_t scan_lanes = 16; // of a reduction: enough for any vector width, so that all give the same bits
 inline constexpr size_t scan_block = 256; // weights summed in single precision
 
-// A row of logits.
+// A row of logits, lent to one sampler at a time.
 struct LogitRow {
-    std::span<const float> logits;
-    std::span<const float> maxima; // as Executor::maxima(); empty: not known
-
-    LogitRow(std::span<const float> row = {}, std::span<const float> largest = {}) : logits(row), maxima(largest) {}
+    std::span<float> logits;
+    std::span<float> maxima = {}; // as Executor::maxima(); empty: not known
 };
 
 // The largest into `largest`, -inf for an empty row; false when a number is NaN or +inf.
@@ -25,8 +23,8 @@ bool find_largest(std::span<const float> row, float &largest);
 // The first multiple of scan_lanes from `begin` (one itself) where a number of the next scan_lanes is above `bound`; the
 // last incomplete lanes are always found; row.size() behind them.
 size_t find_above(std::span<const float> row, size_t begin, float bound);
-// The same, but that nothing is found where maxima say that nothing is there.
-size_t find_above(const LogitRow &row, size_t begin, float bound);
+// The same, but that nothing is found where the maxima of strips, unless they are empty, say that nothing is there.
+size_t find_above(std::span<const float> row, std::span<const float> maxima, size_t begin, float bound);
 // weights[i] = e^((row[i] - max) * factor), for numbers of at most max.
 void exponentials(std::span<const float> row, float max, float factor, float *weights);
 // Sum of e^(row[i] - max).

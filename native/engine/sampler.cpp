@@ -26,6 +26,12 @@ std::vector<int32_t> ascending(std::vector<int32_t> ids) {
     return ids;
 }
 
+// The row goes back however drawing ends.
+struct Loan {
+    Candidates &candidates;
+    ~Loan() { candidates.give_back(); }
+};
+
 } // namespace
 
 struct Sampler::State {
@@ -126,9 +132,13 @@ Sampler &Sampler::operator=(Sampler &&) noexcept = default;
 SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                              const TokenMask *mask) {
     State &s = *state_;
-    s.run(row, tokens, n_prompt, mask);
-    const Candidate drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
-    if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
+    Candidate drawn;
+    {
+        const Loan loan{s.candidates};
+        s.run(row, tokens, n_prompt, mask);
+        drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
+        if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
+    }
     if (s.params->logprobs) return log_probs_of(row.logits, drawn.id, *s.params->logprobs);
     return {drawn.id, 0.0f, {}};
 }
@@ -139,7 +149,8 @@ std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const flo
     State &s = *state_;
     s.counts.reset(); // tokens may be any here
     s.dry.reset();
-    s.run(logits, tokens, n_prompt, mask);
+    std::vector<float> row(logits.begin(), logits.end());
+    s.run({row}, tokens, n_prompt, mask);
     std::vector<std::pair<int32_t, float>> left;
     const std::span<const float> weight = s.candidates.weights();
     for (size_t i = 0; i < s.candidates.size(); ++i) {

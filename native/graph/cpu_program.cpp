@@ -67,7 +67,7 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     if (hidden_node_) hidden_node_->place();
 }
 
-const float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
+float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
     const CpuRun run(batch, team, attention_);
     if (poisons()) {
         for (const CpuValue &value : values_)

@@ -67,12 +67,12 @@ class CpuProgram {
     // The largest of each strip of logits: a value of the program.
     void show_maxima(CpuValue *value) { maxima_ = value; }
 
-    // Logits of the batch's logit rows, valid until the next call.
-    const float *run(const StepBatch &batch, ThreadTeam &team);
+    // As Executor::run().
+    float *run(const StepBatch &batch, ThreadTeam &team);
     // Hidden states of the batch's logit rows, if it wanted them.
     const float *hidden() const { return hidden_ == nullptr ? nullptr : hidden_->floats(); }
     // As Executor::maxima(), of the last run.
-    const float *maxima() const { return maxima_ == nullptr ? nullptr : maxima_->floats(); }
+    float *maxima() const { return maxima_ == nullptr ? nullptr : maxima_->floats(); }
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
 

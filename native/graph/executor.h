@@ -38,12 +38,12 @@ class Executor {
     virtual int block_tokens() const = 0;
     // Copy the contents of a block in every layer (copy on write).
     virtual void copy_block(int from, int to) = 0;
-    // Logits [logit_rows.size(), n_vocab], valid until the next call.  Throws Error; the cache's contents of the
-    // step's slots are then undefined, everything else is untouched.
-    virtual const float *run(const StepBatch &batch) = 0;
+    // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well.  Throws Error; the cache's
+    // contents of the step's slots are then undefined, everything else is untouched.
+    virtual float *run(const StepBatch &batch) = 0;
     // Of the last run's logits the largest of every strip of logit_strip of them (the last may have fewer), not a number
-    // where one is not finite: [logit_rows.size(), strips].  Null where they are not known.
-    virtual const float *maxima() { return nullptr; }
+    // where one is not finite: [logit_rows.size(), strips], the caller's like the logits.  Null where they are not known.
+    virtual float *maxima() { return nullptr; }
     // Size of the hidden states that logits are made of; 0 where they cannot be had.
     virtual int n_hidden() const { return 0; }
     // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.

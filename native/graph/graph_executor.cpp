@@ -69,7 +69,7 @@ struct StockGraphs {
         cache.fill(trace, StockLowering(store), buckets.keys());
     }
 
-    const float *run(const StepBatch &batch) {
+    float *run(const StepBatch &batch) {
         int n_kv = 0;
         for (int32_t n : batch.n_kv) n_kv += n;
         const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
@@ -82,8 +82,8 @@ struct StockGraphs {
     }
 
     size_t n_rows = 0; // of logits, in the last run
-    const float *rows(const ggml_tensor *tensor, std::vector<float> &copy) const {
-        if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<const float *>(tensor->data);
+    float *rows(const ggml_tensor *tensor, std::vector<float> &copy) const {
+        if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<float *>(tensor->data);
         copy.resize(n_rows * static_cast<size_t>(tensor->ne[0]));
         ggml_backend_tensor_get(tensor, copy.data(), 0, copy.size() * sizeof(float));
         return copy.data();
@@ -163,9 +163,9 @@ const float *GraphExecutor::hidden() {
 }
 
 static_assert(logit_strip == static_cast<size_t>(strip_columns));
-const float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr; }
+float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr; }
 
-const float *GraphExecutor::run(const StepBatch &batch) {
+float *GraphExecutor::run(const StepBatch &batch) {
     check(batch);
     return own_ ? own_->program.run(batch, own_->team) : stock_->run(batch);
 }

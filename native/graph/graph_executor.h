@@ -36,13 +36,13 @@ class GraphExecutor : public Executor {
     int n_vocab() const override { return static_cast<int>(trace_.n_vocab); }
     int max_rows() const override { return limits_.max_rows; }
     int max_logit_rows() const override { return limits_.max_logit_rows; }
-    const float *maxima() override;
+    float *maxima() override;
     int max_sequences() const override { return max_sequences_; }
     int max_kv_tokens() const override { return limits_.max_kv_tokens; }
     int n_blocks() const override { return store_.n_blocks(); }
     int block_tokens() const override { return kv_store_block_tokens; }
     void copy_block(int from, int to) override { store_.copy_block(from, to); }
-    const float *run(const StepBatch &batch) override;
+    float *run(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
     const float *hidden() override;
 
