@@ -1,7 +1,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "bindings/bindings.h"
 #include "bindings/token_mask.h"
@@ -29,7 +29,7 @@ class LentCopy {
     explicit LentCopy(std::span<const float> source) : source_(source), numbers_(source.begin(), source.end()) {}
     std::span<float> numbers() { return numbers_; }
     void check() const {
-        if (std::memcmp(numbers_.data(), source_.data(), source_.size_bytes()) != 0)
+        if (!std::ranges::equal(std::as_bytes(std::span(numbers_)), std::as_bytes(source_)))
             throw InternalError("sampler", "a lent row must come back as it was but does not");
     }
 
