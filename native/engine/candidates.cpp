@@ -69,11 +69,9 @@ void Candidates::start(const LogitRow &row) {
     maxima_ = row.maxima;
     changes_.clear();
     dense_ = true;
-    sorted_ = owned_ = weights_valid_ = false;
+    sorted_ = owned_ = false;
     factor_ = 1.0;
-    if (!maxima_.empty() && find_largest(maxima_, max_)) return;
-    maxima_ = {};
-    max_ = checked_max(row_);
+    find_max();
 }
 
 void Candidates::give_back() {
@@ -312,7 +310,9 @@ void Candidates::set_items(bool sorted) {
 void Candidates::find_max() {
     weights_valid_ = false;
     if (dense_) {
-        if (maxima_.empty() || !find_largest(maxima_, max_)) max_ = checked_max(row_);
+        if (!maxima_.empty() && find_largest(maxima_, max_)) return;
+        maxima_ = {};
+        max_ = checked_max(row_);
         return;
     }
     max_ = -INFINITY;

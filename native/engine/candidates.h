@@ -42,8 +42,9 @@ float checked_max(std::span<const float> logits);
 void select_top(std::span<const float> logits, std::span<const float> maxima, size_t k, std::vector<Candidate> &out);
 
 // Two forms: *dense*, the row of the whole vocabulary (lent; single logits are changed where they lie, and put back by
-// give_back(); a stage that changes all of them makes a copy), in which -inf means excluded; and *sparse*, a list, as soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling
-// 150k logits costs nothing and loses no digits.
+// give_back(); a stage that changes all of them makes a copy), in which -inf means excluded; and *sparse*, a list, as
+// soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling 150k logits costs nothing and loses
+// no digits.
 // Invariants: after start(), prepare() and every stage at least one token is left; the factor is positive; a sparse
 // list holds no -inf; max() times the factor is finite.
 class Candidates {

@@ -27,8 +27,9 @@ class Sampler {
     Sampler(Sampler &&) noexcept;
     Sampler &operator=(Sampler &&) noexcept;
 
-    // row: of [n_vocab] logits, -inf for a token that must not be drawn; as it was when this returns or throws.  tokens: prompt and generated, of which the first
-    // n_prompt are the prompt; they extend those of the last call.  mask: the tokens that may be drawn, null for all.
+    // row: of [n_vocab] logits, -inf for a token that must not be drawn; as it was when this returns
+    // or throws.  tokens: prompt and generated, of which the first n_prompt are the prompt; they extend those of the last
+    // call.  mask: the tokens that may be drawn, null for all.
     // RequestError where logits have NaN or +inf, or where no token is left to draw.
     SampledToken sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                         const TokenMask *mask = nullptr);
