@@ -98,10 +98,14 @@ def test_one_call_at_most_where_several_are_not_wanted(client: httpx.Client) -> 
 
 def test_an_answer_has_the_form_that_is_asked(client: httpx.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    body = {"messages": ASKED, "response_format": form, "max_tokens": 64}
-    answer = client.post("/v1/chat/completions", json=body).json()
-    assert json.loads(answer["choices"][0]["message"]["content"])["a"] in (1, 2)
+    forms: list[dict[str, object]] = [
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        {"type": "json_object", "schema": schema},  # llama.cpp's, which instructor sends up to 1.7
+    ]
+    for form in forms:
+        asked = {"messages": ASKED, "response_format": form, "max_tokens": 64}
+        answer = client.post("/v1/chat/completions", json=asked).json()
+        assert json.loads(answer["choices"][0]["message"]["content"])["a"] in (1, 2)
     body = {"messages": ASKED, "structured_outputs": {"choice": ["red", "blue"]}, "max_tokens": 64}
     assert client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] in ("red", "blue")
 

@@ -105,12 +105,17 @@ def test_response_format_of_openai():
     read = StructuredOutputsParams.from_response_format
     assert read({"type": "text"}) is None
     assert read({"type": "json_object"}) == StructuredOutputsParams(json_object=True)
+    for anything in ({}, None):
+        assert read({"type": "json_object", "schema": anything}) == StructuredOutputsParams(json_object=True)
+    assert read({"type": "json_object", "schema": PERSON}) == StructuredOutputsParams(json=PERSON)
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
     assert read(schema, after="</think>") == StructuredOutputsParams(json=PERSON, after="</think>")
     for wrong, kind, reason in [
         ({"type": "xml"}, UnsupportedError, "type must be one of text, json_object, json_schema but is 'xml'"),
         ({}, UnsupportedError, "but is None"),
         ({"type": "text", "schema": {}}, UnsupportedError, "'schema'"),
+        ({"type": "json_object", "schema": "{}"}, RequestError, "schema must be a JSON Schema but is '{}'"),
+        ({"type": "json_object", "strict": True}, UnsupportedError, "'strict'"),
         ({"type": "json_schema"}, RequestError, "json_schema must be an object"),
         ({"type": "json_schema", "json_schema": {"name": "a"}}, RequestError, "schema must be a JSON Schema"),
         ({"type": "json_schema", "json_schema": {"schema": {}, "lenient": 1}}, UnsupportedError, "'lenient'"),

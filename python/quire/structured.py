@@ -81,20 +81,25 @@ class StructuredOutputsParams:
     ) -> StructuredOutputsParams | None:
         """OpenAI's ``response_format``: ``text`` (None), ``json_object``, or ``json_schema`` with a schema inside.
 
+        ``json_object`` may have ``schema`` beside it, as llama.cpp's server takes it and older clients send it; there
+        null and ``{}`` stand for any object.
         ``strict`` false is taken as true: what is generated follows the schema.  RequestError for another shape,
         UnsupportedError for another type.
         """
         if not isinstance(response_format, Mapping):
             raise RequestError(f"[response_format] it must be an object but is {response_format!r:.80}")
         kind = response_format.get("type")
-        known = {"text": (), "json_object": (), "json_schema": ("json_schema",)}
+        known = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema",)}
         if not isinstance(kind, str) or kind not in known:
             raise UnsupportedError(f"[response_format] type must be one of {', '.join(known)} but is {kind!r:.80}")
         _only(response_format, ("type", *known[kind]), "response_format")
         if kind == "text":
             return None
         if kind == "json_object":
-            return cls(json_object=True, after=after)
+            beside = response_format.get("schema")
+            if not isinstance(beside, Mapping | None):
+                raise RequestError(f"[response_format] schema must be a JSON Schema but is {beside!r:.80}")
+            return cls(json=beside, after=after) if beside else cls(json_object=True, after=after)
         inner = response_format.get("json_schema")
         if not isinstance(inner, Mapping):
             raise RequestError("[response_format] json_schema must be an object but is not")
