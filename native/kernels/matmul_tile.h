@@ -91,10 +91,13 @@ template <class L, WeightFormat format, BlockShape shape, int above> void multip
     // With several blocks of rows, each asks for a share of the next tiles.
     const int64_t n_blocks = blocks_of<shape>(part.n_rows, part.n_tiles);
     const bool once = shape.tiles == 1 && n_blocks == part.n_tiles;
-    const bool is_fast = From::layout.code_bits == 8 && part.n_rows <= 2;
-    const uint8_t *at = first + (!once ? shape.tiles * tile_bytes : is_fast ? fast_ahead_bytes : codes_ahead_bytes);
+    constexpr bool is_byte = From::layout.code_bits == 8;
+    const uint8_t *at = first + (!once                         ? shape.tiles * tile_bytes
+                                 : is_byte && part.n_rows <= 2 ? fast_ahead_bytes
+                                                               : codes_ahead_bytes);
     const int64_t n_times = n_blocks * n_chunks * (From::chunk_groups / asking_groups);
-    const auto ahead = Ahead::in_steps(at, part.n_tiles * tile_bytes, n_times);
+    const bool is_foreseen = part.n_rows == 1 && !is_byte;
+    const auto ahead = is_foreseen ? Ahead{} : Ahead::in_steps(at, part.n_tiles * tile_bytes, n_times);
     multiply_tiles<L, From, shape, above>(part, {first, part.n_tiles, n_chunks, part.first_tile}, ahead);
 }
 

@@ -32,25 +32,20 @@ template <class L, WeightFormat format> struct Packed {
     const uint8_t *chunk;
 
     [[gnu::always_inline]] Bytes bytes(int at, int p) const {
-        return L::load_bytes(chunk + at * register_bytes + p * L::width * step_columns);
+        return L::load_bytes(chunk + at + p * L::width * step_columns);
     }
     // The codes of a step of the chunk's group g.
     [[gnu::always_inline]] Bytes codes(int g, int step, int p) const {
-        constexpr int high = layout.low_bytes() / register_bytes;
+        const Bytes all = bytes(layout.low_at(g, step), p);
         if constexpr (layout.code_bits == 8) {
-            const Bytes all = bytes(g * group_steps + step, p);
             return is_signed ? L::flip_sign(all) : all;
-        } else if constexpr (layout.code_bits <= 3) {
-            const Bytes low = L::shifted(bytes(g * 2 + step / 4, p), -(step % 4) * 2, 3);
-            if constexpr (layout.code_bits == 2) return low;
-            return L::either(low, L::shifted(bytes(high + g, p), 2 - step, 4));
         } else {
-            const Bytes low = L::shifted(bytes(g * 4 + step / 2, p), -(step % 2) * 4, 15);
+            const Bytes low = L::shifted(all, -layout.low_shift(step), (1 << layout.low_bits()) - 1);
             if constexpr (layout.has_table()) return L::looked_up(layout.table(), zero_point, low);
-            if constexpr (layout.code_bits == 5) return L::either(low, L::shifted(bytes(high + g, p), 4 - step, 16));
-            if constexpr (layout.code_bits == 6)
-                return L::either(low, L::shifted(bytes(high + g * 2 + step / 4, p), 4 - step % 4 * 2, 48));
-            return low;
+            if constexpr (layout.high_bits() == 0) return low;
+            constexpr int mask = (1 << layout.code_bits) - (1 << layout.low_bits());
+            const int left = layout.low_bits() - layout.high_shift(step);
+            return L::either(low, L::shifted(bytes(layout.high_at(g, step), p), left, mask));
         }
     }
     [[gnu::always_inline]] static Vec halves(const uint8_t *at) {
@@ -61,27 +56,25 @@ template <class L, WeightFormat format> struct Packed {
     }
     // i: which scale of the chunk.
     [[gnu::always_inline]] Vec scale(int i, int p) const {
-        const int at = i * tile_rows + p * L::width;
-        const uint8_t *scales = chunk + layout.scales_at();
-        if constexpr (layout.scales == ScaleForm::halves) return halves(scales + at * 2);
-        if constexpr (layout.scales == ScaleForm::powers) return L::power(L::widen_bytes(scales + at));
+        const uint8_t *at = chunk + layout.scale_at(i) + p * L::width * (layout.scale_bytes() / tile_rows);
+        if constexpr (layout.scales == ScaleForm::halves) return halves(at);
+        if constexpr (layout.scales == ScaleForm::powers) return L::power(L::widen_bytes(at));
         if constexpr (layout.scales == ScaleForm::minifloats)
-            return L::mul(L::from_bits(L::shifted_left(L::widen_bytes(scales + at), 20)), L::set(0x1p119F));
+            return L::mul(L::from_bits(L::shifted_left(L::widen_bytes(at), 20)), L::set(0x1p119F));
         if constexpr (layout.scales == ScaleForm::signed_bytes)
-            return L::mul(factors(0, p), L::to_floats(L::widen_signed_bytes(scales + at)));
+            return L::mul(factors(0, p), L::to_floats(L::widen_signed_bytes(at)));
         if constexpr (layout.scales == ScaleForm::nibbles)
-            return L::mul(factors(0, p), L::to_floats(L::low_nibbles(L::widen_bytes(scales + at))));
-        return L::mul(factors(0, p), L::to_floats(L::widen_bytes(scales + at)));
+            return L::mul(factors(0, p), L::to_floats(L::low_nibbles(L::widen_bytes(at))));
+        return L::mul(factors(0, p), L::to_floats(L::widen_bytes(at)));
     }
     // What is added; two levels subtract it.
     [[gnu::always_inline]] Vec minimum(int i, int p) const {
-        const int at = i * tile_rows + p * L::width;
-        const uint8_t *minima = chunk + layout.minima_at();
-        if constexpr (layout.scales == ScaleForm::halves) return halves(minima + at * 2);
+        const uint8_t *at = chunk + layout.minimum_at(i) + p * L::width * (layout.scale_bytes() / tile_rows);
+        if constexpr (layout.scales == ScaleForm::halves) return halves(at);
         const Vec factor = L::sub(L::set(0.0F), factors(1, p));
         if constexpr (layout.scales == ScaleForm::nibbles)
-            return L::mul(factor, L::to_floats(L::high_nibbles(L::widen_bytes(minima + at))));
-        return L::mul(factor, L::to_floats(L::widen_bytes(minima + at)));
+            return L::mul(factor, L::to_floats(L::high_nibbles(L::widen_bytes(at))));
+        return L::mul(factor, L::to_floats(L::widen_bytes(at)));
     }
 };
 

@@ -18,32 +18,30 @@ void merge(uint8_t *at, uint32_t bytes) {
 }
 
 // The four codes of a step at a time, a byte each.
-template <int code_bits> void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
-    uint8_t *low = chunk + row * step_columns, *high = low + layout.low_bytes();
+template <int low_bits, int high_bits>
+void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+    constexpr uint32_t each = 0x01010101U;
     for (int column = 0; column < layout.columns; column += step_columns) {
         const int group = column / group_columns, step = column % group_columns / step_columns;
         uint32_t codes;
         std::memcpy(&codes, from.codes.data() + column, sizeof codes);
-        // Registers with one step, two, four and eight steps.
-        const int one = (group * group_steps + step) * register_bytes, two = (group * 4 + step / 2) * register_bytes;
-        const int four = (group * 2 + step / 4) * register_bytes, eight = group * register_bytes;
-        if constexpr (code_bits == 8) merge(low + one, codes);
-        if constexpr (code_bits <= 3) merge(low + four, (codes & 0x03030303U) << (step % 4 * 2));
-        if constexpr (code_bits == 3) merge(high + eight, ((codes >> 2) & 0x01010101U) << step);
-        if constexpr (code_bits >= 4 && code_bits <= 6) merge(low + two, (codes & 0x0f0f0f0fU) << (step % 2 * 4));
-        if constexpr (code_bits == 5) merge(high + eight, ((codes >> 4) & 0x01010101U) << step);
-        if constexpr (code_bits == 6) merge(high + four, ((codes >> 4) & 0x03030303U) << (step % 4 * 2));
+        const uint32_t low = codes & each * ((1U << low_bits) - 1);
+        merge(chunk + layout.low_at(group, step) + row * step_columns, low << layout.low_shift(step));
+        if constexpr (high_bits > 0) {
+            const uint32_t high = codes >> low_bits & each * ((1U << high_bits) - 1);
+            merge(chunk + layout.high_at(group, step) + row * step_columns, high << layout.high_shift(step));
+        }
     }
 }
 
 void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
     switch (layout.code_bits) {
-    case 2: return write_codes<2>(layout, from, row, chunk);
-    case 3: return write_codes<3>(layout, from, row, chunk);
-    case 4: return write_codes<4>(layout, from, row, chunk);
-    case 5: return write_codes<5>(layout, from, row, chunk);
-    case 6: return write_codes<6>(layout, from, row, chunk);
-    default: return write_codes<8>(layout, from, row, chunk);
+    case 2: return write_codes<2, 0>(layout, from, row, chunk);
+    case 3: return write_codes<2, 1>(layout, from, row, chunk);
+    case 4: return write_codes<4, 0>(layout, from, row, chunk);
+    case 5: return write_codes<4, 1>(layout, from, row, chunk);
+    case 6: return write_codes<4, 2>(layout, from, row, chunk);
+    default: return write_codes<8, 0>(layout, from, row, chunk);
     }
 }
 
@@ -52,13 +50,12 @@ void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint
     for (int i = 0; i < layout.n_scales(); ++i) {
         const uint16_t scale = from.scales[static_cast<size_t>(i)], minimum = from.minima[static_cast<size_t>(i)];
         if (layout.scales == ScaleForm::halves) {
-            put_half(layout.scales_at() + i * tile_rows * 2, scale);
-            if (layout.has_minima) put_half(layout.minima_at() + i * tile_rows * 2, minimum);
+            put_half(layout.scale_at(i), scale);
+            if (layout.has_minima) put_half(layout.minimum_at(i), minimum);
             continue;
         }
-        chunk[layout.scales_at() + i * tile_rows + row] = static_cast<uint8_t>(scale);
-        if (layout.scales == ScaleForm::bytes)
-            chunk[layout.minima_at() + i * tile_rows + row] = static_cast<uint8_t>(minimum);
+        chunk[layout.scale_at(i) + row] = static_cast<uint8_t>(scale);
+        if (layout.scales == ScaleForm::bytes) chunk[layout.minimum_at(i) + row] = static_cast<uint8_t>(minimum);
     }
     if (!layout.has_two_levels()) return;
     put_half(layout.factors_at(), from.factor);
@@ -68,18 +65,11 @@ void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint
 int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int column) {
     const int group = column / group_columns, step = column % group_columns / step_columns;
     const int lane = lane_row * step_columns + column % step_columns;
-    if (layout.code_bits == 8) return chunk[(group * group_steps + step) * register_bytes + lane];
-    const uint8_t *high = chunk + layout.low_bytes();
-    if (layout.code_bits <= 3) {
-        const int low = (chunk[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3;
-        return layout.code_bits == 2 ? low : low | (((high[group * register_bytes + lane] >> step) & 1) << 2);
-    }
-    const int low = (chunk[(group * 4 + step / 2) * register_bytes + lane] >> (step % 2 * 4)) & 15;
+    auto bits = [&](int at, int shift, int n_bits) { return chunk[at + lane] >> shift & ((1 << n_bits) - 1); };
+    const int low = bits(layout.low_at(group, step), layout.low_shift(step), layout.low_bits());
     if (layout.has_table()) return layout.table()[low] + layout.zero_point;
-    if (layout.code_bits == 5) return low | (((high[group * register_bytes + lane] >> step) & 1) << 4);
-    if (layout.code_bits == 6)
-        return low | (((high[(group * 2 + step / 4) * register_bytes + lane] >> (step % 4 * 2)) & 3) << 4);
-    return low;
+    if (layout.high_bits() == 0) return low;
+    return low | bits(layout.high_at(group, step), layout.high_shift(step), layout.high_bits()) << layout.low_bits();
 }
 
 float half_to_float(uint16_t bits) {
@@ -107,18 +97,18 @@ float small_number(ScaleForm form, uint8_t byte) {
 
 // Scale i of a row.
 float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
-    const int at = i * tile_rows + lane_row;
-    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(chunk + layout.scales_at() + at * 2));
-    const float small = small_number(layout.scales, chunk[layout.scales_at() + at]);
+    const uint8_t *scales = chunk + layout.scale_at(i);
+    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(scales + lane_row * 2));
+    const float small = small_number(layout.scales, scales[lane_row]);
     if (!layout.has_two_levels()) return small;
     return half_to_float(half_at(chunk + layout.factors_at() + lane_row * 2)) * small;
 }
 
 // What is added to the values of a scale.
 float minimum_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
-    const int at = i * tile_rows + lane_row;
-    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(chunk + layout.minima_at() + at * 2));
-    const uint8_t byte = chunk[layout.minima_at() + at];
+    const uint8_t *minima = chunk + layout.minimum_at(i);
+    if (layout.scales == ScaleForm::halves) return half_to_float(half_at(minima + lane_row * 2));
+    const uint8_t byte = minima[lane_row];
     const int small = layout.scales == ScaleForm::nibbles ? byte >> 4 : byte;
     const float factor = half_to_float(half_at(chunk + layout.factors_at() + (tile_rows + lane_row) * 2));
     return -(factor * static_cast<float>(small));

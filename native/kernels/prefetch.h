@@ -11,13 +11,13 @@
 namespace quire {
 namespace {
 
-// How far ahead of its first use a tile is asked for.  Tiles follow each other in memory; on Zen 4 and 5 one stream of
-// them reaches the memory's bandwidth for every format, which the hardware's own prefetching does not.  Sapphire Rapids
-// takes several streams (avx512amx/few_rows.cpp), or lines of several pages (in_turn).
+// How far ahead of its first use a tile is asked for, of tiles that follow each other in memory.  Sapphire Rapids takes
+// several streams (avx512amx/few_rows.cpp), or lines of several pages (in_turn).
 constexpr int ahead_bytes = 4096;
-// By few rows: codes, of which the hardware foresees too little (Zen 4: 6 to 7 KB are best, with 4 KB a fifth is lost);
-// and what is read about as fast as it arrives, floats and codes of a byte, of which it foresees enough, unless lines
-// are asked for far ahead (with 4 KB a tenth is lost).
+// By few rows.  One row reads codes so fast that the hardware, left alone, brings them at the memory's bandwidth; Zen 4
+// drops what a program asks for beyond the 24 lines that its first level waits for, and these have a latency of 170 ns, a
+// third of the bandwidth.  With more rows the reading is too slow for it to look far ahead: 6 to 7 KB are best, with 4 KB
+// a fifth is lost.  Of codes of a byte, lines asked for at a short distance help.
 constexpr int codes_ahead_bytes = 6144, fast_ahead_bytes = 1024;
 // Lines are asked for as often as with chunks of 64 columns also where those are longer: some fifty lines at once, a chunk
 // of Q6_K, cost a third of the bandwidth (Zen 3).
@@ -44,8 +44,8 @@ static_assert(turn_of(64, 2) == 64 && turn_of(65, 2) == 64 + 16 && turn_of(68, 2
 
 // Weights that later work reads, asked for evenly while this work goes on: `step` bytes each time.
 struct Ahead {
-    const uint8_t *at, *end;
-    int64_t step;
+    const uint8_t *at = nullptr, *end = nullptr; // nothing to ask for
+    int64_t step = 0;
     int log_pages = 0; // of next_lines
 
     // All of [at, at + size_bytes) in n_times.
