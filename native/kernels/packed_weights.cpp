@@ -10,6 +10,32 @@
 namespace quire {
 namespace {
 
+// Whether a product that goes through a chunk's columns meets its lines from front to back, without a gap.
+constexpr bool is_read_in_order(const ChunkLayout &layout) {
+    int last = layout.has_two_levels() ? layout.factors_at() / register_bytes : -1;
+    bool in_order = true;
+    auto meet = [&](int at) {
+        const int line = at / register_bytes;
+        in_order = in_order && line <= last + 1;
+        last = line > last ? line : last;
+    };
+    for (int column = 0; column < layout.columns; column += step_columns) {
+        const int group = column / group_columns, step = column % group_columns / step_columns;
+        meet(layout.scale_at(column / layout.scale_columns));
+        if (layout.has_minima) meet(layout.minimum_at(column / layout.scale_columns));
+        if (layout.high_bits() > 0) meet(layout.high_at(group, step));
+        meet(layout.low_at(group, step));
+    }
+    return in_order && (last + 1) * register_bytes == layout.bytes();
+}
+constexpr bool are_read_in_order() {
+    for (int i = static_cast<int>(WeightFormat::q4_0); i <= static_cast<int>(WeightFormat::nvfp4); ++i) {
+        if (!is_read_in_order(chunk_layout(static_cast<WeightFormat>(i)))) return false;
+    }
+    return true;
+}
+static_assert(are_read_in_order());
+
 void merge(uint8_t *at, uint32_t bytes) {
     uint32_t there;
     std::memcpy(&there, at, sizeof there);
@@ -18,34 +44,26 @@ void merge(uint8_t *at, uint32_t bytes) {
 }
 
 // The four codes of a step at a time, a byte each.
-template <int low_bits, int high_bits>
-void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
-    constexpr uint32_t each = 0x01010101U;
-    for (int column = 0; column < layout.columns; column += step_columns) {
-        const int group = column / group_columns, step = column % group_columns / step_columns;
-        uint32_t codes;
-        std::memcpy(&codes, from.codes.data() + column, sizeof codes);
-        const uint32_t low = codes & each * ((1U << low_bits) - 1);
-        merge(chunk + layout.low_at(group, step) + row * step_columns, low << layout.low_shift(step));
-        if constexpr (high_bits > 0) {
-            const uint32_t high = codes >> low_bits & each * ((1U << high_bits) - 1);
-            merge(chunk + layout.high_at(group, step) + row * step_columns, high << layout.high_shift(step));
+template <WeightFormat format> void write_codes(const RowChunk &from, int row, uint8_t *chunk) {
+    constexpr ChunkLayout layout = chunk_layout(format);
+    constexpr uint32_t each = 0x01010101U, low_mask = each * ((1U << layout.low_bits()) - 1),
+                       high_mask = each * ((1U << layout.high_bits()) - 1);
+    chunk += row * step_columns;
+    for (int group = 0; group < layout.columns / group_columns; ++group) {
+#pragma GCC unroll 8
+        for (int step = 0; step < group_steps; ++step) {
+            uint32_t codes;
+            std::memcpy(&codes, from.codes.data() + group * group_columns + step * step_columns, sizeof codes);
+            merge(chunk + layout.low_at(group, step), (codes & low_mask) << layout.low_shift(step));
+            if constexpr (layout.high_bits() > 0)
+                merge(chunk + layout.high_at(group, step), (codes >> layout.low_bits() & high_mask)
+                                                               << layout.high_shift(step));
         }
     }
 }
 
-void write_codes(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
-    switch (layout.code_bits) {
-    case 2: return write_codes<2, 0>(layout, from, row, chunk);
-    case 3: return write_codes<2, 1>(layout, from, row, chunk);
-    case 4: return write_codes<4, 0>(layout, from, row, chunk);
-    case 5: return write_codes<4, 1>(layout, from, row, chunk);
-    case 6: return write_codes<4, 2>(layout, from, row, chunk);
-    default: return write_codes<8, 0>(layout, from, row, chunk);
-    }
-}
-
-void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint8_t *chunk) {
+template <WeightFormat format> void write_scales(const RowChunk &from, int row, uint8_t *chunk) {
+    constexpr ChunkLayout layout = chunk_layout(format);
     auto put_half = [&](int at, uint16_t value) { std::memcpy(chunk + at + row * 2, &value, 2); };
     for (int i = 0; i < layout.n_scales(); ++i) {
         const uint16_t scale = from.scales[static_cast<size_t>(i)], minimum = from.minima[static_cast<size_t>(i)];
@@ -62,7 +80,8 @@ void write_scales(const ChunkLayout &layout, const RowChunk &from, int row, uint
     put_half(layout.factors_at() + tile_rows * 2, from.minimum_factor);
 }
 
-int code_at(const ChunkLayout &layout, const uint8_t *chunk, int lane_row, int column) {
+template <WeightFormat format> int code_at(const uint8_t *chunk, int lane_row, int column) {
+    constexpr ChunkLayout layout = chunk_layout(format);
     const int group = column / group_columns, step = column % group_columns / step_columns;
     const int lane = lane_row * step_columns + column % step_columns;
     auto bits = [&](int at, int shift, int n_bits) { return chunk[at + lane] >> shift & ((1 << n_bits) - 1); };
@@ -96,7 +115,8 @@ float small_number(ScaleForm form, uint8_t byte) {
 }
 
 // Scale i of a row.
-float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
+template <WeightFormat format> float scale_at(const uint8_t *chunk, int i, int lane_row) {
+    constexpr ChunkLayout layout = chunk_layout(format);
     const uint8_t *scales = chunk + layout.scale_at(i);
     if (layout.scales == ScaleForm::halves) return half_to_float(half_at(scales + lane_row * 2));
     const float small = small_number(layout.scales, scales[lane_row]);
@@ -105,7 +125,8 @@ float scale_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_
 }
 
 // What is added to the values of a scale.
-float minimum_at(const ChunkLayout &layout, const uint8_t *chunk, int i, int lane_row) {
+template <WeightFormat format> float minimum_at(const uint8_t *chunk, int i, int lane_row) {
+    constexpr ChunkLayout layout = chunk_layout(format);
     const uint8_t *minima = chunk + layout.minimum_at(i);
     if (layout.scales == ScaleForm::halves) return half_to_float(half_at(minima + lane_row * 2));
     const uint8_t byte = minima[lane_row];
@@ -169,30 +190,25 @@ void unpack_float_row(const PackedWeights &packed, int64_t row, float *to) {
     }
 }
 
-} // namespace
-
-void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
-    if (packed.is_float()) return unpack_float_row(packed, row, to);
-    const ChunkLayout layout = chunk_layout(packed.format);
+template <WeightFormat format> void unpack_code_row(const PackedWeights &packed, int64_t row, float *to) {
+    constexpr ChunkLayout layout = chunk_layout(format);
     const uint8_t *chunk = packed.data + row / tile_rows * packed.tile_bytes();
     const int lane_row = static_cast<int>(row % tile_rows);
     for (int64_t begin = 0; begin < packed.n_in; begin += layout.columns, chunk += layout.bytes()) {
         for (int column = 0; column < layout.columns && begin + column < packed.n_in; ++column) {
-            const int i = column / layout.scale_columns;
-            const int code = code_at(layout, chunk, lane_row, column);
-            float value = scale_at(layout, chunk, i, lane_row) * static_cast<float>(code - layout.zero_point);
-            if (layout.has_minima) value += minimum_at(layout, chunk, i, lane_row);
+            const int i = column / layout.scale_columns, code = code_at<format>(chunk, lane_row, column);
+            float value = scale_at<format>(chunk, i, lane_row) * static_cast<float>(code - layout.zero_point);
+            if constexpr (layout.has_minima) value += minimum_at<format>(chunk, i, lane_row);
             to[begin + column] = value;
         }
     }
 }
 
-void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
-    if (packed.is_float()) return pack_float_tile(packed, rows, tile, to);
-    const ChunkLayout layout = chunk_layout(packed.format);
-    const int64_t block_bytes = file_block_bytes(packed.format);
-    const int64_t row_blocks = packed.n_in / file_block_columns(packed.format);
-    const int64_t chunk_blocks = layout.columns / file_block_columns(packed.format);
+template <WeightFormat format>
+void pack_code_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    constexpr ChunkLayout layout = chunk_layout(format);
+    const int64_t block_bytes = file_block_bytes(format), row_blocks = packed.n_in / file_block_columns(format);
+    const int64_t chunk_blocks = layout.columns / file_block_columns(format);
     std::memset(to, 0, static_cast<size_t>(packed.tile_bytes()));
     RowChunk row_chunk;
     for (int row = 0; row < tile_rows && tile * tile_rows + row < packed.n_out; ++row) {
@@ -200,11 +216,23 @@ void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, u
         for (int64_t c = 0; c < packed.n_chunks(); ++c) {
             const int64_t first = c * chunk_blocks;
             const int n = static_cast<int>(first + chunk_blocks <= row_blocks ? chunk_blocks : row_blocks - first);
-            read_chunk(packed.format, blocks + first * block_bytes, n, row_chunk);
-            write_codes(layout, row_chunk, row, to + c * layout.bytes());
-            write_scales(layout, row_chunk, row, to + c * layout.bytes());
+            read_chunk(format, blocks + first * block_bytes, n, row_chunk);
+            write_codes<format>(row_chunk, row, to + c * layout.bytes());
+            write_scales<format>(row_chunk, row, to + c * layout.bytes());
         }
     }
+}
+
+} // namespace
+
+void unpack_row(const PackedWeights &packed, int64_t row, float *to) {
+    if (packed.is_float()) return unpack_float_row(packed, row, to);
+    with_format(packed.format, [&]<WeightFormat format>() { unpack_code_row<format>(packed, row, to); });
+}
+
+void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
+    if (packed.is_float()) return pack_float_tile(packed, rows, tile, to);
+    with_format(packed.format, [&]<WeightFormat format>() { pack_code_tile<format>(packed, rows, tile, to); });
 }
 
 } // namespace quire

@@ -166,6 +166,27 @@ constexpr ChunkLayout chunk_layout(WeightFormat format) {
     }
 }
 
+// Calls `act` with the format of quantized weights as its template argument; floats are float_matmul_tile.h's.
+template <class Act> void with_format(WeightFormat format, const Act &act) {
+    switch (format) {
+    case WeightFormat::q4_0: return act.template operator()<WeightFormat::q4_0>();
+    case WeightFormat::q4_1: return act.template operator()<WeightFormat::q4_1>();
+    case WeightFormat::q5_0: return act.template operator()<WeightFormat::q5_0>();
+    case WeightFormat::q5_1: return act.template operator()<WeightFormat::q5_1>();
+    case WeightFormat::q8_0: return act.template operator()<WeightFormat::q8_0>();
+    case WeightFormat::q2_k: return act.template operator()<WeightFormat::q2_k>();
+    case WeightFormat::q3_k: return act.template operator()<WeightFormat::q3_k>();
+    case WeightFormat::q4_k: return act.template operator()<WeightFormat::q4_k>();
+    case WeightFormat::q5_k: return act.template operator()<WeightFormat::q5_k>();
+    case WeightFormat::q6_k: return act.template operator()<WeightFormat::q6_k>();
+    case WeightFormat::iq4_nl: return act.template operator()<WeightFormat::iq4_nl>();
+    case WeightFormat::iq4_xs: return act.template operator()<WeightFormat::iq4_xs>();
+    case WeightFormat::mxfp4: return act.template operator()<WeightFormat::mxfp4>();
+    case WeightFormat::nvfp4: return act.template operator()<WeightFormat::nvfp4>();
+    default: return;
+    }
+}
+
 // A matrix in tiles.  `data` is aligned to 64 bytes.
 struct PackedWeights {
     WeightFormat format;
