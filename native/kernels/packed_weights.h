@@ -68,7 +68,8 @@ inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2,
 // What codes stand for.  Not a pointer: under the sanitizers GCC takes no comparison of one for a constant.
 enum class CodeValues { lines, uneven, float4 };
 
-// Where things lie in a chunk, in bytes from its begin.
+// Where things lie in a chunk, in bytes from its begin.  All is inlined: kernels shall have constants, and what one
+// instruction set's file compiles must not serve others.
 struct ChunkLayout {
     int columns; // 64, or 256 where blocks of the file are that long
     int code_bits; // 2, 3, 4, 5, 6 or 8
@@ -101,9 +102,10 @@ struct ChunkLayout {
     }
     [[gnu::always_inline]] constexpr int group_bytes() const { return group_steps / high_steps() * set_bytes(); }
 
+    // Of all output rows.
     [[gnu::always_inline]] constexpr int scale_bytes() const {
         return tile_rows * (scales == ScaleForm::halves ? 2 : 1);
-    } // of 16 rows
+    }
     [[gnu::always_inline]] constexpr bool has_bytes_of_minima() const {
         return has_minima && scales != ScaleForm::nibbles;
     }
