@@ -73,7 +73,7 @@ template <WeightFormat format> void write_scales(const RowChunk &from, int row, 
             continue;
         }
         chunk[layout.scale_at(i) + row] = static_cast<uint8_t>(scale);
-        if (layout.scales == ScaleForm::bytes) chunk[layout.minimum_at(i) + row] = static_cast<uint8_t>(minimum);
+        if (layout.has_bytes_of_minima()) chunk[layout.minimum_at(i) + row] = static_cast<uint8_t>(minimum);
     }
     if (!layout.has_two_levels()) return;
     put_half(layout.factors_at(), from.factor);

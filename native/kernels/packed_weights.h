@@ -109,14 +109,16 @@ struct ChunkLayout {
     [[gnu::always_inline]] constexpr bool has_bytes_of_minima() const {
         return has_minima && scales != ScaleForm::nibbles;
     }
+    [[gnu::always_inline]] constexpr int scaling_bytes() const { // scales and minima
+        return scale_bytes() * (has_bytes_of_minima() ? 2 : 1);
+    }
     [[gnu::always_inline]] constexpr int section_columns() const {
-        const int filling = register_bytes / (scale_bytes() * (has_bytes_of_minima() ? 2 : 1)) * scale_columns;
+        const int filling = register_bytes / scaling_bytes() * scale_columns;
         return filling < 64 ? 64 : filling > columns ? columns : filling;
     }
     [[gnu::always_inline]] constexpr int section_scales() const { return section_columns() / scale_columns; }
     [[gnu::always_inline]] constexpr int section_head_bytes() const {
-        const int used = section_scales() * scale_bytes() * (has_bytes_of_minima() ? 2 : 1);
-        return (used + register_bytes - 1) / register_bytes * register_bytes;
+        return (section_scales() * scaling_bytes() + register_bytes - 1) / register_bytes * register_bytes;
     }
     [[gnu::always_inline]] constexpr int section_groups() const { return section_columns() / group_columns; }
     [[gnu::always_inline]] constexpr int section_bytes() const {
@@ -135,13 +137,12 @@ struct ChunkLayout {
     [[gnu::always_inline]] constexpr int minimum_at(int i) const {
         return scale_at(i) + (has_bytes_of_minima() ? section_scales() * scale_bytes() : 0);
     }
-    [[gnu::always_inline]] constexpr int set_at(int group, int step) const {
+    [[gnu::always_inline]] constexpr int high_at(int group, int step) const { // where the step's set begins
         return section_at(group / section_groups()) + section_head_bytes() + group % section_groups() * group_bytes() +
                step / high_steps() * set_bytes();
     }
-    [[gnu::always_inline]] constexpr int high_at(int group, int step) const { return set_at(group, step); }
     [[gnu::always_inline]] constexpr int low_at(int group, int step) const {
-        return set_at(group, step) + (high_bits() == 0 ? 0 : register_bytes) +
+        return high_at(group, step) + (high_bits() == 0 ? 0 : register_bytes) +
                step % high_steps() / low_steps() * register_bytes;
     }
     [[gnu::always_inline]] constexpr int high_shift(int step) const { return step % high_steps() * high_bits(); }
