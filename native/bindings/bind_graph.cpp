@@ -75,7 +75,8 @@ void bind_specs(py::module_ &m) {
              py::arg("states") = std::vector<std::pair<std::string, int64_t>>{})
         .def_property_readonly("n_kv_head", [](const CacheSpec &self) { return self.rows ? self.rows->n_kv_head : 0; })
         .def_property_readonly("head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->head_dim : 0; })
-        .def_property_readonly("v_head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->v_head_dim : 0; })
+        .def_property_readonly("v_head_dim",
+                               [](const CacheSpec &self) { return self.rows ? self.rows->v_head_dim : 0; })
         .def_property_readonly("window", [](const CacheSpec &self) { return self.rows ? self.rows->window : 0; })
         .def_property_readonly("chunk", [](const CacheSpec &self) { return self.rows ? self.rows->chunk : 0; })
         .def_property_readonly("states", [](const CacheSpec &self) {

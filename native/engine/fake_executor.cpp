@@ -71,9 +71,11 @@ void FakeExecutor::run_sequence(const StepBatch &batch, size_t sequence) {
     uint64_t hash = 0;
     bool is_nan = false;
     for (int32_t position = 0; position < n_kv; ++position, ++row) {
-        const auto entry = static_cast<size_t>(batch.groups[0].table_begin[sequence] + position / options_.block_tokens);
+        const auto entry =
+            static_cast<size_t>(batch.groups[0].table_begin[sequence] + position / options_.block_tokens);
         require(entry < batch.groups[0].tables.size(), "a table must cover its tokens");
-        const Slot &at = slot(int64_t{batch.groups[0].tables[entry]} * options_.block_tokens + position % options_.block_tokens);
+        const Slot &at =
+            slot(int64_t{batch.groups[0].tables[entry]} * options_.block_tokens + position % options_.block_tokens);
         require(at.position == position, "a table must lead to its sequence's positions");
         hash = mix(hash * 31 + static_cast<uint64_t>(at.token) + 1);
         is_nan |= options_.nan_after == at.token;

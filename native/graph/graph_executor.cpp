@@ -109,8 +109,7 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
       budget_bytes_(budget_of(CacheLayout(trace_.cache, options.kv_dtype), options)),
       store_(CacheLayout(trace_.cache, options.kv_dtype),
              sizes_of(CacheLayout(trace_.cache, options.kv_dtype), options, backend_.is_cpu()), device),
-      max_sequences_(options.max_sequences),
-      limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
+      max_sequences_(options.max_sequences), limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;
         counted.n_threads = backend_.n_threads();
@@ -178,8 +177,7 @@ void GraphExecutor::check_tables(const StepBatch &batch) const {
         const int n = n_blocks(static_cast<int>(g));
         expect(group.slots.size() == batch.tokens.size() && group.table_begin.size() == batch.n_kv.size(),
                "slots and table_begin must be as many as rows and sequences");
-        for (int32_t slot : group.slots)
-            expect(slot >= 0 && slot / kv_block_tokens < n, "slots must lie in the store");
+        for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slots must lie in the store");
         for (int32_t block : group.tables) expect(block >= 0 && block < n, "blocks must lie in the store");
         for (size_t s = 0; s < batch.n_kv.size(); ++s) {
             const int64_t n_table = (batch.n_kv[s] + kv_block_tokens - 1) / kv_block_tokens;

@@ -167,8 +167,9 @@ class CpuLowering {
         const KvStore::Rows &layer = in_.store.rows(o.layer);
         const int group = in_.store.layout().group_of(o.layer).value();
         const int n_head = static_cast<int>(operation(input(i)).shape.rest[0]);
-        const AttentionShape shape{n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.layout().dtype()),
-                                   o.scale, o.soft_cap,     spec.window};
+        const AttentionShape shape{
+            n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.layout().dtype()),
+            o.scale, o.soft_cap,     spec.window};
         program_.add_attention(group, shape);
         const HeadSteps q = head_steps(input(i, 0)), k = head_steps(input(i, 1));
         CpuValue *v = value(input(i, 2)), *out = new_value(i);

@@ -114,7 +114,8 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
                              ggml_reshape_2d(ctx, ggml_cont(ctx, x), head_dim, n_tokens * spec.n_kv_head), rows);
     };
     auto gathered = [&](ggml_tensor *pool, int64_t head_dim) {
-        ggml_tensor *rows = shared_input(build.out.inputs.gather_rows, {group, spec.n_kv_head}, make_gather_rows, build);
+        ggml_tensor *rows =
+            shared_input(build.out.inputs.gather_rows, {group, spec.n_kv_head}, make_gather_rows, build);
         return ggml_reshape_3d(ctx, ggml_get_rows(ctx, pool, rows), head_dim, n_kv, spec.n_kv_head);
     };
     const KvStore::Rows &layer = store_.rows(operation.layer);

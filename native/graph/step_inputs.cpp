@@ -37,8 +37,7 @@ void StepInputs::fill_write_rows(ggml_tensor *target, const StepBatch &batch, Gr
         // and then any of the values will do.
         int64_t slot = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
         for (int head = 0; head < n_kv_head; ++head) {
-            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] =
-                store_row(slot, head, n_kv_head);
+            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] = store_row(slot, head, n_kv_head);
         }
     }
     upload(target, longs_);

@@ -109,8 +109,8 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
 void KvStore::check_block(int group, int block) const {
     const bool known = group >= 0 && static_cast<size_t>(group) < sizes_.n_blocks.size();
     if (!known || block < 0 || block >= sizes_.n_blocks[static_cast<size_t>(group)])
-        throw InternalError("kv_store", cat("a block must be in the store but block ", block, " of group ", group,
-                                            " is not"));
+        throw InternalError("kv_store",
+                            cat("a block must be in the store but block ", block, " of group ", group, " is not"));
 }
 
 void KvStore::check_state(int slot) const {

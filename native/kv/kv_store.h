@@ -15,7 +15,7 @@ namespace quire {
 // How many of everything.  Block 0 of a group is its null block, state 0 is always zero.
 struct CacheSizes {
     std::vector<int> n_blocks; // by group
-    int n_states = 1;          // slots
+    int n_states = 1; // slots
 };
 
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
