@@ -233,7 +233,8 @@ void bind_executor(py::module_ &m) {
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
-        .def_property_readonly("n_blocks", [](const GraphExecutor &self) { return self.n_blocks(0); })
+        .def_property_readonly(
+            "n_blocks", [](const GraphExecutor &self) { return self.cache().groups().empty() ? 0 : self.n_blocks(0); })
         .def_property_readonly("block_tokens", [](const GraphExecutor &) { return kv_block_tokens; })
         .def_property_readonly("max_rows", &GraphExecutor::max_rows)
         .def_property_readonly("max_logit_rows", &GraphExecutor::max_logit_rows)
@@ -319,6 +320,7 @@ void bind_graph(py::module_ &m) {
     bind_specs(m);
     bind_tracer(m);
     bind_operations(m);
+    bind_primitives(m);
     bind_executor(m);
 }
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "graph/cpu_nodes.h"
 #include "graph/moe_node.h"
+#include "graph/primitive_nodes.h"
 
 namespace quire {
 namespace {
@@ -73,7 +74,39 @@ class CpuLowering {
 
     void lower(int i, const op::Embed &o) {
         CpuValue *out = new_value(i);
-        program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), out), {out});
+        if (as<op::Tokens>(input(i)) != nullptr) {
+            program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), nullptr, out), {out});
+            return;
+        }
+        CpuValue *ids = id_value(input(i));
+        program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), ids, out), {ids, out});
+    }
+
+    // Ids as a value, for those who do not read them from the batch.
+    CpuValue *id_value(int i) {
+        if (value(i) != nullptr) return value(i);
+        CpuValue *out = values_[at(i)] = program_.value(lead(i), sizeof(int32_t));
+        const auto of = as<op::Tokens>(i) != nullptr ? IdsNode::Of::tokens : IdsNode::Of::positions;
+        program_.add(std::make_unique<IdsNode>(of, out), {out});
+        return out;
+    }
+
+    void lower(int i, const op::Primitive &o) {
+        std::vector<CpuValue *> inputs;
+        std::vector<StockNode::Input> shaped;
+        for (int from : operation(i).inputs) {
+            inputs.push_back(operation(from).shape.rest.empty() ? id_value(from) : value(from));
+            shaped.push_back({inputs.back(), operation(from).shape});
+        }
+        CpuValue *out = new_value(i);
+        std::vector<CpuValue *> used = inputs;
+        used.push_back(out);
+        if (auto node = o.spec->cpu_node({inputs, out, in_.store}))
+            program_.add(std::move(node), used);
+        else if (RowFunction function = o.spec->row_function())
+            program_.add(std::make_unique<RowNode>(std::move(function), inputs, out), used);
+        else
+            program_.add(std::make_unique<StockNode>(o.spec, std::move(shaped), out, operation(i).shape), used);
     }
 
     void lower(int i, const op::Reshape &) { values_[at(i)] = value(input(i)); }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "graph/primitive.h"
 
 namespace quire {
 namespace {
@@ -178,11 +179,17 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         ggml_tensor *operator()(const op::SoftCap &o) const { return capped(ctx, value(0), o.cap); }
         ggml_tensor *operator()(const op::SelectRows &) const { return ggml_get_rows(ctx, value(0), value(1)); }
         ggml_tensor *operator()(const op::Moe &o) const { return mixture(ctx, value(0), o); }
+        ggml_tensor *operator()(const op::Primitive &o) const {
+            StockParts parts{ctx, {}, operation.shape, lead};
+            for (size_t i = 0; i < operation.inputs.size(); ++i) parts.inputs.push_back(value(i));
+            return o.spec->lower(parts);
+        }
         ggml_tensor *operator()(const op::Add &) const { return ggml_add(ctx, value(0), value(1)); }
         ggml_tensor *operator()(const op::Multiply &) const { return ggml_mul(ctx, value(0), value(1)); }
         ggml_tensor *operator()(const op::Scale &o) const { return ggml_scale(ctx, value(0), o.factor); }
         ggml_tensor *operator()(const op::Reshape &) const {
             const std::vector<int64_t> &rest = operation.shape.rest;
+            if (rest.size() == 3) return ggml_reshape_4d(ctx, value(0), rest[2], rest[1], rest[0], lead);
             return rest.size() == 2 ? ggml_reshape_3d(ctx, value(0), rest[1], rest[0], lead)
                                     : ggml_reshape_2d(ctx, value(0), rest[0], lead);
         }
@@ -197,6 +204,8 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
         const auto *moe = std::get_if<op::Moe>(&operation.kind);
         const bool attends = std::holds_alternative<op::Attend>(operation.kind);
         n_tensors += moe != nullptr ? 20 + 2 * static_cast<size_t>(moe->spec.n_used) : attends ? 28 : 4;
+        if (const auto *primitive = std::get_if<op::Primitive>(&operation.kind))
+            n_tensors += primitive->spec->n_tensors();
     }
     LoweredGraph out;
     out.key = key;

@@ -21,6 +21,8 @@ struct Weight {
 };
 using WeightRef = std::shared_ptr<const Weight>;
 
+class Primitive;
+
 enum class Lead { tokens, rows }; // the leading dimension: every row of the step, or those whose logits are wanted
 
 struct TraceShape {
@@ -97,12 +99,15 @@ struct Multiply {};
 struct Scale {
     float factor;
 };
-struct Reshape {}; // heads, merge_heads
+struct Reshape {}; // heads, merge_heads, reshape
+struct Primitive {
+    std::shared_ptr<const quire::Primitive> spec;
+}; // any other: graph/primitive.h
 } // namespace op
 
 using OperationKind = std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm,
                                    op::Rope, op::Attend, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe,
-                                   op::Add, op::Multiply, op::Scale, op::Reshape>;
+                                   op::Add, op::Multiply, op::Scale, op::Reshape, op::Primitive>;
 
 struct Operation {
     OperationKind kind;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "graph/primitive.h"
 
 namespace quire {
 namespace {
@@ -172,7 +173,8 @@ TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps) {
 
 TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec) {
     expect_rank("rope", "x", x, 2);
-    expect_rank("rope", "positions", positions, 0);
+    if (!std::holds_alternative<op::Positions>(positions.tracer->operation(positions.id).kind))
+        throw ShapeError("rope", "positions must be the step's positions but are another value");
     int64_t head_dim = x.shape().rest[1];
     if (spec.n_dims < 2 || spec.n_dims % 2 != 0 || spec.n_dims > head_dim) {
         throw ShapeError("rope", cat("n_dims must be even and 2 to head_dim ", head_dim, " but is ", spec.n_dims));
@@ -248,6 +250,11 @@ TraceTensor moe(const TraceTensor &x, op::Moe parameters) {
     return x.tracer->record(std::move(parameters), {x}, x.shape());
 }
 
+TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const std::vector<TraceTensor> &inputs,
+                             TraceShape shape) {
+    return inputs.front().tracer->record(op::Primitive{std::move(primitive)}, inputs, std::move(shape));
+}
+
 namespace {
 struct Describe {
     std::string operator()(const op::Tokens &) const { return "tokens"; }
@@ -271,6 +278,7 @@ struct Describe {
     std::string operator()(const op::Multiply &) const { return "multiply"; }
     std::string operator()(const op::Scale &o) const { return cat("scale ", o.factor); }
     std::string operator()(const op::Reshape &) const { return "reshape"; }
+    std::string operator()(const op::Primitive &o) const { return o.spec->describe(); }
 };
 } // namespace
 

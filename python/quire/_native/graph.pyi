@@ -302,3 +302,60 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
 
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16", "q8_0"]) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
+
+# Operations of graph/primitives.h.  Axes count from the last dimension, 0.
+PRIMITIVES: tuple[str, ...]
+"""The names of all that follow (for tests)."""
+
+def sigmoid(x: TraceTensor) -> TraceTensor: ...
+def softplus(x: TraceTensor) -> TraceTensor: ...
+def tanh(x: TraceTensor) -> TraceTensor: ...
+def exp(x: TraceTensor) -> TraceTensor: ...
+def relu_squared(x: TraceTensor) -> TraceTensor: ...
+def quick_gelu(x: TraceTensor) -> TraceTensor:
+    """``x * sigmoid(1.702 * x)``."""
+
+def negate(x: TraceTensor) -> TraceTensor: ...
+def clamp(x: TraceTensor, low: float, high: float) -> TraceTensor: ...
+def xielu(x: TraceTensor, *, alpha_p: float, alpha_n: float, beta: float, eps: float) -> TraceTensor:
+    """Expanded integral of ELU (Huang and Schlag 2025); ``alpha_n`` contains ``beta``."""
+
+def clamped_swiglu(gate: TraceTensor, up: TraceTensor, *, alpha: float, limit: float) -> TraceTensor:
+    """``g * sigmoid(alpha * g) * (clamp(up, -limit, limit) + 1)`` with ``g = min(gate, limit)`` (gpt-oss)."""
+
+def add_broadcast(a: TraceTensor, b: TraceTensor) -> TraceTensor:
+    """``a + b`` where dimensions of 1 of ``b`` are repeated."""
+
+def multiply_broadcast(a: TraceTensor, b: TraceTensor) -> TraceTensor:
+    """``a * b`` where dimensions of 1 of ``b`` are repeated."""
+
+def add_weight(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x + weight``, a float32 weight of the last dimensions of ``x``, of which those of 1 are repeated."""
+
+def multiply_weight(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x * weight``, likewise."""
+
+def layer_norm(x: TraceTensor, weight: Weight | None, bias: Weight | None, eps: float) -> TraceTensor:
+    """Over the last dimension (Ba, Kiros and Hinton 2016)."""
+
+def l2_norm(x: TraceTensor, eps: float) -> TraceTensor:
+    """``x / max(|x|, eps)`` over the last dimension."""
+
+def group_norm(x: TraceTensor, n_groups: int, weight: Weight | None, eps: float) -> TraceTensor:
+    """Root-mean-square norm of each of ``n_groups`` parts of a row ``[tokens, n]``; ``weight [n]``."""
+
+def slice(x: TraceTensor, axis: int, begin: int, end: int) -> TraceTensor: ...
+def concat(a: TraceTensor, b: TraceTensor, axis: int) -> TraceTensor: ...
+def repeat_heads(x: TraceTensor, n: int) -> TraceTensor:
+    """``[tokens, h, d]`` to ``[tokens, h * n, d]``, each head ``n`` times in turn."""
+
+def reshape(x: TraceTensor, rest: Sequence[int]) -> TraceTensor:
+    """Another shape of the same row, in 1 to 3 dimensions after the leading one."""
+
+def head_linear(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x [tokens, h, n_in]`` times ``weight [h, n_out, n_in]``, each head with its own matrix."""
+
+def scale_by_position(
+    x: TraceTensor, positions: TraceTensor, *, beta: float, n_ctx: int, offset: int = 0
+) -> TraceTensor:
+    """``x * (1 + beta * log(1 + floor((position + offset) / n_ctx)))``."""
