@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from quire._native import graph
 from quire._native.core import Tensor, find_device
-from quire._native.graph import Executor, TraceTensor, Tracer, Weight
+from quire._native.graph import Executor, Tracer, TraceTensor, Weight
 from quire.errors import ShapeError
 
 Array = npt.NDArray[np.float32]
@@ -221,7 +220,7 @@ def test_rotation_is_by_the_positions_of_the_step() -> None:
         lambda x, y: graph.slice(x, 2, 0, 1),
         lambda x, y: graph.concat(x, y, 0),
         lambda x, y: graph.clamp(x, 1, 0),
-        lambda x, y: graph.add_broadcast(x, y),
+        graph.add_broadcast,
         lambda x, y: graph.repeat_heads(x, 0),
         lambda x, y: graph.reshape(x, [7]),
         lambda x, y: graph.group_norm(x, 2, None, 1e-5),

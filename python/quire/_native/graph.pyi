@@ -307,16 +307,30 @@ def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "
 PRIMITIVES: tuple[str, ...]
 """The names of all that follow (for tests)."""
 
-def sigmoid(x: TraceTensor) -> TraceTensor: ...
-def softplus(x: TraceTensor) -> TraceTensor: ...
-def tanh(x: TraceTensor) -> TraceTensor: ...
-def exp(x: TraceTensor) -> TraceTensor: ...
-def relu_squared(x: TraceTensor) -> TraceTensor: ...
+def sigmoid(x: TraceTensor) -> TraceTensor:
+    """``1 / (1 + exp(-x))``."""
+
+def softplus(x: TraceTensor) -> TraceTensor:
+    """``log(1 + exp(x))``."""
+
+def tanh(x: TraceTensor) -> TraceTensor:
+    """Hyperbolic tangent."""
+
+def exp(x: TraceTensor) -> TraceTensor:
+    """``e ** x``."""
+
+def relu_squared(x: TraceTensor) -> TraceTensor:
+    """``max(x, 0) ** 2``."""
+
 def quick_gelu(x: TraceTensor) -> TraceTensor:
     """``x * sigmoid(1.702 * x)``."""
 
-def negate(x: TraceTensor) -> TraceTensor: ...
-def clamp(x: TraceTensor, low: float, high: float) -> TraceTensor: ...
+def negate(x: TraceTensor) -> TraceTensor:
+    """``-x``."""
+
+def clamp(x: TraceTensor, low: float, high: float) -> TraceTensor:
+    """``min(max(x, low), high)``."""
+
 def xielu(x: TraceTensor, *, alpha_p: float, alpha_n: float, beta: float, eps: float) -> TraceTensor:
     """Expanded integral of ELU (Huang and Schlag 2025); ``alpha_n`` contains ``beta``."""
 
@@ -344,8 +358,12 @@ def l2_norm(x: TraceTensor, eps: float) -> TraceTensor:
 def group_norm(x: TraceTensor, n_groups: int, weight: Weight | None, eps: float) -> TraceTensor:
     """Root-mean-square norm of each of ``n_groups`` parts of a row ``[tokens, n]``; ``weight [n]``."""
 
-def slice(x: TraceTensor, axis: int, begin: int, end: int) -> TraceTensor: ...
-def concat(a: TraceTensor, b: TraceTensor, axis: int) -> TraceTensor: ...
+def slice(x: TraceTensor, axis: int, begin: int, end: int) -> TraceTensor:
+    """Elements ``begin:end`` of an axis."""
+
+def concat(a: TraceTensor, b: TraceTensor, axis: int) -> TraceTensor:
+    """Both after each other along an axis."""
+
 def repeat_heads(x: TraceTensor, n: int) -> TraceTensor:
     """``[tokens, h, d]`` to ``[tokens, h * n, d]``, each head ``n`` times in turn."""
 
