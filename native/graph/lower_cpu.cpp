@@ -316,23 +316,25 @@ class CpuLowering {
     }
 
     void lower(int i, const op::Moe &o) {
-        const ExpertMatrices experts{matrices_.experts(o.gate), matrices_.experts(o.up), matrices_.experts(o.down)};
-        const Matrix *router = matrices_.find(o.router), *gate = experts.gate.front(), *up = experts.up.front();
-        const Matrix *down = experts.down.front();
-        const int64_t used = o.spec.n_used, float_bytes = sizeof(float);
+        const ExpertMatrices experts{o.gate ? matrices_.experts(o.gate) : std::vector<const Matrix *>{},
+                                     matrices_.experts(o.up), matrices_.experts(o.down)};
+        const Matrix *up = experts.up.front(), *down = experts.down.front();
+        const int64_t used = o.spec.routing.n_used, float_bytes = sizeof(float);
         auto gathered = [&](const Matrix *matrix) { return program_.value(lead(i), matrix->x_row_bytes(), used); };
         MoeNode::Values v{};
         v.x = value(input(i));
-        v.scores = program_.floats(lead(i), router->n_out);
-        add_product(lead(i), {{router, activations(input(i), router), nullptr, v.scores}}, nullptr);
-        v.for_gate = gathered(gate);
-        v.for_up = up->reads_as(*gate) ? v.for_gate : gathered(up);
-        v.gate = program_.value(lead(i), gate->n_out * float_bytes, used);
-        v.up = program_.value(lead(i), gate->n_out * float_bytes, used);
+        v.scores = value(input(i, 1));
+        v.for_up = gathered(up);
+        v.up = v.gate = program_.value(lead(i), up->n_out * float_bytes, used);
+        v.for_gate = v.for_up;
+        if (!experts.gate.empty()) {
+            if (!up->reads_as(*experts.gate.front())) v.for_gate = gathered(experts.gate.front());
+            v.gate = program_.value(lead(i), up->n_out * float_bytes, used);
+        }
         v.rounded = gathered(down);
         v.down = program_.value(lead(i), down->n_out * float_bytes, used);
         v.out = new_value(i);
-        program_.add(std::make_unique<MoeNode>(o.spec, experts, v),
+        program_.add(std::make_unique<MoeNode>(o, experts, v),
                      {v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out});
     }
 

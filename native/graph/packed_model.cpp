@@ -56,7 +56,8 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
         if (const auto *linear = std::get_if<op::Linear>(&operation.kind)) use(linear->weight);
         if (const auto *embed = std::get_if<op::Embed>(&operation.kind)) use(embed->weight);
         if (const auto *moe = std::get_if<op::Moe>(&operation.kind))
-            for (const WeightRef &each : {moe->router, moe->gate, moe->up, moe->down}) use(each);
+            for (const WeightRef &each : {moe->gate, moe->up, moe->down})
+                if (each) use(each);
     }
     return found;
 }

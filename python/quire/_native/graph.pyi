@@ -166,27 +166,53 @@ def select_rows(x: TraceTensor, rows: TraceTensor) -> TraceTensor:
 
 @final
 class MoeSpec:
-    """Routing of a mixture of experts.
+    """Routing of a mixture of experts, and what an expert does between its matrices.
 
-    ``gating`` ``"softmax"``: probabilities over all experts, then the best ``n_used``.  ``normalize``: the chosen
-    probabilities are divided by their sum.  ``scale`` multiplies them.
+    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss).
+    ``normalize``: the weights of the ``n_used`` chosen are divided by their sum; ``scale`` multiplies them.
+    Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen; a group counts as its ``group_score``.
+    ``unit``: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` gpt-oss's with ``alpha`` and ``limit``,
+    ``"ungated"`` ``activation(up)``, of which ``is_squared`` takes the square.  ``weighs_input``: weights multiply the
+    experts' inputs instead of their outputs (Llama 4).
     """
 
     def __init__(
         self,
         *,
         n_used: int,
-        activation: Activation,
-        gating: Literal["softmax", "sigmoid"] = "softmax",
+        activation: Activation = "silu",
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax",
         normalize: bool = True,
         scale: float = 1.0,
+        n_group: int = 1,
+        n_group_used: int = 1,
+        group_score: Literal["largest", "two_largest"] = "two_largest",
+        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated",
+        is_squared: bool = False,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+        weighs_input: bool = False,
     ) -> None: ...
 
-def moe(x: TraceTensor, router: Weight, gate: Weight, up: Weight, down: Weight, spec: MoeSpec) -> TraceTensor:
-    """Mixture of experts with gated units.
+def moe(
+    x: TraceTensor,
+    scores: TraceTensor,
+    gate: Weight | None,
+    up: Weight,
+    down: Weight,
+    spec: MoeSpec,
+    *,
+    selection_bias: Weight | None = None,
+    expert_scale: Weight | None = None,
+    gate_bias: Weight | None = None,
+    up_bias: Weight | None = None,
+    down_bias: Weight | None = None,
+) -> TraceTensor:
+    """Mixture of experts.
 
-    x ``[tokens, dim]``, router ``[n_expert, dim]``, gate and up ``[n_expert, ffn, dim]``, down
-    ``[n_expert, dim, ffn]``.
+    x ``[tokens, dim]``, a router's scores ``[tokens, n_expert]``; gate and up ``[n_expert, ffn, dim]``, down
+    ``[n_expert, dim, ffn]`` with biases ``[n_expert, n_out]``.  ``selection_bias [n_expert]`` is added to what experts
+    are chosen by and not to their weights, which ``expert_scale [n_expert]`` multiplies.
     """
 
 class ExecutorBase:
