@@ -8,7 +8,7 @@ from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, no_windows
 from .fields import Fields, read_json
 from .keys import Key, f32, flag, made, u32
 from .mapping import SILU, Checkpoint
-from .rope import llama3_factors, rope_keys
+from .rope import rope_keys
 from .tensors import Source, Target, taken
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "f32",
     "flag",
     "interleaved",
-    "llama3_factors",
     "made",
     "no_windows",
     "read_json",

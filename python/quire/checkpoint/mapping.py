@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -10,7 +10,7 @@ from ..errors import LoadError, UnsupportedError
 from .changes import Array
 from .fields import Fields
 from .keys import Key
-from .rope import Entry, rope_keys
+from .rope import Entry, llama3_factors, rope_keys, rope_of
 from .tensors import Source, Target, layers_of, planned
 
 # Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
@@ -37,16 +37,12 @@ IGNORED_TENSORS = ("*.rotary_emb.inv_freq", "*.rotary_emb.original_inv_freq")
 
 Permitted = tuple[object, ...]
 SILU: Permitted = ("silu", "swish")
-# What no model here computes otherwise; a class may permit other values.
+# What no model here computes otherwise, null included where it says the same; a class may permit other values.
 FIXED: Mapping[str, Permitted] = {
     "is_causal": (True,), "is_encoder_decoder": (False,), "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (), "pruned_heads": ({},),
+    "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
     "rope_interleaved": (False,),
 }  # fmt: skip
-
-
-def _nothing(config: Fields) -> dict[str, Array]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class Checkpoint:
     fixed: Mapping[str, Permitted] = field(default_factory=dict)  # fields, and the values that the model computes
     checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
     rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
-    made: Callable[[Fields], Mapping[str, Array]] = _nothing  # tensors that are computed from the configuration
     tied: bool = False  # transformers' default of tie_word_embeddings
     unused: tuple[str, ...] = ()  # fields without effect, as patterns
     ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
@@ -77,7 +72,7 @@ class Checkpoint:
         """Every key below the architecture's name; then no field is left that could change an answer."""
         for name, permitted in {**FIXED, **self.fixed}.items():
             value = config.value(name)
-            if value is not None and value not in permitted:
+            if (value is not None or config.is_null(name)) and value not in permitted:
                 words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in permitted)
                 raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
         for check in self.checks:
@@ -100,13 +95,13 @@ class Checkpoint:
         """Whether the head is the embedding's matrix where the checkpoint holds no head."""
         return config.flag("tie_word_embeddings", self.tied)
 
-    def targets(self, config: Fields, there: Collection[str]) -> list[Target]:
-        """Every tensor of the file, in order, of the tensors that are there."""
+    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
+        """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""
         table = self._named_as(there)
         n_layer = self.keys["block_count"].read(config)
         assert isinstance(n_layer, int)
         targets = list(planned(table, there, n_layer))
-        targets += [Target(name, (), made=values) for name, values in self.made(config).items()]
+        targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
         used = {source for target in targets for source in target.sources}
         patterns = [*IGNORED_TENSORS, *self.ignored]
         left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
@@ -120,6 +115,18 @@ class Checkpoint:
                 name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
                 raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
         return targets
+
+    def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
+        """What the frequencies of rotation are divided by, where that is a tensor."""
+        if self.rope is None:
+            return
+        values = {key: value for key, _, value in entries}
+        shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+        n_rot = values.get("rope.dimension_count", values.get("attention.key_length", shared))
+        base = values.get("rope.freq_base")
+        assert isinstance(n_rot, int)
+        if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
+            yield "rope_freqs.weight", factors
 
     def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
         """The table, without the prefix where the checkpoint is of the model without its head."""

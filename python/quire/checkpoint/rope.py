@@ -27,6 +27,7 @@ def rope_of(config: Fields, layers: str = "full_attention") -> Fields:
 def theta_of(config: Fields, default: float = 10000.0) -> float:
     """The base of the frequencies."""
     rope = rope_of(config)
+    config.read(("rope_theta",))  # it counts only where the other is absent
     return rope.number("rope_theta") if rope.has("rope_theta") else config.number("rope_theta", default)
 
 
@@ -79,17 +80,14 @@ def _llama3_fields(rope: Fields) -> tuple[float, float, float, int]:
     return factor, low, high, rope.integer("original_max_position_embeddings")
 
 
-def llama3_factors(config: Fields) -> dict[str, Array]:
+def llama3_factors(rope: Fields, base: float, n_rot: int) -> Array | None:
     """What each frequency is divided by (Grattafiori et al. 2024): 1 for short waves, ``factor`` for long ones."""
     import numpy as np
 
-    rope = rope_of(config)
     if kind_of(rope) != "llama3":
-        return {}
-    head_dim = config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
+        return None
     factor, low, high, context = _llama3_fields(rope)
-    waves = 2 * np.pi * theta_of(config) ** (np.arange(0, head_dim, 2) / head_dim)
+    waves = 2 * np.pi * base ** (np.arange(0, n_rot, 2) / n_rot)
     between = (context / waves - low) / (high - low)
     mixed = 1 / ((1 - between) / factor + between)
-    factors = np.where(waves < context / high, 1.0, np.where(waves > context / low, factor, mixed))
-    return {"rope_freqs.weight": factors.astype(np.float32)}
+    return np.where(waves < context / high, 1.0, np.where(waves > context / low, factor, mixed)).astype(np.float32)

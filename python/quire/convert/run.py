@@ -35,7 +35,7 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.entries = list(self.mapping.entries(self.config))
         self.checkpoint = SafetensorsFolder(source)
-        self.targets = self._with_head(self.mapping.targets(self.config, self.checkpoint))
+        self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
         self.mapping.refuse_unread(self.whole)
 
     def _mapping(self) -> Checkpoint:
@@ -73,7 +73,13 @@ class _Conversion:
             return tuple(target.made.shape)
         shapes = [self.checkpoint.shape(source) for source in target.sources]
         if target.change is not None:
-            shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
+            try:
+                shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
+            except ValueError as error:
+                source = target.sources[0]
+                raise LoadError(
+                    f"[convert] '{source}' must fit the configuration but is {shapes[0]}: {error}"
+                ) from None
         if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
             found = sorted(set(shapes))
             raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {found}")

@@ -19,7 +19,19 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
-from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
+from ..nn import (
+    CacheSpec,
+    GatedMLP,
+    Keys,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+    soft_cap,
+)
 from .base import Decoder, DenseConfig
 
 ARCHES = ("gemma3",)
@@ -75,7 +87,7 @@ class Gemma3(Decoder):
         if local_base <= 0 or self.cap < 0:
             raise LoadError("[gemma3] rope.freq_base_swa and final_logit_softcapping must not be negative")
         m.only("rope.dimension_count_swa", c.n_rot)
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
+        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
         blocks = [Block(c, b, i, nearby if self.is_local[i] else everywhere) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
@@ -121,7 +133,10 @@ def _rope(config: Fields) -> Iterator[Entry]:
     """Scaling is that of the layers that see everything; the others have a base alone."""
     local = rope_of(config, "sliding_attention")
     if config.has("rope_parameters"):
-        if config.inner("rope_parameters").has("sliding_attention"):
+        kinds = config.inner("rope_parameters")
+        if not kinds.has("full_attention") and not kinds.has("sliding_attention"):
+            raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+        if kinds.has("sliding_attention"):
             if kind_of(local) != "default":
                 raise UnsupportedError(
                     f"[convert] the rope scaling of sliding_attention must be default but is '{kind_of(local)}'"
@@ -163,8 +178,8 @@ HF = {
         {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
         fixed={
             "hidden_activation": GELU_TANH,
-            "use_bidirectional_attention": (False,),
-            "attn_logit_softcapping": (),
+            "use_bidirectional_attention": (False, None),
+            "attn_logit_softcapping": (None,),
         },
         checks=(_scale_is_known,),
         rope=_rope,

@@ -9,8 +9,8 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     interleaved,
-    llama3_factors,
     made,
+    no_windows,
     taken,
     u32,
 )
@@ -82,7 +82,7 @@ HF = {
         _KEYS,
         _TENSORS,
         fixed={"hidden_act": SILU},
-        made=llama3_factors,
+        checks=(no_windows,),
         unused=("attention_bias", "mlp_bias"),
     ),
     "MistralForCausalLM": Checkpoint(
@@ -90,6 +90,5 @@ HF = {
         {**_KEYS, "attention.sliding_window": made("u32", _window)},
         _TENSORS,
         fixed={"hidden_act": SILU},
-        made=llama3_factors,
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows, u32
-from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("qwen3",)
@@ -30,7 +30,7 @@ class Attention:
 class Qwen3(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         blocks = [
             Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
             for i, b in enumerate(w.blocks(c.n_layer))

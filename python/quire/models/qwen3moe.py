@@ -14,7 +14,7 @@ from ..checkpoint import (
     u32,
 )
 from ..errors import UnsupportedError
-from ..nn import Keys, MoE, MoeSpec, Weights, rope_spec
+from ..nn import Keys, MoE, MoeSpec, Weights, frequency_factors, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig
 from .qwen3 import QK_NORMS, Attention
 
@@ -31,7 +31,7 @@ class Qwen3Moe(Decoder):
         m.without_effect("expert_group_used_count")
         # The probabilities of the chosen experts are divided by their sum; files say so only where they do not.
         spec = MoeSpec(n_used=n_used, activation="silu", normalize=m.flag("expert_weights_norm", True))
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         blocks = [
             Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, expert_dim, n_expert, spec))
             for i, b in enumerate(w.blocks(c.n_layer))
