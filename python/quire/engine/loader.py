@@ -134,7 +134,7 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
 def _checkpoint_dtype(folder: Path) -> str:
     """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
-    from ..convert.checkpoint import Fields, read_json
+    from ..checkpoint import Fields, read_json
 
     config = Fields("config.json", read_json(folder / "config.json"))
     stored = config.text("dtype", config.text("torch_dtype", "float32"))
@@ -227,6 +227,6 @@ def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: i
         n_ctx_train=c.n_ctx_train,
         weights_bytes=reader.size_bytes,
         block_bytes=max(1, block_bytes),
-        token_bytes=4 * (8 * c.dim + 4 * max(c.ffn_dim, c.n_head * c.head_dim)),
+        token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
     )

@@ -15,9 +15,10 @@ from .._native.graph import (
     soft_cap,
 )
 from .._native.graph import TraceTensor as Tensor
+from .keys import Keys
 from .layers import Embedding, Linear, RMSNorm
 from .mlp import GatedMLP, MoE
-from .rotary import rope_spec
+from .rotary import frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
 
@@ -25,6 +26,7 @@ __all__ = [
     "CacheSpec",
     "Embedding",
     "GatedMLP",
+    "Keys",
     "Linear",
     "MoE",
     "MoeSpec",
@@ -38,6 +40,7 @@ __all__ = [
     "Weights",
     "attend",
     "embed",
+    "frequency_factors",
     "glu",
     "rope",
     "rope_spec",

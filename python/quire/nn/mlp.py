@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with the biases that the file has."""
 
     def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
-        self.gate = w.linear("ffn_gate", dim, ffn_dim)
-        self.up = w.linear("ffn_up", dim, ffn_dim)
-        self.down = w.linear("ffn_down", ffn_dim, dim)
+        self.gate = w.linear("ffn_gate", dim, ffn_dim, bias=None)
+        self.up = w.linear("ffn_up", dim, ffn_dim, bias=None)
+        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from .._native.graph import Weight
@@ -30,13 +31,18 @@ class Weights:
         self._place = place
         self._prefix = ""
         self._taken: dict[str, Weight] = {}
+        self._ignored: dict[str, str] = {}  # pattern to reason
 
     def scope(self, name: str) -> Weights:
         """The weights below ``name``."""
         inner = Weights(self._reader, self._place)
         inner._prefix = f"{self._prefix}{name}."
-        inner._taken = self._taken
+        inner._taken, inner._ignored = self._taken, self._ignored
         return inner
+
+    def blocks(self, n: int) -> Iterator[Weights]:
+        """The weights of each of ``n`` layers: ``blk.0``, ``blk.1``, ..."""
+        return (self.scope(f"blk.{i}") for i in range(n))
 
     def has(self, name: str) -> bool:
         """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
@@ -60,10 +66,16 @@ class Weights:
         self._taken[full] = weight
         return weight
 
-    def linear(self, name: str, n_in: int, n_out: int, *, bias: bool = False) -> Linear:
-        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``."""
+    def ignore(self, pattern: str, reason: str) -> None:
+        """Declare tensors below this prefix that files hold and the model does not use; ``*`` stands for any text."""
+        self._ignored[self._prefix + pattern] = reason
+
+    def linear(self, name: str, n_in: int, n_out: int, *, bias: bool | None = False) -> Linear:
+        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``; None: where the file has one."""
         from .layers import Linear
 
+        if bias is None:
+            bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
         return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None)
 
@@ -80,8 +92,9 @@ class Weights:
         return Embedding(self.tensor(f"{name}.weight", (n_vocab, dim)))
 
     def finish(self) -> None:
-        """LoadError when the file holds tensors that no layer declared."""
+        """LoadError when the file holds tensors that no layer declared and that are not ignored by name."""
         left = [info.name for info in self._reader.tensors if info.name not in self._taken]
+        left = [name for name in left if not any(fnmatchcase(name, pattern) for pattern in self._ignored)]
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")
