@@ -30,7 +30,7 @@ class Runner:
     def __init__(self, path: Path, kernels: str = "auto") -> None:
         model = load_model(GGUFReader(path))
         self.executor = graph.Executor(
-            model.trace,
+            model.trace(),
             find_device("cpu"),
             n_blocks=9,
             threads=2,

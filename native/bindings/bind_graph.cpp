@@ -58,6 +58,13 @@ void bind_specs(py::module_ &m) {
                  return std::make_shared<Weight>(Weight{std::move(name), std::move(tensor)});
              }),
              py::arg("name"), py::arg("tensor"))
+        .def(
+            "part",
+            [](const Weight &self, int64_t begin, int64_t end) {
+                return std::make_shared<Weight>(
+                    Weight{cat(self.name, "[", begin, ":", end, "]"), self.tensor.part(begin, end)});
+            },
+            py::arg("begin"), py::arg("end"))
         .def_readonly("name", &Weight::name)
         .def_property_readonly("shape", [](const Weight &self) { return py::tuple(py::cast(self.tensor.shape())); })
         .def_property_readonly("dtype", [](const Weight &self) { return name(self.tensor.dtype()); });

@@ -23,6 +23,8 @@ class Weight:
     shape: tuple[int, ...]
     dtype: str
     def __init__(self, name: str, tensor: Tensor) -> None: ...
+    def part(self, begin: int, end: int) -> Weight:
+        """Elements ``begin:end`` of the first dimension, in the same memory."""
 
 @final
 class TraceTensor:

@@ -92,7 +92,7 @@ def _memory(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     kv_dtype = cache_dtype(wanted, own_kernels=True)
     n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
     n_blocks = -(-n_ctx // BLOCK_TOKENS) + 1  # and the null block
-    executor = Executor(model.trace, find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")
+    executor = Executor(model.trace(), find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")
     return Memory(
         n_ctx=n_ctx,
         kv_dtype=kv_dtype,

@@ -150,7 +150,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
     reader = GGUFReader(path, "mmap" if mapped else config.load)
     model = load_model(reader, _placing(device))
-    n_vocab = model.trace.n_vocab
+    n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
@@ -158,7 +158,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     needs = _needs(path, reader, model, block_bytes=block_bytes, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
-        model.trace,
+        model.trace(sizes.n_ctx),
         device,
         n_blocks=sizes.n_blocks,
         threads=config.threads,

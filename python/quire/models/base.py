@@ -98,6 +98,13 @@ class DenseConfig(Config):
         ]
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """What an encoder ends with instead of logits: ``rows ["rows", n]``, embeddings or scores of classes."""
+
+    rows: Tensor
+
+
 class Model(Protocol):
     """An architecture: declares its weights, then spells the wiring."""
 
@@ -110,8 +117,8 @@ class Model(Protocol):
     def cache(self) -> list[CacheSpec]:
         """What each layer keeps per token."""
 
-    def __call__(self, step: Step) -> Tensor:
-        """Logits ``["rows", n_vocab]``."""
+    def __call__(self, step: Step) -> Tensor | Vectors:
+        """Logits ``["rows", n_vocab]``, or an encoder's vectors."""
 
 
 Layer = Callable[[Tensor], Tensor]  # rows alone, such as a norm or an MLP
@@ -161,7 +168,8 @@ def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
     return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
 
 
-def trace(model: Model) -> Trace:
-    """Record the forward pass, once."""
+def trace(model: Model, n_ctx: int) -> Trace:
+    """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens."""
     tracer = Tracer(model.cache())
-    return tracer.finish(model(Step(tracer)))
+    output = model(Step(tracer, n_ctx))
+    return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output)

@@ -69,11 +69,22 @@ def checkpoint_of(name: str) -> Checkpoint:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model's weights, in place, and its traced forward pass."""
+    """A model with its weights in place."""
 
-    config: Config
-    cache: list[CacheSpec]
-    trace: Trace
+    model: Model
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
+
+    @property
+    def cache(self) -> list[CacheSpec]:
+        """What each layer keeps."""
+        return self.model.cache()
+
+    def trace(self, n_ctx: int | None = None) -> Trace:
+        """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on."""
+        return trace(self.model, n_ctx or self.config.n_ctx_train)
 
 
 def n_vocab_of(reader: GGUFReader) -> int:
@@ -108,4 +119,4 @@ def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda te
     model = maker(keys, weights, n_vocab_of(reader))
     keys.finish(WITHOUT_EFFECT)
     weights.finish()
-    return LoadedModel(model.config, model.cache(), trace(model))
+    return LoadedModel(model)

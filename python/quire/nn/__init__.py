@@ -16,17 +16,19 @@ from .._native.graph import (
 )
 from .._native.graph import TraceTensor as Tensor
 from .keys import Keys
-from .layers import Embedding, Linear, RMSNorm
-from .mlp import GatedMLP, MoE
+from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .mlp import MLP, GatedMLP, MoE
 from .rotary import frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
 
 __all__ = [
+    "MLP",
     "CacheSpec",
     "Embedding",
     "GatedMLP",
     "Keys",
+    "LayerNorm",
     "Linear",
     "MoE",
     "MoeSpec",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .._native.graph import Weight
@@ -12,7 +13,7 @@ from ..errors import LoadError, UnsupportedError
 if TYPE_CHECKING:
     from .._native.core import Tensor
     from ..gguf import GGUFReader
-    from .layers import Embedding, Linear, RMSNorm
+    from .layers import Embedding, LayerNorm, Linear, RMSNorm
 
 # What elementwise operations take; matrices may be anything that ggml multiplies.
 _VECTOR_DTYPES = ("f32",)
@@ -78,6 +79,29 @@ class Weights:
             bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
         return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None)
+
+    def linears(self, name: str, n_in: int, n_outs: Sequence[int], *, bias: bool | None = False) -> list[Linear]:
+        """Several products in one tensor, one below the other, each a part of it: fused q, k and v, gate and up."""
+        from .layers import Linear
+
+        whole = self.linear(name, n_in, sum(n_outs), bias=bias)
+        ends = list(accumulate(n_outs))
+        return [
+            Linear(whole.weight.part(end - n, end), whole.bias.part(end - n, end) if whole.bias else None)
+            for n, end in zip(n_outs, ends, strict=True)
+        ]
+
+    def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
+        """``name.weight [dim]`` of a layer norm and ``name.bias [dim]``; ``bias`` None: where the file has one."""
+        from .layers import LayerNorm
+
+        if bias is None:
+            bias = self.has(f"{name}.bias")
+        return LayerNorm(
+            self.tensor(f"{name}.weight", (dim,), vector=True),
+            self.tensor(f"{name}.bias", (dim,), vector=True) if bias else None,
+            eps,
+        )
 
     def norm(self, name: str, dim: int, eps: float) -> RMSNorm:
         """``name.weight [dim]`` of a root-mean-square norm."""
