@@ -104,8 +104,11 @@ class ReasoningSplitter:
         self._scan.feed(text)
         return list(self._parts())
 
-    def finish(self) -> list[Text]:
-        """What is left at the answer's end."""
+    def finish(self, cut: bool = False) -> list[Text]:
+        """What is left at the answer's end.  ``cut``: it ended because of its length, so that the beginning of a tag is
+        nothing."""
+        if cut and self._reader is not None:
+            self._scan.drop()  # all that is held is such a beginning
         self._scan.close()
         return list(self._parts())
 
