@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from quire.chat.detection import detect_tools
 from quire.chat.reasoning import CHANNELS, ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
 from quire.chat.reply import ChatMessage, MessageDelta, ToolCallDelta, joined
-from quire.chat.tools import detect_tools, tool_format
+from quire.chat.tools import tool_format
 from quire.chat.tools.calls import Call, Kind, Text, ToolFormat, Tools
 from quire.chat.tools.parser import ToolParser
 

@@ -54,6 +54,8 @@ REASONING_FORMATS = (
     ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningFormat("gemma", "<|channel>thought", "<channel|>"),
     ReasoningFormat("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ReasoningFormat("minimax", "<mm:think>", "</mm:think>"),
+    ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ReasoningFormat("granite", "Here is my thought process:", "Here is my response:"),
 )
 # Reasoning that the tool format of this name reads as one of its channels.
@@ -66,6 +68,7 @@ CHANNELS = {
             "<|end|>",
             "<|end|><|start|>assistant<|channel|>final<|message|>",
         ),
+        ReasoningFormat("solar", "<|think|>", "<|end|>", "<|end|><|begin|>assistant<|content|>"),
         ReasoningFormat("muse", "to=self<|message|>", "<|eom|>", "<|eom|><|start|>assistant to=user<|message|>"),
     )
 }
@@ -135,9 +138,12 @@ class ReasoningSplitter:
 
 def _read(scan: Scanner, form: ReasoningFormat, opened: bool) -> Steps:
     yield from scan.space()
-    if (yield from scan.optional(form.start)) is None and not opened:
+    tag = yield from scan.optional(form.start, form.end)
+    if tag is None and not opened:
         raise Malformed
     yield from scan.space()
+    if tag == form.end:  # there is none: some models say so
+        return
     space = TrailingSpace()
     while True:
         part, end = scan.piece((form.end,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, checked_name, pending
 from quire.chat.tools.json_calls import checked_arguments, items, members, started_list, started_object
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner
@@ -47,4 +48,14 @@ FORMAT = Apertus(
     name="apertus",
     starts=("<|tools_prefix|>",),
     marks=("<|tools_suffix|>",),
+    hints=(("<|tools_prefix|>",),),
+    syntaxes=(
+        CallSyntax(
+            '{"{name}": {arguments}}',
+            "<|tools_prefix|>[",
+            "]<|tools_suffix|>",
+            separator=", ",
+            trigger="<|tools_prefix|>",
+        ),
+    ),
 )

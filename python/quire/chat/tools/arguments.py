@@ -39,17 +39,23 @@ class ArgumentList:
     def take(self, scan: Scanner, key: str, end: str, as_text: bool | None = None, lines: bool = False) -> Wait[None]:
         """Take the value of an argument, and ``end`` behind it.
 
-        ``as_text``: what the wire says of its type, where it does.  ``lines``: a line end on either side is not its own.
+        ``as_text``: what the wire says of its type, where it does.  ``lines``: a line end on either side is not a part
+        of it.
         """
+        text = yield from self.text(scan, key, end, as_text, lines)
+        self.add(key, typed_value(text, self.schemas.get(key), as_text))
+
+    def text(self, scan: Scanner, key: str, end: str, as_text: bool | None = None, lines: bool = False) -> Wait[str]:
+        """Take the text of an argument, and ``end`` behind it."""
         try:
             text, found = yield from scan.until(end)
         except CutOff as cut:
-            text = _stripped(cut.text) if lines else cut.text
-            begun = (key, text) if is_text(self.schemas.get(key), as_text) else None
-            raise Unfinished([Call(self.name, started_arguments(self._values, begun))]) from None
+            begun = _stripped(cut.text) if lines else cut.text
+            known = (key, begun) if is_text(self.schemas.get(key), as_text) else None
+            raise Unfinished([Call(self.name, started_arguments(self._values, known))]) from None
         if not found:
             raise Malformed
-        self.add(key, typed_value(_stripped(text) if lines else text, self.schemas.get(key), as_text))
+        return _stripped(text) if lines else text
 
     def add(self, key: str, value: object) -> None:
         """One that is there.  Raises Malformed for a second one of its name."""

@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
 
 __all__ = [
@@ -114,6 +115,10 @@ class ToolFormat(ABC):
     marks: tuple[str, ...] = ()
     frames_content: bool = False
     """Whether plain answers have marks, too, so that text is read by the format even where there are no tools."""
+    hints: tuple[tuple[str, ...], ...] = ()
+    """Groups of texts: a chat template that writes no calls itself has all of one group."""
+    syntaxes: tuple[CallSyntax, ...] = ()
+    """How calls are written, for grammars; the first whose hint a template has counts."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         """A reader of the answer's beginning, or None."""

@@ -5,6 +5,7 @@ The first Command R models write ``Action:`` and a fenced list, on one line or o
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, pending, stream
 from quire.chat.tools.json_calls import JsonKeys, json_list
 from quire.chat.tools.scanner import Scanner
@@ -37,4 +38,30 @@ FORMAT = CommandR(
     starts=("<|START_ACTION|>", _ACTION, *_ANSWERS),
     marks=("<|END_ACTION|>", *_ANSWERS.values()),
     frames_content=True,
+    hints=(("<|START_ACTION|>",), ("Action:", "<|CHATBOT_TOKEN|>")),
+    syntaxes=(
+        CallSyntax(
+            '{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}',
+            "<|START_ACTION|>[{space}",
+            "{space}]<|END_ACTION|>",
+            separator=",{space}",
+            content=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+            hint="<|START_RESPONSE|>",
+        ),
+        CallSyntax(
+            '{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}',
+            "<|START_ACTION|>[{space}",
+            "{space}]<|END_ACTION|>",
+            separator=",{space}",
+            content=("<|START_TEXT|>", "<|END_TEXT|>"),
+            hint="<|START_TEXT|>",
+        ),
+        CallSyntax(
+            '{{space}"tool_name": "{name}",{space}"parameters": {arguments}{space}}',
+            "Action:{space}```json\n[{space}",
+            "{space}]```",
+            separator=",{space}",
+            content=("", ""),
+        ),
+    ),
 )

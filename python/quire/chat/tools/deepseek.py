@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name, marked_calls, name_of, pending
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
@@ -49,4 +50,22 @@ FORMAT = DeepSeek(
     name="deepseek",
     starts=(_CALLS, _CALL),
     marks=(_CALLS_END, _CALL_END, _SEPARATOR),
+    hints=(("<｜tool▁calls▁begin｜>",),),
+    syntaxes=(
+        CallSyntax(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            separator="\n",
+            trigger="<｜tool▁calls▁begin｜>",
+            hint="```json",
+        ),
+        CallSyntax(
+            "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            separator="",
+            trigger="<｜tool▁calls▁begin｜>",
+        ),
+    ),
 )

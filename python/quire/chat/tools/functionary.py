@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, Unfinished, name_of, stream
 from quire.chat.tools.json_calls import json_arguments
@@ -48,4 +49,6 @@ FORMAT = Functionary(
     name="functionary",
     starts=(_MARK,),
     frames_content=True,
+    hints=((">>>all\n",), (">>>all\\n",)),
+    syntaxes=(CallSyntax("{name}\n{arguments}", separator="{space}>>>", content=("all\n", ""), joint=">>>"),),
 )

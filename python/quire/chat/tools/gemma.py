@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, name_of
 from quire.chat.tools.literals import LiteralReader, beginning
@@ -47,4 +48,24 @@ FORMAT = Gemma(
     name="gemma",
     starts=tuple(_ENDS),
     marks=(*_ENDS.values(), *_STRINGS.values()),
+    hints=(("<|tool_call>",), ("<start_function_call>",)),
+    syntaxes=(
+        CallSyntax(
+            "<start_function_call>call:{name}{{arguments}}<end_function_call>",
+            separator="{space}",
+            trigger="<start_function_call>",
+            hint="<start_function_call>",
+            notation=Notation.MARKED,
+            string_mark="<escape>",
+            end="<end_function_call>",
+        ),
+        CallSyntax(
+            "<|tool_call>call:{name}{{arguments}}<tool_call|>",
+            separator="{space}",
+            trigger="<|tool_call>",
+            notation=Notation.MARKED,
+            string_mark='<|"|>',
+            end="<tool_call|>",
+        ),
+    ),
 )

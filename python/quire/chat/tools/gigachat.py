@@ -1,11 +1,34 @@
-"""GigaChat 3: a JSON object behind ``<|function_call|>``."""
+"""GigaChat 3.1: a JSON object behind ``<|function_call|>``.  GigaChat 3: behind the header of a turn of its own."""
 
 from __future__ import annotations
 
-from quire.chat.tools.tagged_json import TaggedJson
+from quire.call_syntax import JSON_CALL, CallSyntax
+from quire.chat.tools.calls import Steps, ToolFormat, Tools
+from quire.chat.tools.json_calls import json_list
+from quire.chat.tools.scanner import Scanner
 
-FORMAT = TaggedJson(
+_CALL, _TURN, _HEADER = "<|function_call|>", "<|message_sep|>", "function call<|role_sep|>"
+
+
+class GigaChat(ToolFormat):
+    """The mark that ends a turn is not shown; a call may follow it."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start == _TURN:
+            yield from scan.space()
+            if (yield from scan.ended()):
+                return
+            yield from scan.literal(_HEADER)
+        yield from (yield from json_list(scan))
+
+
+FORMAT = GigaChat(
     name="gigachat",
-    starts=("<|function_call|>",),
-    ends=("",),
+    starts=(_CALL, _TURN),
+    marks=("<|role_sep|>",),
+    hints=((_CALL, "<|role_sep|>"), ("function call", "<|role_sep|>")),
+    syntaxes=(
+        CallSyntax(f"{_CALL}{JSON_CALL}", trigger=_CALL, hint=_CALL),
+        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=_TURN),
+    ),
 )

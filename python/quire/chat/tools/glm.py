@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
@@ -50,4 +51,13 @@ class ArgumentTags(ToolFormat):
 FORMAT = ArgumentTags(
     name="glm",
     starts=("<tool_call>",),
+    hints=(("<tool_call>", "<arg_key>"),),
+    syntaxes=(
+        CallSyntax(
+            "<tool_call>{name}{space}{arguments}</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<arg_key>{key}</arg_key>{space}<arg_value>{value}</arg_value>{space}",
+        ),
+    ),
 )

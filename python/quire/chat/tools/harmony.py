@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, checked_name, pending, stream
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Malformed, Scanner
@@ -79,4 +80,12 @@ FORMAT = Harmony(
     starts=(_CHANNEL, _START),
     marks=(_MESSAGE, _CONSTRAIN, "<|end|>", "<|call|>", "<|return|>"),
     frames_content=True,
+    hints=(("<|channel|>", "<|message|>", "<|start|>"),),
+    syntaxes=(
+        CallSyntax(
+            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
+            content=("<|channel|>final<|message|>", ""),
+            reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        ),
+    ),
 )

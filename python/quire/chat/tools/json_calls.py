@@ -188,7 +188,7 @@ def started_object(raw: str) -> StartedObject:
 
 def started_list(raw: str) -> tuple[list[str], str]:
     """The whole items of an array's beginning, and the beginning of the next one."""
-    found = []
+    found: list[str] = []
     at = _skip(raw, 1)
     while raw[at : at + 1] not in ("", "]"):
         end = _end_of_value(raw, at)

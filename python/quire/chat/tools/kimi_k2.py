@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name, marked_calls, name_of, pending
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Scanner, Wait
@@ -41,4 +42,14 @@ FORMAT = KimiK2(
     name="kimi_k2",
     starts=(_SECTION, _CALL),
     marks=(_SECTION_END, _CALL_END, _ARGUMENTS),
+    hints=(("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),),
+    syntaxes=(
+        CallSyntax(
+            "<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            separator="",
+            trigger="<|tool_calls_section_begin|>",
+        ),
+    ),
 )

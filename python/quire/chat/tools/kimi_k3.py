@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
@@ -67,4 +68,17 @@ FORMAT = KimiK3(
     ),
     marks=(_OPEN, _CLOSE, _SEPARATOR),
     frames_content=True,
+    hints=(("<|open|>", "<|close|>", "<|sep|>"),),
+    syntaxes=(
+        CallSyntax(
+            '<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
+            "<|open|>tools<|sep|>",
+            "<|close|>tools<|sep|><|close|>message<|sep|>",
+            separator="",
+            content=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+            joint="<|close|>response<|sep|>",
+            argument='<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+            lead="<|open|>response<|sep|><|close|>response<|sep|>",
+        ),
+    ),
 )

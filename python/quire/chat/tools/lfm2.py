@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, Unfinished
 from quire.chat.tools.json_calls import call_of_json, items, started_calls
 from quire.chat.tools.pythonic import calls_of_python, started_python_calls
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, strict_json
 
 _IS_JSON = re.compile(r"(\[\s*)?\{")
-_END = "<|tool_call_end|>"
+_START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 
 
 class Lfm2(ToolFormat):
@@ -35,6 +36,17 @@ class Lfm2(ToolFormat):
 
 FORMAT = Lfm2(
     name="lfm2",
-    starts=("<|tool_call_start|>",),
+    starts=(_START,),
     marks=(_END,),
+    hints=((_START,), ("<|tool_list_start|>", "<|tool_list_end|>"), ("List of tools: [", "<|im_start|>")),
+    syntaxes=(
+        CallSyntax(
+            "{name}({arguments})",
+            "<|tool_call_start|>[",
+            "]<|tool_call_end|>",
+            separator=", ",
+            trigger="<|tool_call_start|>",
+            notation=Notation.PYTHON,
+        ),
+    ),
 )

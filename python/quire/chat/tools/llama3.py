@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, checked_name, name_of, pending
 from quire.chat.tools.json_calls import call_of_json, json_arguments, json_value
@@ -96,4 +97,6 @@ FORMAT = Llama3(
     name="llama3",
     starts=("<|python_tag|>", "<function="),
     marks=_ENDS,
+    hints=(("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
+    syntaxes=(CallSyntax('{"name": "{name}", "parameters": {arguments}}', separator="; "),),
 )

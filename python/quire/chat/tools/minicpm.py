@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Scanner
@@ -32,4 +33,14 @@ class MiniCpm(ToolFormat):
 FORMAT = MiniCpm(
     name="minicpm",
     starts=('<function name="',),
+    hints=(("<function name=", "<param name="),),
+    syntaxes=(
+        CallSyntax(
+            '<function name="{name}">{arguments}</function>',
+            separator="{space}",
+            trigger='<function name="',
+            argument='<param name="{key}">{value}</param>{space}',
+            value_start="<![CDATA[",
+        ),
+    ),
 )

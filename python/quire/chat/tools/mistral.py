@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.json_calls import json_arguments, json_list
 from quire.chat.tools.scanner import Malformed, Scanner
@@ -39,4 +40,21 @@ FORMAT = Mistral(
     name="mistral",
     starts=("[TOOL_CALLS]",),
     marks=("[ARGS]", "[CALL_ID]"),
+    hints=(("[TOOL_CALLS]",),),
+    syntaxes=(
+        CallSyntax(
+            "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}",
+            separator="",
+            trigger="[TOOL_CALLS]",
+            hint="[CALL_ID]",
+        ),
+        CallSyntax("[TOOL_CALLS]{name}[ARGS]{arguments}", separator="", trigger="[TOOL_CALLS]", hint="[ARGS]"),
+        CallSyntax(
+            '{"name": "{name}", "arguments": {arguments}{id_member}}',
+            "[TOOL_CALLS][",
+            "]",
+            separator=", ",
+            trigger="[TOOL_CALLS]",
+        ),
+    ),
 )

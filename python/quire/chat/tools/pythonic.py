@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, Unfinished, checked_name
 from quire.chat.tools.literals import CallReader, python_calls
@@ -80,4 +81,15 @@ FORMAT = Pythonic(
     name="pythonic",
     starts=("<|python_start|>", "<function_calls>", _FENCE),
     marks=_ENDS,
+    hints=(("<|python_start|>",), ("```tool_code",), ("<function_calls>", "<functions>", "<|im_start|>")),
+    syntaxes=(
+        CallSyntax(
+            "<function_calls>{name}({arguments})</function_calls>",
+            separator="{space}",
+            trigger="<function_calls>",
+            hint="<function_calls>",
+            notation=Notation.PYTHON,
+        ),
+        CallSyntax("{name}({arguments})", "[", "]", separator=", ", notation=Notation.PYTHON),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of, pending
 from quire.chat.tools.scanner import Scanner, Wait
@@ -58,4 +59,13 @@ def _function(scan: Scanner, tools: Tools) -> Wait[Call]:
 FORMAT = FunctionTags(
     name="qwen3_coder",
     starts=("<tool_call>", _FUNCTION),
+    hints=(("<function=", "<parameter="),),
+    syntaxes=(
+        CallSyntax(
+            "<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<parameter={key}>\n{value}\n</parameter>\n",
+        ),
+    ),
 )

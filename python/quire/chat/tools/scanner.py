@@ -12,7 +12,7 @@ import re
 from collections.abc import Generator
 from typing import TypeVar
 
-__all__ = ["CutOff", "Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
+__all__ = ["MAX_DEPTH", "CutOff", "Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
 
 T = TypeVar("T")
 Wait = Generator[None, None, T]
