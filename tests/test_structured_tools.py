@@ -126,7 +126,7 @@ def test_calls_as_published_templates_write_them(shared):
             assert not allows_source(cut, text)
             seen.add(form.tools.name)
     assert len(seen) >= 19
-    assert seen >= set(ONE_BY_ONE)
+    assert seen >= set(ONE_BY_ONE) - {"minimax_m3", "seed_oss"}  # of which there is no template
 
 
 def text_of_calls(template: ChatTemplate, calls: list[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 
 from quire.chat.budget import Limits
 from quire.chat.template import ChatTemplate
@@ -76,9 +77,14 @@ def tool_support(source: str) -> ToolSupport:
 @lru_cache(maxsize=8)  # each request asks for the format of its model
 def detect_tools(source: str) -> ToolFormat | None:
     """The format of the calls that a chat template's source shows, or None."""
-    written = _written_turn(source)
-    if written is not None:
-        return _reader_of(written)
+    is_written = False
+    for turn in _written_turns(source):
+        is_written = True
+        form = _reader_of(turn, source)
+        if form is not None:
+            return form
+    if is_written:
+        return None
     return next((form for form in map(tool_format, TOOL_FORMATS) if _has_hints(form, source)), None)
 
 
@@ -88,28 +94,44 @@ def _has_hints(form: ToolFormat, source: str) -> bool:
 
 @dataclass(frozen=True)
 class _WrittenTurn:
-    """A turn with ``n_calls`` as a template writes it: from the end of the prompt on, where that can be told; and from
-    the end of the question on."""
+    """A turn with ``n_calls`` as a template writes it: from where the prompt ends, or goes on otherwise (which may be
+    within a mark); and from where the question ends."""
 
     answers: Sequence[str]
     n_calls: int
 
 
-def _written_turn(source: str) -> _WrittenTurn | None:
-    """The turn with calls; None where the template writes none."""
+def _written_turns(source: str) -> Iterator[_WrittenTurn]:
+    """A turn with two calls, and one with one, as far as the template writes them: some take one call only."""
     if "tool_calls" not in source:
-        return None
+        return
     try:
         template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS)
-    except QuireError:
-        return None
-    for text, n_calls in _renderings(template):
-        turn = text[text.rfind(_ASKED) + len(_ASKED) :] if _ASKED in text else text
-        if _MARK in turn:
-            prompt = _prompt(template)
-            answers = [text[len(prompt) :]] if prompt and text.startswith(prompt) else []
-            return _WrittenTurn([*answers, turn], n_calls)
-    return None
+        for n_calls in (2, 1):
+            text = _rendered(template, n_calls)
+            turn = text[text.rfind(_ASKED) + len(_ASKED) :] if _ASKED in text else text
+            if _MARK in turn:
+                pairs = zip(_prompt(template), text, strict=False)
+                n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                yield _WrittenTurn([text[n_shared:], turn], n_calls)
+    except QuireError:  # no template, or one beyond its limits
+        return
+
+
+def _rendered(template: ChatTemplate, n_calls: int) -> str:
+    """A conversation with calls; some templates want no content beside them, or none that is empty."""
+    text = ""
+    for content in ({"content": ""}, {}, {"content": "Zq5"}):
+        turn = {"role": "assistant", **content, "tool_calls": _CALLS[:n_calls]}
+        try:
+            text = template.render([_QUESTION, turn], _TOOLS, False)
+        except CapacityError:
+            raise
+        except QuireError:
+            continue
+        if _MARK in text:
+            return text
+    return text
 
 
 def _prompt(template: ChatTemplate) -> str:
@@ -119,30 +141,18 @@ def _prompt(template: ChatTemplate) -> str:
         return ""
 
 
-def _renderings(template: ChatTemplate) -> Iterator[tuple[str, int]]:
-    """Conversations with a number of calls, as far as the template renders them: some take one call only, or no
-    content, or none that is empty."""
-    for n_calls in (2, 1):
-        for content in ({"content": ""}, {}, {"content": "Zq5"}):
-            turn = {"role": "assistant", **content, "tool_calls": _CALLS[:n_calls]}
-            try:
-                text = template.render([_QUESTION, turn], _TOOLS, False)
-            except CapacityError:
-                return
-            except QuireError:
-                continue
-            yield text, n_calls
+def _reader_of(turn: _WrittenTurn, source: str) -> ToolFormat | None:
+    """The format that reads the calls and leaves the least text; None where none does.
 
-
-def _reader_of(turn: _WrittenTurn) -> ToolFormat | None:
-    """The format that reads the calls and leaves the least text; None where none does."""
-    best: tuple[int, ToolFormat] | None = None
-    for form in map(tool_format, TOOL_FORMATS):
-        for answer in turn.answers:
-            left = _text_left(form, answer, turn.n_calls)
-            if left is not None and (best is None or left < best[0]):
-                best = left, form
-    return None if best is None else best[1]
+    Of those that leave as much, the first whose hints the template has, or that has none, wins.
+    """
+    found: list[tuple[int, bool, int]] = []
+    forms = [tool_format(name) for name in TOOL_FORMATS]
+    for i, form in enumerate(forms):
+        left = [n for answer in turn.answers if (n := _text_left(form, answer, turn.n_calls)) is not None]
+        if left:
+            found.append((min(left), bool(form.hints) and not _has_hints(form, source), i))
+    return forms[min(found)[2]] if found else None
 
 
 def _text_left(form: ToolFormat, answer: str, n_calls: int) -> int | None:

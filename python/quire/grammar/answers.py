@@ -244,7 +244,7 @@ class _Writer:
         end = behind.partition("{")[0]
         rest = behind[len(end) :]
         parts = []
-        for argument in arguments_of(listed, strict=function.strict):
+        for argument in arguments_of(listed, strict=function.strict, end=end):
             is_text = "true" if argument.is_text else "false"
             start = self._text(
                 before.replace("{key}", argument.key).replace("{is_text}", is_text), {"type": _type_names(argument)}

@@ -26,9 +26,10 @@ FORMAT = GigaChat(
     name="gigachat",
     starts=(_CALL, _TURN),
     marks=("<|role_sep|>",),
+    frames_content=True,
     hints=((_CALL, "<|role_sep|>"), ("function call", "<|role_sep|>")),
     syntaxes=(
-        CallSyntax(f"{_CALL}{JSON_CALL}", trigger=_CALL, hint=_CALL),
-        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=_TURN),
+        CallSyntax(f"{_CALL}{JSON_CALL}", trigger=_CALL, content=("", ""), hint=_CALL),
+        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=_TURN, content=("", "")),
     ),
 )

@@ -33,6 +33,7 @@ class Solar(ToolFormat):
 
 def _parts(scan: Scanner) -> Steps:
     while True:
+        yield from scan.space()
         mark = yield from scan.literal(*_PARTS, _CALLS)
         if mark == _CALLS:
             yield from _calls(scan, mark)
