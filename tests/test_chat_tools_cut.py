@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 from chat_transcripts import FULL, TOOLS, TRANSCRIPTS, Transcript
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from quire.chat import AnswerFormat, AnswerParser, ChatMessage, parse_answer
+from quire.chat.reasoning import REASONING_FORMATS
 from quire.chat.reply import joined
+from quire.chat.tools import TOOL_FORMATS, tool_format
+from test_chat_tools import FRAGMENTS
 
 IDS = [f"{item.format}-{i}" for i, item in enumerate(TRANSCRIPTS)]
 
@@ -147,3 +152,19 @@ def test_long_arguments_are_cut_in_linear_work() -> None:
     text = f'<tool_call>[{{"name": "clock", "arguments": {value}}}, {{"name": "weather", "arguments": {value[:-1]}'
     calls = parse_answer(text, AnswerFormat.detect("", "hermes", "none"), TOOLS, cut=True).tool_calls
     assert [call.function.arguments for call in calls] == [value, value[:-1]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(TOOL_FORMATS), st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.data())
+def test_anything_can_be_cut(name: str, fragments: list[str], data: st.DataObject) -> None:
+    """Nothing raises, pieces do not matter, and a call has the name of one that could be."""
+    text = "".join(fragments)
+    form = AnswerFormat(data.draw(st.sampled_from([None, *REASONING_FORMATS])), tool_format(name))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    messages = []
+    for pieces in ([text], list(text), [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]):
+        parser = AnswerParser(form, TOOLS, new_id=lambda: "id")
+        messages.append(joined([*map(parser.feed, pieces), parser.finish(cut=True)]))
+    assert messages[0] == messages[1] == messages[2]
+    assert all(call.function.name for call in messages[0].tool_calls)
+    assert all(call.function.arguments[:1] in ("", "{") for call in messages[0].tool_calls)

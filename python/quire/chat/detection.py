@@ -22,7 +22,7 @@ from quire.errors import CapacityError, QuireError
 
 __all__ = ["ToolSupport", "detect_tools", "tool_support"]
 
-_LIMITS = Limits(time_s=0.3)
+_LIMITS = Limits(time_s=0.3, made_bytes=8 << 20, output_bytes=1 << 20)
 _ASKED = "Zq4: how is it there?"
 _QUESTION = {"role": "user", "content": _ASKED}
 _MARK = "Zq7"
