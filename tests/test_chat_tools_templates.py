@@ -16,6 +16,7 @@ import pytest
 from quire.chat import AnswerFormat, AnswerParser, ChatMessage, ChatTemplate, parse_answer
 from quire.chat.detection import detect_tools, tool_support
 from quire.chat.reply import joined
+from quire.chat.tools import tool_format
 from quire.errors import QuireError
 
 DETECTED = {
@@ -282,6 +283,14 @@ WRITTEN = {
 def test_formats_are_told_by_what_templates_write(name: str, source: str) -> None:
     support = tool_support(source)
     assert (support.takes_tools, support.format_name) == (True, name)
+
+
+def test_marks_are_seen_whatever_of_them_is_a_token() -> None:
+    """GigaChat 3's vocabulary has line ends in its tokens."""
+    visible = tool_format("gigachat").visible
+    assert {"<|message_sep|>\n\n", "<|role_sep|>\n", "<|function_call|>", "<|message_sep|>"} <= set(visible)
+    marks = {f"{MARK}<tool_call>", MARK, "<tool_call>"}
+    assert marks <= set(tool_format("minimax_m3").visible)
 
 
 @pytest.mark.parametrize(

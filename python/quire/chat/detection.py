@@ -26,7 +26,7 @@ _LIMITS = Limits(time_s=0.3, made_bytes=8 << 20, output_bytes=1 << 20)
 _ASKED = "Zq4: how is it there?"
 _QUESTION = {"role": "user", "content": _ASKED}
 _MARK = "Zq7"
-_ARGUMENTS: Mapping[str, object] = {"city": f"{_MARK} & Zq8", "days": 3}
+_ARGUMENTS: Mapping[str, object] = {"city": f"{_MARK} town", "days": 3}
 _SCHEMAS = {
     "city": {"type": "string", "description": "Where."},
     "days": {"type": "integer", "description": "How many."},

@@ -25,11 +25,12 @@ class GigaChat(ToolFormat):
 FORMAT = GigaChat(
     name="gigachat",
     starts=(_CALL, _TURN),
-    marks=("<|role_sep|>",),
+    # In GigaChat 3's vocabulary line ends are a part of these tokens.
+    marks=("<|role_sep|>", f"{_TURN}\n\n", "<|role_sep|>\n"),
     frames_content=True,
     hints=((_CALL, "<|role_sep|>"), ("function call", "<|role_sep|>")),
     syntaxes=(
         CallSyntax(f"{_CALL}{JSON_CALL}", trigger=_CALL, content=("", ""), hint=_CALL),
-        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=_TURN, content=("", "")),
+        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=f"{_TURN}\n\n", content=("", "")),
     ),
 )
