@@ -152,6 +152,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     model = load_model(reader, _placing(device))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    _check_calls_are_known(tokenizer)
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
     block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
@@ -183,6 +184,20 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
     return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling, kv_dtype)
+
+
+def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
+    """Say it where the model takes tools, but nobody would know its calls."""
+    source = None if tokenizer is None else tokenizer.chat_template
+    if source is None or "tools" not in source:
+        return
+    from ..chat.detection import tool_support
+
+    if tool_support(source).is_unknown:
+        _LOG.warning(
+            "[chat] the template takes tools but writes calls in no known format, so that calls will stay text: "
+            "tool_format chooses a format by its name"
+        )
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
