@@ -27,14 +27,21 @@ ALLOWED = {
 GGML_LAYERS = ("core", "gguf", "quant", "graph")
 GGML_FILES = {"kv/kv_store.cpp"}
 PURE = {
-    "kv": {"block_pool", "block_table", "free_list", "prefix_hash", "blake2b", "kv_spec"},
+    "kv": {"block_pool", "block_table", "free_list", "prefix_hash", "blake2b", "kv_spec", "cache_spec"},
     "engine": {"scheduler", "scheduler_policy", "sequence", "batch", "sampler", "stop_matcher", "sampling_params"},
 }
 # Headers of the standard library that a pure part has no use for: time, threads, files.
 IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "thread"}
 # Interfaces without a device behind them.
-PURE_INTERFACES = {"core/error.h", "core/dtype.h", "core/q8_layout.h", "graph/executor.h"}
-KERNEL_HEADERS = ("core/environment.h", "core/error.h", "core/large_pages.h", "core/poison.h", "core/q8_layout.h")
+PURE_INTERFACES = {"core/block_tokens.h", "core/error.h", "core/dtype.h", "core/q8_layout.h", "graph/executor.h"}
+KERNEL_HEADERS = (
+    "core/block_tokens.h",
+    "core/environment.h",
+    "core/error.h",
+    "core/large_pages.h",
+    "core/poison.h",
+    "core/q8_layout.h",
+)
 TOKENIZER_HEADERS = ("core/large_pages.h",)
 LONG, TOO_LONG = 300, 500
 FORBIDDEN_STEMS = {"utils", "util", "common", "misc", "manager", "helper", "helpers"}

@@ -62,15 +62,28 @@ void bind_specs(py::module_ &m) {
         .def_property_readonly("shape", [](const Weight &self) { return py::tuple(py::cast(self.tensor.shape())); })
         .def_property_readonly("dtype", [](const Weight &self) { return name(self.tensor.dtype()); });
     py::class_<CacheSpec>(m, "CacheSpec")
-        .def(py::init([](int n_kv_head, int head_dim, std::optional<int> v_head_dim, int window) {
-                 return CacheSpec{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window};
+        .def(py::init([](int n_kv_head, int head_dim, std::optional<int> v_head_dim, int window, int chunk,
+                         const std::vector<std::pair<std::string, int64_t>> &states) {
+                 CacheSpec spec;
+                 if (n_kv_head != 0 || head_dim != 0)
+                     spec.rows = CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk};
+                 for (const auto &[name, n] : states) spec.states.push_back({name, n});
+                 return spec;
              }),
-             py::kw_only(), py::arg("n_kv_head"), py::arg("head_dim"), py::arg("v_head_dim") = py::none(),
-             py::arg("window") = 0)
-        .def_readonly("n_kv_head", &CacheSpec::n_kv_head)
-        .def_readonly("head_dim", &CacheSpec::head_dim)
-        .def_readonly("v_head_dim", &CacheSpec::v_head_dim)
-        .def_readonly("window", &CacheSpec::window);
+             py::kw_only(), py::arg("n_kv_head") = 0, py::arg("head_dim") = 0, py::arg("v_head_dim") = py::none(),
+             py::arg("window") = 0, py::arg("chunk") = 0,
+             py::arg("states") = std::vector<std::pair<std::string, int64_t>>{})
+        .def_property_readonly("n_kv_head", [](const CacheSpec &self) { return self.rows ? self.rows->n_kv_head : 0; })
+        .def_property_readonly("head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->head_dim : 0; })
+        .def_property_readonly("v_head_dim",
+                               [](const CacheSpec &self) { return self.rows ? self.rows->v_head_dim : 0; })
+        .def_property_readonly("window", [](const CacheSpec &self) { return self.rows ? self.rows->window : 0; })
+        .def_property_readonly("chunk", [](const CacheSpec &self) { return self.rows ? self.rows->chunk : 0; })
+        .def_property_readonly("states", [](const CacheSpec &self) {
+            std::vector<std::pair<std::string, int64_t>> states;
+            for (const CacheState &state : self.states) states.emplace_back(state.name, state.n);
+            return states;
+        });
     py::class_<RopeSpec>(m, "RopeSpec")
         .def(py::init([](int n_dims, const std::string &layout, float freq_base, float freq_scale, float ext_factor,
                          float attn_factor, float beta_fast, float beta_slow, int n_ctx_orig,
@@ -170,8 +183,10 @@ void bind_operations(py::module_ &m) {
 
 py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vector<std::vector<int32_t>> &tables) {
     for (const std::vector<int32_t> &table : tables) {
-        batch.table_begin.push_back(static_cast<int32_t>(batch.tables.size()));
-        batch.tables.insert(batch.tables.end(), table.begin(), table.end());
+        for (GroupBatch &group : batch.groups) {
+            group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
+            group.tables.insert(group.tables.end(), table.begin(), table.end());
+        }
     }
     const float *logits = nullptr;
     {
@@ -198,8 +213,9 @@ void bind_executor(py::module_ &m) {
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernel_set, int max_rows, int max_sequences, const std::string &repack_mode,
-                         std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache) {
+                         std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states) {
                  const ExecutorOptions options{n_blocks,
+                                               n_states,
                                                threads,
                                                kv_dtype(kv),
                                                kernels(kernel_set),
@@ -214,11 +230,11 @@ void bind_executor(py::module_ &m) {
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
-             py::arg("packed_cache") = py::none())
+             py::arg("packed_cache") = py::none(), py::arg("n_states") = 0)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
-        .def_property_readonly("n_blocks", &GraphExecutor::n_blocks)
-        .def_property_readonly("block_tokens", &GraphExecutor::block_tokens)
+        .def_property_readonly("n_blocks", [](const GraphExecutor &self) { return self.n_blocks(0); })
+        .def_property_readonly("block_tokens", [](const GraphExecutor &) { return kv_block_tokens; })
         .def_property_readonly("max_rows", &GraphExecutor::max_rows)
         .def_property_readonly("max_logit_rows", &GraphExecutor::max_logit_rows)
         .def_property_readonly("max_sequences", &GraphExecutor::max_sequences)
@@ -245,19 +261,20 @@ void bind_executor(py::module_ &m) {
             "run",
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
-               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables) {
-                StepBatch batch{std::move(tokens),
-                                std::move(positions),
-                                std::move(slots),
-                                std::move(logit_rows),
-                                std::move(row_begin),
-                                std::move(n_kv),
-                                {},
-                                {}};
+               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables,
+               std::vector<int32_t> states) {
+                StepBatch batch;
+                batch.tokens = std::move(tokens);
+                batch.positions = std::move(positions);
+                batch.logit_rows = std::move(logit_rows);
+                batch.row_begin = std::move(row_begin);
+                batch.n_kv = std::move(n_kv);
+                batch.states = std::move(states);
+                batch.groups.assign(self.cache().groups().size(), GroupBatch{std::move(slots), {}, {}});
                 return run_step(self, std::move(batch), tables);
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
-            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"))
+            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{})
         .def(
             "maxima",
             [](GraphExecutor &self, int n_rows) -> std::optional<py::array_t<float>> {
@@ -283,9 +300,7 @@ void bind_executor(py::module_ &m) {
     m.def(
         "cache_bytes_per_block",
         [](const std::vector<CacheSpec> &cache, const std::string &kv) {
-            std::vector<KvLayerSpec> layers;
-            for (const CacheSpec &spec : cache) layers.push_back({spec.n_kv_head, spec.head_dim, spec.v_head_dim});
-            return KvStore::bytes_per_block(layers, kv_dtype(kv));
+            return CacheLayout(cache, kv_dtype(kv)).block_bytes();
         },
         py::arg("cache"), py::arg("kv_dtype"));
 }

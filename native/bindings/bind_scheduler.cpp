@@ -151,16 +151,16 @@ void bind_scheduler(py::module_ &m) {
             [](const Scheduler &self, const Plan &plan) {
                 self.require_current(plan);
                 StepBatch batch;
-                fill_batch(batch, plan, self.pool().block_tokens());
+                fill_batch(batch, plan, self.pool().block_tokens(), 1);
                 py::dict arrays;
                 arrays["tokens"] = batch.tokens;
                 arrays["positions"] = batch.positions;
-                arrays["slots"] = batch.slots;
+                arrays["slots"] = batch.groups[0].slots;
                 arrays["logit_rows"] = batch.logit_rows;
                 arrays["row_begin"] = batch.row_begin;
                 arrays["n_kv"] = batch.n_kv;
-                arrays["table_begin"] = batch.table_begin;
-                arrays["tables"] = batch.tables;
+                arrays["table_begin"] = batch.groups[0].table_begin;
+                arrays["tables"] = batch.groups[0].tables;
                 return arrays;
             },
             py::arg("plan"))

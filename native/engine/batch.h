@@ -7,6 +7,7 @@
 namespace quire {
 
 // Replaces the contents of `batch`; keeps its memory.
-void fill_batch(StepBatch &batch, const Plan &plan, int block_tokens);
+// Every group gets the same tables.
+void fill_batch(StepBatch &batch, const Plan &plan, int block_tokens, size_t n_groups);
 
 } // namespace quire

@@ -15,6 +15,12 @@ int within(std::optional<int> wanted, int limit, const char *what) {
     return wanted.value_or(limit);
 }
 
+// Blocks that every group has.
+int n_blocks_of(const Executor &executor) {
+    const auto bytes = executor.cache().block_bytes();
+    return bytes == 0 ? 2 : static_cast<int>(executor.cache_budget_bytes() / bytes) + 1;
+}
+
 #ifdef QUIRE_DEBUG
 constexpr bool checks_every_step = true;
 #else
@@ -45,10 +51,15 @@ SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &ex
 DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig &config)
     : executor_(std::move(executor)),
       scheduler_(scheduler_config(config, *executor_),
-                 std::make_shared<BlockPool>(executor_->n_blocks(), executor_->block_tokens())),
+                 std::make_shared<BlockPool>(n_blocks_of(*executor_), executor_->cache().block_tokens())),
       pace_(config.step_s, least_step_tokens, within(config.max_step_tokens, executor_->max_rows(), "max_step_tokens")),
       n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_strips_(n_logit_strips(n_vocab_)),
       n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
+
+void DecoderLoop::copy_block(const BlockCopy &copy) {
+    for (size_t g = 0; g < executor_->cache().groups().size(); ++g)
+        executor_->copy_block(static_cast<int>(g), index(copy.from), index(copy.to));
+}
 
 double DecoderLoop::now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -190,8 +201,8 @@ float *DecoderLoop::run(const Plan &plan) {
     ErrorKind kind = ErrorKind::internal;
     std::string message;
     try {
-        for (const BlockCopy &copy : plan.copies) executor_->copy_block(index(copy.from), index(copy.to));
-        fill_batch(batch_, plan, scheduler_.pool().block_tokens());
+        for (const BlockCopy &copy : plan.copies) copy_block(copy);
+        fill_batch(batch_, plan, scheduler_.pool().block_tokens(), executor_->cache().groups().size());
         batch_.hidden = wants_hidden(plan) ? HiddenStates::wanted : HiddenStates::unwanted;
         float *logits = executor_->run(batch_);
         return plan.n_logit_rows > 0 ? logits : &no_rows;

@@ -80,6 +80,7 @@ class DecoderLoop {
         float *logits, *maxima;
         const float *hidden; // it and maxima may be null
     };
+    void copy_block(const BlockCopy &copy);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     bool wants_hidden(const Plan &plan) const;
     float *run(const Plan &plan); // null: the step failed, and so did its requests

@@ -23,7 +23,8 @@ void require(bool holds, const char *what) {
 } // namespace
 
 FakeExecutor::FakeExecutor(const FakeExecutorOptions &options)
-    : options_(options), slots_(static_cast<size_t>(options.n_blocks) * static_cast<size_t>(options.block_tokens)) {}
+    : options_(options), layout_({CacheSpec{CacheRows{1, 1, 1}, {}}}, DType::f32, options.block_tokens),
+      slots_(static_cast<size_t>(options.n_blocks) * static_cast<size_t>(options.block_tokens)) {}
 
 FakeExecutor::Slot &FakeExecutor::slot(int64_t index) {
     require(index >= options_.block_tokens && index < static_cast<int64_t>(slots_.size()),
@@ -31,7 +32,7 @@ FakeExecutor::Slot &FakeExecutor::slot(int64_t index) {
     return slots_[static_cast<size_t>(index)];
 }
 
-void FakeExecutor::copy_block(int from, int to) {
+void FakeExecutor::copy_block(int, int from, int to) {
     for (int64_t i = 0; i < options_.block_tokens; ++i)
         slot(int64_t{to} * options_.block_tokens + i) = slot(int64_t{from} * options_.block_tokens + i);
 }
@@ -60,7 +61,7 @@ void FakeExecutor::write(const StepBatch &batch) {
     for (size_t row = 0; row < batch.tokens.size(); ++row) {
         if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
             throw CapacityError("fake_executor", cat("a step must not have token ", *options_.fail_on, " but has it"));
-        slot(batch.slots[row]) = {batch.tokens[row], batch.positions[row]};
+        slot(batch.groups[0].slots[row]) = {batch.tokens[row], batch.positions[row]};
     }
 }
 
@@ -70,9 +71,11 @@ void FakeExecutor::run_sequence(const StepBatch &batch, size_t sequence) {
     uint64_t hash = 0;
     bool is_nan = false;
     for (int32_t position = 0; position < n_kv; ++position, ++row) {
-        const auto entry = static_cast<size_t>(batch.table_begin[sequence] + position / options_.block_tokens);
-        require(entry < batch.tables.size(), "a table must cover its tokens");
-        const Slot &at = slot(int64_t{batch.tables[entry]} * options_.block_tokens + position % options_.block_tokens);
+        const auto entry =
+            static_cast<size_t>(batch.groups[0].table_begin[sequence] + position / options_.block_tokens);
+        require(entry < batch.groups[0].tables.size(), "a table must cover its tokens");
+        const Slot &at =
+            slot(int64_t{batch.groups[0].tables[entry]} * options_.block_tokens + position % options_.block_tokens);
         require(at.position == position, "a table must lead to its sequence's positions");
         hash = mix(hash * 31 + static_cast<uint64_t>(at.token) + 1);
         is_nan |= options_.nan_after == at.token;

@@ -33,9 +33,16 @@ class FakeExecutor : public Executor {
     int max_logit_rows() const override { return options_.max_logit_rows; }
     int max_sequences() const override { return options_.max_sequences; }
     int max_kv_tokens() const override { return options_.max_kv_tokens; }
-    int n_blocks() const override { return options_.n_blocks; }
-    int block_tokens() const override { return options_.block_tokens; }
-    void copy_block(int from, int to) override;
+    const CacheLayout &cache() const override { return layout_; }
+    int n_blocks(int) const override { return options_.n_blocks; }
+    int n_states() const override { return 1; }
+    size_t cache_budget_bytes() const override {
+        return static_cast<size_t>(options_.n_blocks - 1) * layout_.block_bytes();
+    }
+    void copy_block(int group, int from, int to) override;
+    void copy_state(int, int) override {}
+    void discard_block(int, int) override {}
+    void discard_state(int) override {}
     float *run(const StepBatch &batch) override;
 
   private:
@@ -47,6 +54,7 @@ class FakeExecutor : public Executor {
     void run_sequence(const StepBatch &batch, size_t sequence);
     void add_row(uint64_t hash, bool is_nan);
     FakeExecutorOptions options_;
+    CacheLayout layout_;
     std::vector<Slot> slots_;
     std::vector<float> logits_;
     size_t next_logit_row_ = 0;

@@ -148,33 +148,35 @@ void CacheNode::run(const CpuRun &run) {
     const int64_t k_floats = n_floats(*k_.x), v_floats = n_floats(*v_);
     // Tokens of a prompt go to the same blocks, which are written together.
     constexpr int most = 16;
-    const int n_rows = run.attention.n_rows, each = n_rows >= 4 * most * run.team.n_workers() ? most : 1;
+    const AttentionBatch &attention = run.groups[group_];
+    const int n_rows = attention.n_rows, each = n_rows >= 4 * most * run.team.n_workers() ? most : 1;
     run.team.for_each((n_rows + each - 1) / each, grain(4 * each * (n_floats(*q_.x) + k_floats)), [&](int item) {
         const int first = item * each, end = std::min(first + each, n_rows);
         for (int row = first; row < end; ++row) {
             q_.apply(row);
             k_.apply(row);
         }
-        const KvRows rows{end - first, run.attention.slots + first, k_.x->floats() + first * k_floats,
+        const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
                           v_->floats() + first * v_floats};
         kv_write_rows(shape_, rows, k_pool_, v_pool_);
     });
-    if (poisons()) kv_poison_rest(shape_, run.attention, k_pool_, v_pool_);
+    if (poisons()) kv_poison_rest(shape_, attention, k_pool_, v_pool_);
 }
 
 void AttendNode::run(const CpuRun &run) {
+    const AttentionBatch &attention = run.groups[group_];
     int64_t work = 0;
-    for (int s = 0; s < run.attention.n_sequences; ++s) {
-        const int64_t rows = run.attention.row_begin[s + 1] - run.attention.row_begin[s];
-        work += rows * run.attention.n_kv[s];
+    for (int s = 0; s < attention.n_sequences; ++s) {
+        const int64_t rows = attention.row_begin[s + 1] - attention.row_begin[s];
+        work += rows * attention.n_kv[s];
     }
     work *= int64_t{shape_.n_head} * (shape_.head_dim + shape_.v_head_dim);
     AttentionData data = data_;
     data.q = q_->floats();
     data.out = out_->floats();
-    data.n_out_rows = run.attention.n_rows;
+    data.n_out_rows = attention.n_rows;
     std::atomic<int> next{0};
-    auto attend = [&](int) { paged_attention(shape_, run.attention, data, next); };
+    auto attend = [&](int) { paged_attention(shape_, attention, data, next); };
     work < alone_multiplications ? attend(0) : run.team.run(attend);
 }
 

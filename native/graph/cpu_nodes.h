@@ -120,7 +120,8 @@ class HeadsNode : public CpuNode { // copies, then as above
 // What attention does first: queries and keys are normed and rotated, keys and values go to the cache.
 class CacheNode : public CpuNode {
   public:
-    CacheNode(AttentionShape shape, HeadSteps q, HeadSteps k, CpuValue *v) : shape_(shape), q_(q), k_(k), v_(v) {}
+    CacheNode(int group, AttentionShape shape, HeadSteps q, HeadSteps k, CpuValue *v)
+        : group_(static_cast<size_t>(group)), shape_(shape), q_(q), k_(k), v_(v) {}
     void set_pools(void *k_pool, void *v_pool) {
         k_pool_ = k_pool;
         v_pool_ = v_pool;
@@ -128,6 +129,7 @@ class CacheNode : public CpuNode {
     void run(const CpuRun &run) override;
 
   private:
+    size_t group_;
     AttentionShape shape_;
     HeadSteps q_, k_;
     CpuValue *v_;
@@ -137,11 +139,12 @@ class CacheNode : public CpuNode {
 class AttendNode : public CpuNode {
   public:
     // data.q and data.out are set from the values.
-    AttendNode(AttentionShape shape, AttentionData data, CpuValue *q, CpuValue *out)
-        : shape_(shape), data_(data), q_(q), out_(out) {}
+    AttendNode(int group, AttentionShape shape, AttentionData data, CpuValue *q, CpuValue *out)
+        : group_(static_cast<size_t>(group)), shape_(shape), data_(data), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
+    size_t group_;
     AttentionShape shape_;
     AttentionData data_;
     CpuValue *q_, *out_;

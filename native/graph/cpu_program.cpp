@@ -9,17 +9,26 @@
 
 namespace quire {
 
-CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, AttentionPlan &plan)
-    : batch(from), attention{}, team(threads) {
-    attention.n_rows = static_cast<int>(from.tokens.size());
-    attention.n_sequences = static_cast<int>(from.n_kv.size());
-    attention.row_begin = from.row_begin.data();
-    attention.n_kv = from.n_kv.data();
-    attention.table_begin = from.table_begin.data();
-    attention.tables = from.tables.data();
-    attention.slots = from.slots.data();
-    plan.begin(attention, team.n_workers());
-    attention.plan = &plan;
+CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<AttentionPlan> &plans)
+    : batch(from), groups(plans.size()), team(threads) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+        AttentionBatch &attention = groups[g];
+        attention.n_rows = static_cast<int>(from.tokens.size());
+        attention.n_sequences = n_sequences();
+        attention.row_begin = from.row_begin.data();
+        attention.n_kv = from.n_kv.data();
+        attention.table_begin = from.groups[g].table_begin.data();
+        attention.tables = from.groups[g].tables.data();
+        attention.slots = from.groups[g].slots.data();
+        plans[g].begin(attention, team.n_workers());
+        attention.plan = &plans[g];
+    }
+}
+
+void CpuProgram::add_attention(int group, const AttentionShape &shape) {
+    const auto at = static_cast<size_t>(group);
+    if (plans_.size() <= at) plans_.resize(at + 1);
+    plans_[at].add(shape);
 }
 
 CpuValue *CpuProgram::value(Lead lead, int64_t row_bytes, int64_t rows_per_lead) {
@@ -68,7 +77,7 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
 }
 
 float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
-    const CpuRun run(batch, team, attention_);
+    const CpuRun run(batch, team, plans_);
     if (poisons()) {
         for (const CpuValue &value : values_)
             poison(value.data, static_cast<size_t>(value.row_bytes * value.rows_per_lead * run.n(value.lead)));

@@ -30,13 +30,15 @@ struct CpuValue {
 // What nodes read of one step.
 struct CpuRun {
     const StepBatch &batch;
-    AttentionBatch attention;
+    std::vector<AttentionBatch> groups; // of the cache
     ThreadTeam &team;
 
-    CpuRun(const StepBatch &batch, ThreadTeam &team, AttentionPlan &plan);
+    // A plan for each group.
+    CpuRun(const StepBatch &batch, ThreadTeam &team, std::vector<AttentionPlan> &plans);
     int n(Lead lead) const {
-        return lead == Lead::tokens ? attention.n_rows : static_cast<int>(batch.logit_rows.size());
+        return static_cast<int>(lead == Lead::tokens ? batch.tokens.size() : batch.logit_rows.size());
     }
+    int n_sequences() const { return static_cast<int>(batch.n_kv.size()); }
 };
 
 class CpuNode {
@@ -57,8 +59,8 @@ class CpuProgram {
     CpuValue *floats(Lead lead, int64_t n) { return value(lead, n * static_cast<int64_t>(sizeof(float))); }
     // `values`: all that the node reads or writes.
     void add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values);
-    // A node will attend with this shape.
-    void add_attention(const AttentionShape &shape) { attention_.add(shape); }
+    // A node will attend with this shape to the rows of a group.
+    void add_attention(int group, const AttentionShape &shape);
     // Lays the values out.  CapacityError when there is no memory.
     void finish(CpuValue *logits, CpuProgramLimits limits);
     // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
@@ -84,7 +86,7 @@ class CpuProgram {
     const CpuValue *logits_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
-    AttentionPlan attention_; // of the step at hand, for all layers
+    std::vector<AttentionPlan> plans_; // of the step at hand, by group
 };
 
 } // namespace quire

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv/cache_spec.h"
+
 namespace quire {
 
 inline constexpr size_t logit_strip = 64;
@@ -12,16 +14,22 @@ constexpr size_t n_logit_strips(size_t n_vocab) { return (n_vocab + logit_strip 
 
 enum class HiddenStates { unwanted, wanted };
 
+// Where the rows of a step lie in one group of layers (kv/cache_spec.h).
+struct GroupBatch {
+    std::vector<int32_t> slots; // [n_rows] where the row's K and V go: block * kv_block_tokens + offset
+    std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
+    std::vector<int32_t> tables; // block ids; 0, the null block, where no row of the step or later sees the block
+};
+
 // Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.
 struct StepBatch {
     std::vector<int32_t> tokens; // [n_rows] ids
     std::vector<int32_t> positions; // [n_rows] position in the sequence
-    std::vector<int32_t> slots; // [n_rows] where the row's K and V go: block * block_tokens + offset
     std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
     std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
     std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
-    std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
-    std::vector<int32_t> tables; // block ids
+    std::vector<GroupBatch> groups; // by group of the cache's layout
+    std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
     HiddenStates hidden = HiddenStates::unwanted; // of the logit rows
 };
 
@@ -34,10 +42,19 @@ class Executor {
     virtual int max_logit_rows() const = 0; // of one step
     virtual int max_sequences() const = 0; // of one step
     virtual int max_kv_tokens() const = 0; // sum of n_kv over the sequences of one step; 0: no limit
-    virtual int n_blocks() const = 0; // of the store, the null block included
-    virtual int block_tokens() const = 0;
-    // Copy the contents of a block in every layer (copy on write).
-    virtual void copy_block(int from, int to) = 0;
+    // What the model's layers keep, and how much of it there is room for.
+    virtual const CacheLayout &cache() const = 0;
+    virtual int n_blocks(int group) const = 0; // ids of the group, the null block included
+    virtual int n_states() const = 0; // slots, slot 0 included: it is always zero and never written
+    virtual size_t cache_budget_bytes() const = 0; // of the blocks and states in use together
+    // Rows attend to each other both ways: a prompt is one item of a plan, and nothing is cached.
+    virtual bool undivided_prompts() const { return false; }
+    // Copy the contents of a block in every layer of the group (copy on write), or of a state.
+    virtual void copy_block(int group, int from, int to) = 0;
+    virtual void copy_state(int from, int to) = 0;
+    // Contents that are lost: the memory may go back to the system until it is written again.
+    virtual void discard_block(int group, int block) = 0;
+    virtual void discard_state(int slot) = 0;
     // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well.  Throws Error; the cache's
     // contents of the step's slots are then undefined, everything else is untouched.
     virtual float *run(const StepBatch &batch) = 0;

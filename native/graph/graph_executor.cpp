@@ -15,10 +15,24 @@
 namespace quire {
 namespace {
 
-std::vector<KvLayerSpec> layer_specs(const Trace &trace) {
-    std::vector<KvLayerSpec> specs;
-    for (const CacheSpec &spec : trace.cache) specs.push_back({spec.n_kv_head, spec.head_dim, spec.v_head_dim});
-    return specs;
+size_t budget_of(const CacheLayout &layout, const ExecutorOptions &options) {
+    const auto n_blocks = static_cast<size_t>(std::max(0, options.n_blocks - 1));
+    const auto n_states = static_cast<size_t>(std::max(0, options.n_states - 1));
+    return n_blocks * layout.block_bytes() + n_states * layout.state_bytes();
+}
+
+// On the CPU memory is taken when it is written, so that each group has ids for as much of the budget as it may get.
+CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, bool is_cpu) {
+    const size_t budget = budget_of(layout, options);
+    auto n_of = [&](size_t bytes, int least) {
+        return is_cpu ? static_cast<int>(std::min<size_t>(budget / bytes + 1, 1 << 30)) : least;
+    };
+    CacheSizes sizes;
+    for (const CacheGroup &group : layout.groups())
+        sizes.n_blocks.push_back(options.n_blocks < 2 ? options.n_blocks : n_of(group.block_bytes, options.n_blocks));
+    if (layout.state_bytes() > 0)
+        sizes.n_states = options.n_states < 2 ? options.n_states : n_of(layout.state_bytes(), options.n_states);
+    return sizes;
 }
 
 bool own_kernels(Kernels kernels, const Backend &backend) {
@@ -38,7 +52,7 @@ GraphLimits limits_for(const ExecutorOptions &options, bool own) {
     int rows = std::max(options.max_rows, options.max_sequences);
     // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
     int logit_rows = std::min(rows, std::max(options.max_sequences, 64));
-    return {rows, logit_rows, own ? 0 : (options.n_blocks - 1) * kv_store_block_tokens};
+    return {rows, logit_rows, own ? 0 : (options.n_blocks - 1) * kv_block_tokens};
 }
 
 } // namespace
@@ -74,7 +88,7 @@ struct StockGraphs {
         for (int32_t n : batch.n_kv) n_kv += n;
         const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
         const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
-        inputs.fill(graph, batch, kv_store_block_tokens);
+        inputs.fill(graph, batch);
         cache.run(graph);
         last = &graph;
         n_rows = batch.logit_rows.size();
@@ -92,8 +106,10 @@ struct StockGraphs {
 
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
-      store_(layer_specs(trace_), options.kv_dtype, options.n_blocks, device), max_sequences_(options.max_sequences),
-      limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
+      budget_bytes_(budget_of(CacheLayout(trace_.cache, options.kv_dtype), options)),
+      store_(CacheLayout(trace_.cache, options.kv_dtype),
+             sizes_of(CacheLayout(trace_.cache, options.kv_dtype), options, backend_.is_cpu()), device),
+      max_sequences_(options.max_sequences), limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;
         counted.n_threads = backend_.n_threads();
@@ -128,29 +144,46 @@ void GraphExecutor::check(const StepBatch &batch) const {
         if (!holds) throw InternalError("executor", what);
     };
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
-    expect(batch.positions.size() == n_rows && batch.slots.size() == n_rows,
-           "positions and slots must be as many as tokens");
+    expect(batch.positions.size() == n_rows, "positions must be as many as tokens");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
-    expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1 && batch.table_begin.size() == n_sequences,
-           "row_begin, n_kv and table_begin must agree");
+    expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1, "row_begin and n_kv must agree");
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
            "row_begin must span all rows");
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
     for (int32_t token : batch.tokens) expect(inside(token, n_vocab()), "token ids must be below n_vocab");
     for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
-    for (int32_t slot : batch.slots)
-        expect(inside(slot, int64_t{n_blocks()} * block_tokens()), "slots must lie in the store");
-    for (int32_t block : batch.tables) expect(inside(block, n_blocks()), "blocks must lie in the store");
     for (size_t s = 0; s < n_sequences; ++s) {
         int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];
         expect(rows > 0 && n_kv >= rows, "a sequence must have rows, and at least as many cached tokens");
-        int64_t n_table = (n_kv + block_tokens() - 1) / block_tokens();
-        expect(batch.table_begin[s] >= 0 && batch.table_begin[s] + n_table <= static_cast<int64_t>(batch.tables.size()),
-               "a block table must hold all cached tokens");
         for (int32_t i = 0; i < rows; ++i) {
             expect(batch.positions[static_cast<size_t>(batch.row_begin[s] + i)] == n_kv - rows + i,
                    "positions must be the last of the sequence");
+        }
+    }
+    const size_t n_states_wanted = cache().state_bytes() > 0 ? n_sequences : 0;
+    expect(batch.states.size() == n_states_wanted, "every sequence must have its state");
+    for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "states must lie in the store");
+    check_tables(batch);
+}
+
+void GraphExecutor::check_tables(const StepBatch &batch) const {
+    auto expect = [](bool holds, const char *what) {
+        if (!holds) throw InternalError("executor", what);
+    };
+    expect(batch.groups.size() == cache().groups().size(), "every group of the cache must have its tables");
+    for (size_t g = 0; g < batch.groups.size(); ++g) {
+        const GroupBatch &group = batch.groups[g];
+        const int n = n_blocks(static_cast<int>(g));
+        expect(group.slots.size() == batch.tokens.size() && group.table_begin.size() == batch.n_kv.size(),
+               "slots and table_begin must be as many as rows and sequences");
+        for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slots must lie in the store");
+        for (int32_t block : group.tables) expect(block >= 0 && block < n, "blocks must lie in the store");
+        for (size_t s = 0; s < batch.n_kv.size(); ++s) {
+            const int64_t n_table = (batch.n_kv[s] + kv_block_tokens - 1) / kv_block_tokens;
+            expect(group.table_begin[s] >= 0 &&
+                       group.table_begin[s] + n_table <= static_cast<int64_t>(group.tables.size()),
+                   "a block table must hold all cached tokens");
         }
     }
 }

@@ -13,7 +13,8 @@ namespace quire {
 enum class Kernels { automatic, stock, cpu };
 
 struct ExecutorOptions {
-    int n_blocks;      // of the store, the null block included
+    int n_blocks;      // of every group of layers, the null block included: together they make the cache's budget
+    int n_states;      // slots of recurrent state, slot 0 included; likewise
     int n_threads;     // 0: one per core
     DType kv_dtype;    // f32, f16, bf16, or q8_0 with our own kernels
     Kernels kernels;
@@ -39,9 +40,14 @@ class GraphExecutor : public Executor {
     float *maxima() override;
     int max_sequences() const override { return max_sequences_; }
     int max_kv_tokens() const override { return limits_.max_kv_tokens; }
-    int n_blocks() const override { return store_.n_blocks(); }
-    int block_tokens() const override { return kv_store_block_tokens; }
-    void copy_block(int from, int to) override { store_.copy_block(from, to); }
+    const CacheLayout &cache() const override { return store_.layout(); }
+    int n_blocks(int group) const override { return store_.sizes().n_blocks[static_cast<size_t>(group)]; }
+    int n_states() const override { return store_.sizes().n_states; }
+    size_t cache_budget_bytes() const override { return budget_bytes_; }
+    void copy_block(int group, int from, int to) override { store_.copy_block(group, from, to); }
+    void copy_state(int from, int to) override { store_.copy_state(from, to); }
+    void discard_block(int group, int block) override { store_.discard_block(group, block); }
+    void discard_state(int slot) override { store_.discard_state(slot); }
     float *run(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
     const float *hidden() override;
@@ -57,8 +63,10 @@ class GraphExecutor : public Executor {
 
   private:
     void check(const StepBatch &batch) const;
+    void check_tables(const StepBatch &batch) const;
     Trace trace_;
     Backend backend_;
+    size_t budget_bytes_;
     KvStore store_;
     int max_sequences_;
     GraphLimits limits_;

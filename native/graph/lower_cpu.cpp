@@ -163,25 +163,27 @@ class CpuLowering {
     }
 
     void lower(int i, const op::Attend &o) {
-        const CacheSpec &spec = in_.trace.cache[at(o.layer)];
-        const KvStore::Layer &layer = in_.store.layer(o.layer);
+        const CacheRows &spec = in_.trace.cache[at(o.layer)].rows.value();
+        const KvStore::Rows &layer = in_.store.rows(o.layer);
+        const int group = in_.store.layout().group_of(o.layer).value();
         const int n_head = static_cast<int>(operation(input(i)).shape.rest[0]);
-        const AttentionShape shape{n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.dtype()),
-                                   o.scale, o.soft_cap,     spec.window};
-        program_.add_attention(shape);
+        const AttentionShape shape{
+            n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.layout().dtype()),
+            o.scale, o.soft_cap,     spec.window};
+        program_.add_attention(group, shape);
         const HeadSteps q = head_steps(input(i, 0)), k = head_steps(input(i, 1));
         CpuValue *v = value(input(i, 2)), *out = new_value(i);
         std::vector<CpuValue *> used{q.x, k.x, v};
         for (const HeadSteps &steps : {q, k})
             if (steps.rotation) used.push_back(steps.rotation->table);
-        auto cache = std::make_unique<CacheNode>(shape, q, k, v);
+        auto cache = std::make_unique<CacheNode>(group, shape, q, k, v);
         cache->set_pools(layer.k.data(), layer.v.data());
         program_.add(std::move(cache), used);
         AttentionData data{};
         data.k_pool = layer.k.data();
         data.v_pool = layer.v.data();
         data.sinks = floats(o.sinks);
-        program_.add(std::make_unique<AttendNode>(shape, data, q.x, out), {q.x, out});
+        program_.add(std::make_unique<AttendNode>(group, shape, data, q.x, out), {q.x, out});
     }
 
     // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.

@@ -15,22 +15,23 @@ ggml_tensor *new_input(ggml_context *ctx, ggml_type type, int64_t n0, int64_t n1
 }
 
 // Inputs that several layers share are made once per graph.
-ggml_tensor *shared_input(std::map<int, ggml_tensor *> &inputs, int which, ggml_tensor *(*make)(GraphBuild &, int),
+template <class Key>
+ggml_tensor *shared_input(std::map<Key, ggml_tensor *> &inputs, Key which, ggml_tensor *(*make)(GraphBuild &, Key),
                           GraphBuild &build) {
     auto [place, fresh] = inputs.try_emplace(which, nullptr);
     if (fresh) place->second = make(build, which);
     return place->second;
 }
 
-ggml_tensor *make_write_rows(GraphBuild &build, int n_kv_head) {
-    return new_input(build.context(), GGML_TYPE_I64, int64_t{build.out.key.n_tokens} * n_kv_head, 0, "write_rows");
+ggml_tensor *make_write_rows(GraphBuild &build, GroupHeads of) {
+    return new_input(build.context(), GGML_TYPE_I64, int64_t{build.out.key.n_tokens} * of.n_kv_head, 0, "write_rows");
 }
 
-ggml_tensor *make_gather_rows(GraphBuild &build, int n_kv_head) {
-    return new_input(build.context(), GGML_TYPE_I32, int64_t{build.out.key.n_kv} * n_kv_head, 0, "gather_rows");
+ggml_tensor *make_gather_rows(GraphBuild &build, GroupHeads of) {
+    return new_input(build.context(), GGML_TYPE_I32, int64_t{build.out.key.n_kv} * of.n_kv_head, 0, "gather_rows");
 }
 
-ggml_tensor *make_mask(GraphBuild &build, int) {
+ggml_tensor *make_mask(GraphBuild &build, CacheLifetime) {
     return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_kv, build.out.key.n_tokens, "mask");
 }
 
@@ -104,18 +105,20 @@ ggml_tensor *mixture(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
 
 ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const {
     ggml_context *ctx = build.context();
-    const CacheSpec &spec = build.trace.cache[static_cast<size_t>(operation.layer)];
+    const CacheRows &spec = build.trace.cache[static_cast<size_t>(operation.layer)].rows.value();
+    const int group = store_.layout().group_of(operation.layer).value();
     int64_t n_tokens = build.out.key.n_tokens, n_kv = build.out.key.n_kv;
     auto stored = [&](ggml_tensor *x, const Tensor &pool, int64_t head_dim) {
-        ggml_tensor *rows = shared_input(build.out.inputs.write_rows, spec.n_kv_head, make_write_rows, build);
+        ggml_tensor *rows = shared_input(build.out.inputs.write_rows, {group, spec.n_kv_head}, make_write_rows, build);
         return ggml_set_rows(ctx, pool.handle(),
                              ggml_reshape_2d(ctx, ggml_cont(ctx, x), head_dim, n_tokens * spec.n_kv_head), rows);
     };
     auto gathered = [&](ggml_tensor *pool, int64_t head_dim) {
-        ggml_tensor *rows = shared_input(build.out.inputs.gather_rows, spec.n_kv_head, make_gather_rows, build);
+        ggml_tensor *rows =
+            shared_input(build.out.inputs.gather_rows, {group, spec.n_kv_head}, make_gather_rows, build);
         return ggml_reshape_3d(ctx, ggml_get_rows(ctx, pool, rows), head_dim, n_kv, spec.n_kv_head);
     };
-    const KvStore::Layer &layer = store_.layer(operation.layer);
+    const KvStore::Rows &layer = store_.rows(operation.layer);
     ggml_tensor *k = gathered(stored(inputs.k, layer.k, spec.head_dim), spec.head_dim);
     ggml_tensor *v = gathered(stored(inputs.v, layer.v, spec.v_head_dim), spec.v_head_dim);
     ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, inputs.q, 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
@@ -124,7 +127,7 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
         scores = capped(ctx, ggml_scale(ctx, scores, scale), operation.soft_cap);
         scale = 1.0F;
     }
-    ggml_tensor *mask = shared_input(build.out.inputs.masks, spec.window, make_mask, build);
+    ggml_tensor *mask = shared_input(build.out.inputs.masks, CacheLifetime{spec.window, spec.chunk}, make_mask, build);
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
     if (operation.sinks) ggml_soft_max_add_sinks(odds, operation.sinks->tensor.handle());
     ggml_tensor *mixed = ggml_mul_mat(ctx, ggml_cont(ctx, ggml_permute(ctx, v, 1, 0, 2, 3)), odds);

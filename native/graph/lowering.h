@@ -20,15 +20,21 @@ struct GraphKey {
     auto operator<=>(const GraphKey &) const = default;
 };
 
+// Layers that agree here read the same rows of their arrays.
+struct GroupHeads {
+    int group, n_kv_head;
+    auto operator<=>(const GroupHeads &) const = default;
+};
+
 // Input tensors that step_inputs fills before each run.  Absent ones are null.
 struct GraphInputs {
     ggml_tensor *tokens = nullptr;     // i32 [n_tokens]
     ggml_tensor *positions = nullptr;  // i32 [n_tokens]
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
-    // Keyed by n_kv_head: rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
-    std::map<int, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
-    std::map<int, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
-    std::map<int, ggml_tensor *> masks; // by window: f32 [n_tokens, n_kv], 0 or -inf
+    // Rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
+    std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
+    std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
+    std::map<CacheLifetime, ggml_tensor *> masks; // f32 [n_tokens, n_kv], 0 or -inf
 };
 
 struct FreeContext {

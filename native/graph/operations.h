@@ -10,6 +10,7 @@
 
 #include "core/tensor.h"
 #include "kernels/row_kernels.h"
+#include "kv/cache_spec.h"
 
 namespace quire {
 
@@ -30,14 +31,6 @@ struct TraceShape {
 
 enum class Gating { softmax, sigmoid };
 enum class RopeLayout { half, interleaved };
-
-// What one layer keeps per token.
-struct CacheSpec {
-    int n_kv_head;
-    int head_dim;
-    int v_head_dim;
-    int window; // 0: all of the past is attended to
-};
 
 struct RopeSpec {
     int n_dims;

@@ -13,8 +13,8 @@ template <class T> void upload(ggml_tensor *target, const std::vector<T> &values
 }
 
 // Row of the store, seen as [n_blocks * n_kv_head * block_tokens, head_dim], of one head of a slot.
-int64_t store_row(int64_t slot, int64_t head, int64_t n_kv_head, int64_t block_tokens) {
-    return ((slot / block_tokens) * n_kv_head + head) * block_tokens + slot % block_tokens;
+int64_t store_row(int64_t slot, int64_t head, int64_t n_kv_head) {
+    return ((slot / kv_block_tokens) * n_kv_head + head) * kv_block_tokens + slot % kv_block_tokens;
 }
 
 } // namespace
@@ -27,46 +27,49 @@ void StepInputs::fill_padded(ggml_tensor *target, const std::vector<int32_t> &va
 }
 
 // Padding rows write to the null block, block 0.
-void StepInputs::fill_write_rows(ggml_tensor *target, const StepBatch &batch, int n_kv_head, int block_tokens) {
+void StepInputs::fill_write_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of) {
+    const int n_kv_head = of.n_kv_head;
+    const std::vector<int32_t> &slots = batch.groups[static_cast<size_t>(of.group)].slots;
     longs_.resize(static_cast<size_t>(target->ne[0]));
     size_t n_rows = longs_.size() / static_cast<size_t>(n_kv_head);
     for (size_t row = 0; row < n_rows; ++row) {
         // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap,
         // and then any of the values will do.
-        int64_t slot = row < batch.slots.size() ? batch.slots[row] : static_cast<int64_t>(row) % block_tokens;
+        int64_t slot = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
         for (int head = 0; head < n_kv_head; ++head) {
-            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] =
-                store_row(slot, head, n_kv_head, block_tokens);
+            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] = store_row(slot, head, n_kv_head);
         }
     }
     upload(target, longs_);
 }
 
-void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, int n_kv_head, int block_tokens) {
+void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of) {
+    const int n_kv_head = of.n_kv_head;
+    const GroupBatch &group = batch.groups[static_cast<size_t>(of.group)];
     ints_.assign(static_cast<size_t>(target->ne[0]), 0);
     size_t n_kv = ints_.size() / static_cast<size_t>(n_kv_head);
     size_t column = 0;
     for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
-        const int32_t *table = batch.tables.data() + batch.table_begin[sequence];
+        const int32_t *table = group.tables.data() + group.table_begin[sequence];
         for (int32_t position = 0; position < batch.n_kv[sequence]; ++position, ++column) {
-            int64_t slot = int64_t{table[position / block_tokens]} * block_tokens + position % block_tokens;
+            int64_t slot = int64_t{table[position / kv_block_tokens]} * kv_block_tokens + position % kv_block_tokens;
             for (int head = 0; head < n_kv_head; ++head) {
                 ints_[static_cast<size_t>(head) * n_kv + column] =
-                    static_cast<int32_t>(store_row(slot, head, n_kv_head, block_tokens));
+                    static_cast<int32_t>(store_row(slot, head, n_kv_head));
             }
         }
     }
     upload(target, ints_);
 }
 
-void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, int window) {
+void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime) {
     auto n_kv = static_cast<size_t>(target->ne[0]), n_rows = static_cast<size_t>(target->ne[1]);
     floats_.assign(n_kv * n_rows, -std::numeric_limits<float>::infinity());
     size_t first_column = 0;
     for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
         for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
             int32_t last = batch.positions[static_cast<size_t>(row)];
-            int32_t first = window == 0 ? 0 : std::max(0, last - window + 1);
+            const auto first = static_cast<int32_t>(lifetime.first_seen(last));
             float *line = floats_.data() + static_cast<size_t>(row) * n_kv + first_column;
             std::fill(line + first, line + last + 1, 0.0F);
         }
@@ -77,14 +80,14 @@ void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, int wind
     upload(target, floats_);
 }
 
-void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch, int block_tokens) {
+void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     const GraphInputs &inputs = graph.inputs;
     fill_padded(inputs.tokens, batch.tokens);
     fill_padded(inputs.positions, batch.positions);
     fill_padded(inputs.logit_rows, batch.logit_rows);
-    for (auto [n_kv_head, target] : inputs.write_rows) fill_write_rows(target, batch, n_kv_head, block_tokens);
-    for (auto [n_kv_head, target] : inputs.gather_rows) fill_gather_rows(target, batch, n_kv_head, block_tokens);
-    for (auto [window, target] : inputs.masks) fill_mask(target, batch, window);
+    for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
+    for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
+    for (auto [lifetime, target] : inputs.masks) fill_mask(target, batch, lifetime);
 }
 
 } // namespace quire

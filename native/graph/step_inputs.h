@@ -10,13 +10,13 @@ namespace quire {
 class StepInputs {
   public:
     // Writes tokens, positions and logit rows, padded with harmless values, and what stock attention needs.
-    void fill(const LoweredGraph &graph, const StepBatch &batch, int block_tokens);
+    void fill(const LoweredGraph &graph, const StepBatch &batch);
 
   private:
     void fill_padded(ggml_tensor *target, const std::vector<int32_t> &values);
-    void fill_write_rows(ggml_tensor *target, const StepBatch &batch, int n_kv_head, int block_tokens);
-    void fill_gather_rows(ggml_tensor *target, const StepBatch &batch, int n_kv_head, int block_tokens);
-    void fill_mask(ggml_tensor *target, const StepBatch &batch, int window);
+    void fill_write_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of);
+    void fill_gather_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of);
+    void fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime);
     std::vector<int32_t> ints_;
     std::vector<int64_t> longs_;
     std::vector<float> floats_;

@@ -57,15 +57,7 @@ int hidden_of(const std::vector<Operation> &operations, int output) {
 const TraceShape &TraceTensor::shape() const { return tracer->operation(id).shape; }
 
 Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attended_(cache_.size(), false) {
-    for (size_t layer = 0; layer < cache_.size(); ++layer) {
-        const CacheSpec &spec = cache_[layer];
-        if (spec.n_kv_head < 1 || spec.head_dim < 1 || spec.v_head_dim < 1 || spec.window < 0) {
-            throw ShapeError("trace",
-                             cat("layer ", layer, " must have positive head counts and sizes but has n_kv_head ",
-                                 spec.n_kv_head, ", head_dim ", spec.head_dim, ", v_head_dim ", spec.v_head_dim,
-                                 ", window ", spec.window));
-        }
-    }
+    CacheLayout(cache_, DType::f32); // checks it
     operations_.push_back({op::Tokens{}, {}, {Lead::tokens, {}}});
     operations_.push_back({op::Positions{}, {}, {Lead::tokens, {}}});
     operations_.push_back({op::LogitRows{}, {}, {Lead::rows, {}}});
@@ -87,11 +79,13 @@ TraceTensor Tracer::record(OperationKind kind, const std::vector<TraceTensor> &i
     return {shared_from_this(), static_cast<int>(operations_.size()) - 1};
 }
 
-const CacheSpec &Tracer::cache_of(int layer) const {
+const CacheRows &Tracer::rows_of(int layer) const {
     if (layer < 0 || static_cast<size_t>(layer) >= cache_.size()) {
         throw ShapeError("attend", cat("layer must be below ", cache_.size(), " but is ", layer));
     }
-    return cache_[static_cast<size_t>(layer)];
+    const std::optional<CacheRows> &rows = cache_[static_cast<size_t>(layer)].rows;
+    if (!rows) throw ShapeError("attend", cat("layer ", layer, " must keep rows of K and V but does not"));
+    return *rows;
 }
 
 void Tracer::mark_attended(int layer) {
@@ -108,7 +102,7 @@ Trace Tracer::finish(const TraceTensor &logits) {
         throw ShapeError("trace", cat("logits must be [rows, n_vocab] but are ", shape_text(shape)));
     }
     for (size_t layer = 0; layer < attended_.size(); ++layer) {
-        if (!attended_[layer])
+        if (cache_[layer].rows && !attended_[layer])
             throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
     }
     finished_ = true;
@@ -194,7 +188,7 @@ TraceTensor attend(const Heads &heads, op::Attend parameters) {
     expect_rank("attend", "q", q, 2);
     expect_rank("attend", "k", k, 2);
     expect_rank("attend", "v", v, 2);
-    const CacheSpec &spec = q.tracer->cache_of(parameters.layer);
+    const CacheRows &spec = q.tracer->rows_of(parameters.layer);
     std::vector<int64_t> wanted_k{spec.n_kv_head, spec.head_dim}, wanted_v{spec.n_kv_head, spec.v_head_dim};
     int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != spec.head_dim ||

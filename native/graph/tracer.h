@@ -30,7 +30,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     Trace finish(const TraceTensor &logits);
 
     TraceTensor record(OperationKind kind, const std::vector<TraceTensor> &inputs, TraceShape shape);
-    const CacheSpec &cache_of(int layer) const;
+    const CacheRows &rows_of(int layer) const;
     void mark_attended(int layer);
     const Operation &operation(int id) const { return operations_[static_cast<size_t>(id)]; }
 

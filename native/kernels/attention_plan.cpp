@@ -26,7 +26,8 @@ Table table_of(const AttentionBatch &batch, int32_t sequence) {
 }
 
 bool begin_alike(const Table &a, const Table &b) {
-    if (std::min(a.n, b.n) < kv_step_blocks) return false;
+    // Leading blocks that lie behind a window are block 0 in both, and not shared.
+    if (std::min(a.n, b.n) < kv_step_blocks || a.blocks[0] == 0) return false;
     return std::equal(a.blocks, a.blocks + kv_step_blocks, b.blocks);
 }
 

@@ -13,9 +13,9 @@
 #include <atomic>
 #include <cstdint>
 
-namespace quire {
+#include "core/block_tokens.h"
 
-inline constexpr int kv_block_tokens = 32;
+namespace quire {
 
 enum class KvType { f32, f16, bf16, q8 };
 

@@ -4,14 +4,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/q8_layout.h"
+#include "kv/cache_spec.h"
 
 namespace quire {
-
-size_t kv_head_bytes(DType dtype, int head_dim, int n_tokens) {
-    if (dtype == DType::q8_0) return q8_head_bytes(head_dim, n_tokens);
-    return row_bytes(dtype, head_dim) * static_cast<size_t>(n_tokens);
-}
 
 KvSpec::KvSpec(DType dtype, std::vector<KvLayer> layers, int block_tokens)
     : dtype_(dtype), layers_(std::move(layers)), block_tokens_(block_tokens) {
@@ -35,12 +30,12 @@ const KvLayer &KvSpec::layer(size_t index) const {
 
 size_t KvSpec::k_block_bytes(size_t index) const {
     const KvLayer &l = layer(index);
-    return kv_head_bytes(dtype_, l.head_dim, block_tokens_) * static_cast<size_t>(l.n_kv_head);
+    return cache_head_bytes(dtype_, l.head_dim, block_tokens_) * static_cast<size_t>(l.n_kv_head);
 }
 
 size_t KvSpec::v_block_bytes(size_t index) const {
     const KvLayer &l = layer(index);
-    return kv_head_bytes(dtype_, l.v_head_dim, block_tokens_) * static_cast<size_t>(l.n_kv_head);
+    return cache_head_bytes(dtype_, l.v_head_dim, block_tokens_) * static_cast<size_t>(l.n_kv_head);
 }
 
 size_t KvSpec::pool_bytes(int64_t n_blocks) const {

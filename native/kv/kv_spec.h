@@ -22,10 +22,6 @@ struct KvLayer {
     std::optional<int> window; // the last `window` tokens are attended to; none: all of them
 };
 
-// Bytes of `n_tokens` tokens of one head.  q8_0 names the 8-bit cache of core/q8_layout.h, as llama.cpp's users expect;
-// its scales are per token and head, not per 32 values.
-size_t kv_head_bytes(DType dtype, int head_dim, int n_tokens);
-
 class KvSpec {
   public:
     // ShapeError when a size is not positive or the dtype cannot hold a head's row.

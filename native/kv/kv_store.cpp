@@ -2,19 +2,16 @@
 
 #include <ggml-backend.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/large_pages.h"
-#include "kv/kv_spec.h"
 
 namespace quire {
 namespace {
-
-size_t block_bytes_of(DType dtype, int n_kv_head, int head_dim) {
-    return kv_head_bytes(dtype, head_dim, kv_store_block_tokens) * static_cast<size_t>(n_kv_head);
-}
 
 size_t aligned(size_t bytes) {
     return (bytes + tensor_alignment_bytes - 1) / tensor_alignment_bytes * tensor_alignment_bytes;
@@ -27,7 +24,7 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
         ggml_backend_buffer_clear(buffer->handle(), 0);
         return buffer;
     }
-    void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED)
         throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
     // A large pool is read all over, and each small page costs a walk of the page table; a small one would be zeroed by
@@ -37,65 +34,127 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
     return Buffer::borrow(pages, size_bytes, false, owner);
 }
 
-} // namespace
-
-size_t KvStore::bytes_per_block(const std::vector<KvLayerSpec> &layers, DType dtype) {
-    size_t sum = 0;
-    for (const KvLayerSpec &spec : layers) {
-        sum += block_bytes_of(dtype, spec.n_kv_head, spec.head_dim) +
-               block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim);
+// A part of a tensor as bytes.
+void copy_bytes(const Tensor &tensor, size_t from, size_t to, size_t bytes) {
+    if (tensor.is_host()) {
+        std::memcpy(tensor.data() + to, tensor.data() + from, bytes);
+        return;
     }
-    return sum;
+    std::vector<uint8_t> staging(bytes);
+    ggml_backend_tensor_get(tensor.handle(), staging.data(), from, bytes);
+    ggml_backend_tensor_set(tensor.handle(), staging.data(), to, bytes);
 }
 
-KvStore::KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_blocks, Device device)
-    : dtype_(dtype), n_blocks_(n_blocks) {
-    if (n_blocks < 2) throw CapacityError("kv_store", cat("n_blocks must be at least 2 but is ", n_blocks));
+// Gives the whole pages inside back.  On a device memory stays where it is.
+void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
+    if (!tensor.is_host()) return;
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.data() + first), end = begin + bytes;
+    const uintptr_t from = (begin + page - 1) / page * page, to = end / page * page;
+    if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
+}
+
+} // namespace
+
+KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
+    : layout_(std::move(layout)), sizes_(std::move(sizes)), rows_(layout_.layers().size()),
+      states_(layout_.layers().size()) {
+    if (sizes_.n_blocks.size() != layout_.groups().size())
+        throw InternalError("kv_store", "every group of the cache must have its number of blocks");
+    for (int n : sizes_.n_blocks)
+        if (n < 2) throw CapacityError("kv_store", cat("n_blocks must be at least 2 but is ", n));
+    if (layout_.state_bytes() > 0 && sizes_.n_states < 2)
+        throw CapacityError("kv_store", cat("n_states must be at least 2 but is ", sizes_.n_states));
+    const int n_layer = static_cast<int>(layout_.layers().size());
+    auto n_blocks = [&](int layer) {
+        return static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
+    };
+    const auto n_states = static_cast<size_t>(sizes_.n_states);
     size_t total = 0;
-    for (const KvLayerSpec &spec : layers) {
-        total += aligned(block_bytes_of(dtype, spec.n_kv_head, spec.head_dim) * static_cast<size_t>(n_blocks));
-        total += aligned(block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim) * static_cast<size_t>(n_blocks));
+    for (int layer = 0; layer < n_layer; ++layer) {
+        const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
+        if (spec.rows)
+            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer)) +
+                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer));
+        for (const CacheState &state : spec.states)
+            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states);
     }
+    if (total == 0) return;
     buffer_ = zeroed(total, device);
     size_t offset = 0;
-    auto array = [&](int n_kv_head, int head_dim) {
-        const int64_t rows = int64_t{n_blocks} * n_kv_head * kv_store_block_tokens;
-        // Codes and scales in one: a row is as many bytes as a token takes.
-        const bool is_q8 = dtype == DType::q8_0;
-        const int64_t bytes = static_cast<int64_t>(kv_head_bytes(dtype, head_dim, 1));
-        Tensor tensor =
-            Tensor::in_buffer(is_q8 ? DType::i8 : dtype, Shape{rows, is_q8 ? bytes : head_dim}, buffer_, offset);
+    auto take = [&](DType dtype, Shape shape) {
+        Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);
         offset += aligned(tensor.size_bytes());
         return tensor;
     };
-    for (const KvLayerSpec &spec : layers) {
-        Tensor k = array(spec.n_kv_head, spec.head_dim);
-        Tensor v = array(spec.n_kv_head, spec.v_head_dim);
-        layers_.push_back({k, v, block_bytes_of(dtype, spec.n_kv_head, spec.head_dim),
-                           block_bytes_of(dtype, spec.n_kv_head, spec.v_head_dim)});
+    const DType dtype = layout_.dtype();
+    for (int layer = 0; layer < n_layer; ++layer) {
+        const auto at = static_cast<size_t>(layer);
+        const CacheSpec &spec = layout_.layers()[at];
+        auto array = [&](int head_dim) {
+            const auto n = static_cast<int64_t>(n_blocks(layer)) * spec.rows->n_kv_head * kv_block_tokens;
+            // Codes and scales in one: a row is as many bytes as a token takes.
+            const bool is_q8 = dtype == DType::q8_0;
+            const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, head_dim, 1));
+            return take(is_q8 ? DType::i8 : dtype, {n, is_q8 ? bytes : head_dim});
+        };
+        if (spec.rows) {
+            Tensor k = array(spec.rows->head_dim), v = array(spec.rows->v_head_dim);
+            rows_[at] = Rows{k, v, layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)};
+        }
+        for (const CacheState &state : spec.states) states_[at].push_back(take(DType::f32, {sizes_.n_states, state.n}));
     }
 }
 
-void KvStore::copy_block(int from, int to) const {
-    if (from < 0 || to < 1 || from >= n_blocks_ || to >= n_blocks_) {
+void KvStore::check_block(int group, int block) const {
+    const bool known = group >= 0 && static_cast<size_t>(group) < sizes_.n_blocks.size();
+    if (!known || block < 0 || block >= sizes_.n_blocks[static_cast<size_t>(group)])
         throw InternalError("kv_store",
-                            cat("blocks must be below ", n_blocks_, " but ", from, " is to be copied to ", to));
+                            cat("a block must be in the store but block ", block, " of group ", group, " is not"));
+}
+
+void KvStore::check_state(int slot) const {
+    if (slot < 0 || slot >= sizes_.n_states)
+        throw InternalError("kv_store", cat("a state must be below ", sizes_.n_states, " but is ", slot));
+}
+
+void KvStore::copy_block(int group, int from, int to) const {
+    check_block(group, from);
+    check_block(group, to);
+    for (int layer : layout_.groups()[static_cast<size_t>(group)].layers) {
+        const Rows &r = rows(layer);
+        const auto source = static_cast<size_t>(from), target = static_cast<size_t>(to);
+        copy_bytes(r.k, source * r.k_block_bytes, target * r.k_block_bytes, r.k_block_bytes);
+        copy_bytes(r.v, source * r.v_block_bytes, target * r.v_block_bytes, r.v_block_bytes);
     }
-    std::vector<uint8_t> staging;
-    auto copy = [&](const Tensor &tensor, size_t bytes) {
-        size_t source = static_cast<size_t>(from) * bytes, target = static_cast<size_t>(to) * bytes;
-        if (tensor.is_host()) {
-            std::memcpy(tensor.data() + target, tensor.data() + source, bytes);
-            return;
+}
+
+void KvStore::discard_block(int group, int block) const {
+    check_block(group, block);
+    for (int layer : layout_.groups()[static_cast<size_t>(group)].layers) {
+        const Rows &r = rows(layer);
+        discard_bytes(r.k, static_cast<size_t>(block) * r.k_block_bytes, r.k_block_bytes);
+        discard_bytes(r.v, static_cast<size_t>(block) * r.v_block_bytes, r.v_block_bytes);
+    }
+}
+
+void KvStore::copy_state(int from, int to) const {
+    check_state(from);
+    check_state(to);
+    for (const std::vector<Tensor> &layer : states_)
+        for (const Tensor &state : layer) {
+            const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
+            copy_bytes(state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes);
         }
-        staging.resize(bytes);
-        ggml_backend_tensor_get(tensor.handle(), staging.data(), source, bytes);
-        ggml_backend_tensor_set(tensor.handle(), staging.data(), target, bytes);
-    };
-    for (const Layer &layer : layers_) {
-        copy(layer.k, layer.k_block_bytes);
-        copy(layer.v, layer.v_block_bytes);
-    }
+}
+
+void KvStore::discard_state(int slot) const {
+    check_state(slot);
+    for (const std::vector<Tensor> &layer : states_)
+        for (const Tensor &state : layer) {
+            const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
+            discard_bytes(state, static_cast<size_t>(slot) * bytes, bytes);
+        }
 }
 
 } // namespace quire

@@ -1,19 +1,21 @@
-// The bytes of the paged KV cache: for every layer an array of K and one of V, each [n_blocks][n_kv_head] of the tokens
-// of a block.  How those lie there is a matter of whoever writes and reads them: the stock lowering keeps rows, our own
-// kernels K by dimension (kernels/paged_attention.h).
+// The bytes of the cache.  For every layer that keeps rows an array of K and one of V, each [n_blocks][n_kv_head] of the
+// tokens of a block; for every state an array [n_states][n].  How K and V lie in a block is a matter of whoever writes and
+// reads them: the stock lowering keeps rows, our own kernels K by dimension (kernels/paged_attention.h).
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/tensor.h"
+#include "kv/cache_spec.h"
 
 namespace quire {
 
-inline constexpr int kv_store_block_tokens = 32;
-
-struct KvLayerSpec {
-    int n_kv_head, head_dim, v_head_dim;
+// How many of everything.  Block 0 of a group is its null block, state 0 is always zero.
+struct CacheSizes {
+    std::vector<int> n_blocks; // by group
+    int n_states = 1; // slots
 };
 
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
@@ -21,24 +23,34 @@ class KvStore {
   public:
     // The tensors are seen as matrices [n_blocks * n_kv_head * block_tokens, head_dim]: to the stock lowering a row is one
     // token of one head.
-    struct Layer {
+    struct Rows {
         Tensor k, v;
         size_t k_block_bytes, v_block_bytes;
     };
-    KvStore(const std::vector<KvLayerSpec> &layers, DType dtype, int n_blocks, Device device);
-    static size_t bytes_per_block(const std::vector<KvLayerSpec> &layers, DType dtype);
+    // CapacityError when there is no memory.
+    KvStore(CacheLayout layout, CacheSizes sizes, Device device);
 
-    const Layer &layer(int i) const { return layers_[static_cast<size_t>(i)]; }
-    int n_blocks() const { return n_blocks_; }
-    DType dtype() const { return dtype_; }
-    size_t size_bytes() const { return buffer_->size_bytes(); }
-    void copy_block(int from, int to) const;
+    const CacheLayout &layout() const { return layout_; }
+    const CacheSizes &sizes() const { return sizes_; }
+    const Rows &rows(int layer) const { return rows_.at(static_cast<size_t>(layer)).value(); }
+    const Tensor &state(int layer, int which) const { // f32 [n_states, n]
+        return states_.at(static_cast<size_t>(layer)).at(static_cast<size_t>(which));
+    }
+    size_t size_bytes() const { return buffer_ ? buffer_->size_bytes() : 0; }
+    void copy_block(int group, int from, int to) const;
+    void copy_state(int from, int to) const;
+    // The block's or slot's contents are not needed any more: its pages may go back to the system.
+    void discard_block(int group, int block) const;
+    void discard_state(int slot) const;
 
   private:
-    DType dtype_;
-    int n_blocks_;
-    std::shared_ptr<Buffer> buffer_;
-    std::vector<Layer> layers_;
+    void check_block(int group, int block) const;
+    void check_state(int slot) const;
+    CacheLayout layout_;
+    CacheSizes sizes_;
+    std::shared_ptr<Buffer> buffer_; // null where nothing is kept
+    std::vector<std::optional<Rows>> rows_; // by layer
+    std::vector<std::vector<Tensor>> states_; // by layer
 };
 
 } // namespace quire

@@ -66,9 +66,22 @@ class RopeSpec:
 
 @final
 class CacheSpec:
-    """What one layer keeps per token.  ``window`` 0: all is attended to; else only the last ``window`` tokens."""
+    """What one layer keeps between steps: rows of K and V for every token, recurrent states, both or nothing.
 
-    def __init__(self, *, n_kv_head: int, head_dim: int, v_head_dim: int | None = None, window: int = 0) -> None: ...
+    ``window`` n: the last n tokens are attended to; ``chunk`` n: those of the row's own chunk of n; 0: all of the past.
+    ``states``: names and sizes of float32 arrays for each sequence, zero where it begins.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_kv_head: int = 0,
+        head_dim: int = 0,
+        v_head_dim: int | None = None,
+        window: int = 0,
+        chunk: int = 0,
+        states: Sequence[tuple[str, int]] = (),
+    ) -> None: ...
     @property
     def n_kv_head(self) -> int: ...
     @property
@@ -77,6 +90,10 @@ class CacheSpec:
     def v_head_dim(self) -> int: ...
     @property
     def window(self) -> int: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def states(self) -> list[tuple[str, int]]: ...
 
 @final
 class Tracer:
@@ -221,6 +238,7 @@ class Executor(ExecutorBase):
         repack: Literal["no", "keep", "release", "lock"] = "keep",
         cpus: Sequence[int] = (),
         packed_cache: PackedCache | None = None,
+        n_states: int = 0,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -267,6 +285,7 @@ class Executor(ExecutorBase):
         row_begin: Sequence[int],
         n_kv: Sequence[int],
         tables: Sequence[Sequence[int]],
+        states: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``."""
     def maxima(self, n_rows: int) -> npt.NDArray[np.float32] | None:

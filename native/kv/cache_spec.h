@@ -1,0 +1,84 @@
+// What the layers of a model keep between steps: declared by the model file, and used unchanged by tracer, store,
+// scheduler and bindings.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/block_tokens.h"
+#include "core/dtype.h"
+
+namespace quire {
+
+// K and V of every token.
+struct CacheRows {
+    int n_kv_head, head_dim, v_head_dim;
+    int window = 0; // n: the last n tokens are attended to, the row itself included; 0: all of the past
+    int chunk = 0;  // n: only tokens of the row's own chunk [i * n, (i + 1) * n); 0: all of the past
+    bool operator==(const CacheRows &) const = default;
+};
+
+// Recurrent state: n numbers (f32) of each sequence, zero where a sequence begins.
+struct CacheState {
+    std::string name;
+    int64_t n;
+    bool operator==(const CacheState &) const = default;
+};
+
+// One layer.  It may keep rows, states, both (attention beside a recurrence) or nothing.
+struct CacheSpec {
+    std::optional<CacheRows> rows;
+    std::vector<CacheState> states;
+    bool operator==(const CacheSpec &) const = default;
+};
+
+// How long a row is needed.
+struct CacheLifetime {
+    int window = 0, chunk = 0;
+    auto operator<=>(const CacheLifetime &) const = default;
+    // The first position that a row at `position` attends to.
+    int64_t first_seen(int64_t position) const {
+        if (chunk > 0) return position / chunk * chunk;
+        return window > 0 && position >= window ? position - window + 1 : 0;
+    }
+};
+
+// Layers whose rows live equally long.  They share block tables.
+struct CacheGroup {
+    CacheLifetime lifetime;
+    std::vector<int> layers;
+    size_t block_bytes = 0; // a block in all of the group's layers
+};
+
+// Bytes of `n_tokens` tokens of one head.  q8_0 names the 8-bit cache of core/q8_layout.h, as llama.cpp's users expect;
+// its scales are per token and head, not per 32 values.
+size_t cache_head_bytes(DType dtype, int head_dim, int n_tokens);
+
+// The layers of a model with the type of K and V.  Sizes only; the memory is kv_store's.
+class CacheLayout {
+  public:
+    // ShapeError when a size is not positive, a layer has a window and chunks, or the dtype cannot hold a head's row.
+    CacheLayout(std::vector<CacheSpec> layers, DType dtype, int block_tokens = kv_block_tokens);
+    const std::vector<CacheSpec> &layers() const { return layers_; }
+    DType dtype() const { return dtype_; }
+    int block_tokens() const { return block_tokens_; } // kv_block_tokens but in tests of what has no kernels
+    const std::vector<CacheGroup> &groups() const { return groups_; } // by lifetime; full attention comes first
+    std::optional<int> group_of(int layer) const; // none where the layer keeps no rows
+    size_t state_bytes() const { return state_bytes_; } // of one sequence, in all layers
+    size_t block_bytes() const; // a block in every group
+    size_t k_block_bytes(int layer) const;
+    size_t v_block_bytes(int layer) const;
+
+  private:
+    std::vector<CacheSpec> layers_;
+    DType dtype_;
+    int block_tokens_;
+    std::vector<CacheGroup> groups_;
+    size_t state_bytes_ = 0;
+};
+
+} // namespace quire
