@@ -70,7 +70,8 @@ SequenceSpec ActiveRequest::take_spec() {
             {{}, {}, request.salt},
             request.priority,
             request.key,
-            wants_prompt_rows() ? LogitRows::every : LogitRows::last};
+            wants_prompt_rows() ? LogitRows::every : LogitRows::last,
+            std::move(request.snapshot_positions)};
 }
 
 bool ActiveRequest::wants_prompt_rows() const {

@@ -59,6 +59,21 @@ bool CachePool::has_room(const CacheNeed &need) const {
     return (!has_states() || need.states <= states_->n_free()) && bytes(need) <= ledger_->available_bytes();
 }
 
+CacheStats CachePool::stats() const {
+    const auto bytes_of = [](const BlockPool &pool) {
+        const auto n_cached = static_cast<size_t>(pool.n_free() - pool.n_blank());
+        return CacheStats::Kind{static_cast<size_t>(pool.n_referenced()) * pool.block_bytes(),
+                                n_cached * pool.block_bytes()};
+    };
+    CacheStats stats;
+    stats.budget_bytes = spec_.budget_bytes;
+    for (const auto &group : groups_) stats.groups.push_back(bytes_of(*group));
+    if (!states_) return stats;
+    stats.states = bytes_of(*states_);
+    stats.n_snapshots = states_->n_published();
+    return stats;
+}
+
 void CachePool::check() const {
     for (const auto &group : groups_) group->check();
     if (states_) states_->check();

@@ -30,6 +30,17 @@ struct CacheNeed {
     CacheNeed &operator+=(const CacheNeed &other);
 };
 
+// Held: someone computes with it.  Cached: free, and found again until it is needed for other contents.
+struct CacheStats {
+    struct Kind {
+        size_t held_bytes = 0, cached_bytes = 0;
+    };
+    size_t budget_bytes = 0;
+    std::vector<Kind> groups;
+    Kind states; // cached ones are snapshots
+    int64_t n_snapshots = 0;
+};
+
 class CachePool {
   public:
     explicit CachePool(CachePoolSpec spec);
@@ -40,6 +51,7 @@ class CachePool {
     const CacheLifetime &lifetime(size_t i) const { return spec_.groups[i].lifetime; }
     bool has_states() const { return states_ != nullptr; }
     BlockPool &states() const { return *states_; }
+    const std::shared_ptr<BlockPool> &states_pool() const { return states_; }
     bool keeps_nothing() const { return groups_.empty() && !has_states(); }
     const CacheLedger &ledger() const { return *ledger_; }
 
@@ -53,6 +65,7 @@ class CachePool {
 
     void copy(int group, BlockId from, BlockId to) { ledger_->add({CacheEdit::Kind::copy, group, index(from), index(to)}); }
     std::vector<CacheEdit> take_edits() { return ledger_->take_edits(); }
+    CacheStats stats() const;
     void check() const; // InternalError names the invariant that broke
 
   private:

@@ -177,6 +177,7 @@ void SequenceCache::drop_rolling() {
 
 void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind kind) {
     if (!pool_->has_states()) return;
+    if (!state_) throw InternalError("sequence_cache", "a snapshot must be of a state but the cache is empty");
     drop_rolling();
     BlockPool &states = pool_->states();
     const PrefixHash &hash = hashes.back();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kv/block_table.h"
@@ -32,7 +33,7 @@ class SequenceCache {
     // The sequence computes at most `step_tokens` tokens at a time.
     SequenceCache(std::shared_ptr<CachePool> pool, int64_t step_tokens);
     ~SequenceCache();
-    SequenceCache(SequenceCache &&) noexcept = default;
+    SequenceCache(SequenceCache &&other) noexcept { *this = std::move(other); }
     SequenceCache &operator=(SequenceCache &&other) noexcept;
     SequenceCache(const SequenceCache &) = delete;
     SequenceCache &operator=(const SequenceCache &) = delete;
@@ -78,7 +79,7 @@ class SequenceCache {
     void drop_rolling();
 
     std::shared_ptr<CachePool> pool_;
-    int64_t step_tokens_;
+    int64_t step_tokens_ = 0;
     std::vector<BlockTable> tables_;
     std::optional<BlockId> state_;
     std::vector<Snapshot> snapshots_; // made or found by this sequence, in order of position; the pool may have lost them
