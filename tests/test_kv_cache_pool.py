@@ -229,7 +229,7 @@ def test_a_rolling_snapshot_takes_its_predecessors_place() -> None:
         cache.advance(tokens, end)
         cache.snapshot(tokens[:end], rolling=end > BLOCK)
         other = SequenceCache(pool, step_tokens=STEP)
-        assert other.match(tokens[: end + 1] + [9], end) == end
+        assert other.match([*tokens[: end + 1], 9], end) == end
         assert pool.stats.n_snapshots == (1 if end == BLOCK else 2)
     assert cache.match(tokens, 7) == BLOCK  # the first one is kept
 

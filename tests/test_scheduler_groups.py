@@ -192,11 +192,10 @@ def test_conversations_compute_at_most_the_distance_again(layout: Layout, snapsh
     )
     rng = random.Random(1)
     texts = [prompt(rng.randrange(8, 40), seed=i) for i in range(32)]
+    lengths = [0] * len(texts)
     for turn in range(5):
         ids = [sim.submit(text, n_new=7 + i % 5, snapshot_positions=[len(text) - 3])[0] for i, text in enumerate(texts)]
-        known = dict.fromkeys(ids, 0)
-        if turn > 0:
-            known = {id_: n_before for id_, n_before in zip(ids, lengths, strict=True)}
+        known = dict(zip(ids, lengths, strict=True))
         while any(id_ in sim.scheduler for id_ in ids):
             plan = sim.step()
             for item in plan.items:
@@ -204,10 +203,9 @@ def test_conversations_compute_at_most_the_distance_again(layout: Layout, snapsh
                     again = known[item.sequence_id] - item.first
                     assert again <= BLOCK  # the last whole block; the distance at most
                     assert again <= snapshot_tokens
-        lengths = []
         for i, id_ in enumerate(ids):
             said = sim.jobs[id_].prompt + sim.jobs[id_].answer
-            lengths.append(len(said) - 1)  # the last token was not computed
+            lengths[i] = len(said) - 1  # the last token was not computed
             texts[i] = said + prompt(rng.randrange(3, 20), seed=100 * turn + i)
     assert sim.scheduler.stats.n_preemptions == 0
 

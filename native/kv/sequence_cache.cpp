@@ -110,6 +110,7 @@ bool SequenceCache::has_room_for(const CacheMatch &match, int64_t n_tokens, int6
 }
 
 void SequenceCache::take(std::span<const PrefixHash> hashes, const CacheMatch &match, int64_t n_tokens) {
+    if (!empty()) throw InternalError("sequence_cache", "a prefix must come first but the cache has contents");
     for (size_t i = 0; i < tables_.size(); ++i) tables_[i].take(hashes, match.groups[i]);
     if (pool_->has_states()) take_state(hashes, match);
     for (size_t i = 0; i < tables_.size(); ++i)

@@ -6,6 +6,7 @@ from typing import Literal, final
 import numpy as np
 import numpy.typing as npt
 from quire._native.graph import Executor
+from quire._native.kv import CacheStats
 from quire._native.scheduler import DynamicWeights
 
 # Sampling
@@ -411,12 +412,12 @@ class Decoder:
 class FakeExecutor:
     """A model without weights, for tests: its logits are a hash of the tokens that its layers see through the cache.
 
-    ``layers``: (window, chunk) of each layer that keeps rows, 0 for none.  A layer's hash of what it sees: h = 0; for each
-    token h = mix(h * 31 + token + 1).  With ``n_state`` numbers a recurrent layer keeps that of all tokens in one of
-    ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups (full, then by
-    window and chunk) and the recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of
-    mix(r + v) over 2^21, with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws
-    CapacityError; ``nan_after``: the logits of a sequence that has it are NaN; ``step_s``: how long a step takes.
+    ``layers``: (window, chunk) of each layer that keeps rows, 0 for none.  A layer's hash of what it sees: h = 0; for
+    each token h = mix(h * 31 + token + 1).  With ``n_state`` numbers a recurrent layer keeps that of all tokens in one
+    of ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups and the
+    recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
+    with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
+    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes.
     """
 
     def __init__(
