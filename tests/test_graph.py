@@ -100,7 +100,8 @@ def trace(
         h = graph.rms_norm(x, w(f"{i}.norm"), EPS)
         if variant.experts:
             moe = graph.MoeSpec(n_used=2, activation="silu")
-            x = x + graph.moe(h, w(f"{i}.router"), w(f"{i}.gates"), w(f"{i}.ups"), w(f"{i}.downs"), moe)
+            scores = graph.linear(h, w(f"{i}.router"))
+            x = x + graph.moe(h, scores, w(f"{i}.gates"), w(f"{i}.ups"), w(f"{i}.downs"), moe)
         else:
             gated = graph.glu(graph.linear(h, w(f"{i}.gate")), graph.linear(h, w(f"{i}.up")), "silu")
             x = x + graph.linear(gated, w(f"{i}.down"))

@@ -100,14 +100,28 @@ void bind_specs(py::module_ &m) {
              py::arg("ext_factor") = 0.0F, py::arg("attn_factor") = 1.0F, py::arg("beta_fast") = 32.0F,
              py::arg("beta_slow") = 1.0F, py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none());
     py::class_<MoeSpec>(m, "MoeSpec")
-        .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale) {
+        .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale,
+                         int n_group, int n_group_used, const std::string &group_score, const std::string &unit,
+                         bool is_squared, float alpha, float limit, bool weighs_input) {
                  static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
-                                                             {"sigmoid", Gating::sigmoid}};
-                 return MoeSpec{n_used, activation_named(act), parse("moe", "gating", gating, gatings), normalize,
-                                scale};
+                                                             {"sigmoid", Gating::sigmoid},
+                                                             {"softmax_of_chosen", Gating::softmax_of_chosen}};
+                 static constexpr Named<GroupScore> scores[] = {{"largest", GroupScore::largest},
+                                                                {"two_largest", GroupScore::two_largest}};
+                 static constexpr Named<ExpertUnit> units[] = {{"gated", ExpertUnit::gated},
+                                                               {"clamped_swiglu", ExpertUnit::clamped_swiglu},
+                                                               {"ungated", ExpertUnit::ungated}};
+                 const Routing routing{
+                     n_used,       parse("moe", "gating", gating, gatings),         normalize, scale, n_group,
+                     n_group_used, parse("moe", "group_score", group_score, scores)};
+                 return MoeSpec{
+                     routing,     parse("moe", "unit", unit, units), activation_named(act), is_squared, alpha, limit,
+                     weighs_input};
              }),
-             py::kw_only(), py::arg("n_used"), py::arg("activation"), py::arg("gating") = "softmax",
-             py::arg("normalize") = true, py::arg("scale") = 1.0F);
+             py::kw_only(), py::arg("n_used"), py::arg("activation") = "silu", py::arg("gating") = "softmax",
+             py::arg("normalize") = true, py::arg("scale") = 1.0F, py::arg("n_group") = 1, py::arg("n_group_used") = 1,
+             py::arg("group_score") = "two_largest", py::arg("unit") = "gated", py::arg("is_squared") = false,
+             py::arg("alpha") = 1.702F, py::arg("limit") = 7.0F, py::arg("weighs_input") = false);
 }
 
 void bind_tracer(py::module_ &m) {
@@ -173,12 +187,17 @@ void bind_operations(py::module_ &m) {
     m.def("select_rows", &select_rows, py::arg("x"), py::arg("rows"));
     m.def(
         "moe",
-        [](const TraceTensor &x, MaybeWeight router, MaybeWeight gate, MaybeWeight up, MaybeWeight down,
-           const MoeSpec &spec) {
-            return moe(x, op::Moe{std::move(router), std::move(gate), std::move(up), std::move(down), spec});
+        [](const TraceTensor &x, const TraceTensor &scores, MaybeWeight gate, MaybeWeight up, MaybeWeight down,
+           const MoeSpec &spec, MaybeWeight selection_bias, MaybeWeight expert_scale, MaybeWeight gate_bias,
+           MaybeWeight up_bias, MaybeWeight down_bias) {
+            return moe(x, scores,
+                       op::Moe{std::move(gate), std::move(up), std::move(down), std::move(selection_bias),
+                               std::move(expert_scale), std::move(gate_bias), std::move(up_bias), std::move(down_bias),
+                               spec});
         },
-        py::arg("x"), py::arg("router").none(false), py::arg("gate").none(false), py::arg("up").none(false),
-        py::arg("down").none(false), py::arg("spec"));
+        py::arg("x"), py::arg("scores"), py::arg("gate"), py::arg("up").none(false), py::arg("down").none(false),
+        py::arg("spec"), py::kw_only(), py::arg("selection_bias") = py::none(), py::arg("expert_scale") = py::none(),
+        py::arg("gate_bias") = py::none(), py::arg("up_bias") = py::none(), py::arg("down_bias") = py::none());
 }
 
 py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vector<std::vector<int32_t>> &tables) {
@@ -233,7 +252,8 @@ void bind_executor(py::module_ &m) {
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
-        .def_property_readonly("n_blocks", [](const GraphExecutor &self) { return self.n_blocks(0); })
+        .def_property_readonly(
+            "n_blocks", [](const GraphExecutor &self) { return self.cache().groups().empty() ? 0 : self.n_blocks(0); })
         .def_property_readonly("block_tokens", [](const GraphExecutor &) { return kv_block_tokens; })
         .def_property_readonly("max_rows", &GraphExecutor::max_rows)
         .def_property_readonly("max_logit_rows", &GraphExecutor::max_logit_rows)
@@ -319,6 +339,7 @@ void bind_graph(py::module_ &m) {
     bind_specs(m);
     bind_tracer(m);
     bind_operations(m);
+    bind_primitives(m);
     bind_executor(m);
 }
 

@@ -20,7 +20,8 @@ void bind_kv(pybind11::module_ &m);       // BlockPool, BlockTable, prefix hashe
 void bind_kernels(pybind11::module_ &m);
 void bind_matmul(pybind11::module_ &m); // the CPU kernels on NumPy arrays, for tests and benchmarks
 void bind_rows(pybind11::module_ &m);
-void bind_graph(pybind11::module_ &m);    // tracer, graphs
+void bind_graph(pybind11::module_ &m);
+void bind_primitives(pybind11::module_ &m); // general operations
 void bind_sampling(pybind11::module_ &m); // SamplingParams, Sampler, StopMatcher (into submodule engine)
 void bind_scheduler(pybind11::module_ &m); // Scheduler with an outside clock
 void bind_decoder(pybind11::module_ &m);  // Decoder (into submodule engine)

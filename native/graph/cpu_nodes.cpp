@@ -32,9 +32,9 @@ float *scratch(int64_t n) {
 
 void EmbedNode::run(const CpuRun &run) {
     const int64_t n = table_->n_in;
-    run.team.for_each(run.n(Lead::tokens), grain(n), [&](int row) {
-        matrix_row(*table_, run.batch.tokens[static_cast<size_t>(row)], out_->floats() + row * n);
-    });
+    const auto *ids = ids_ == nullptr ? run.batch.tokens.data() : reinterpret_cast<const int32_t *>(ids_->data);
+    run.team.for_each(run.n(Lead::tokens), grain(n),
+                      [&](int row) { matrix_row(*table_, ids[row], out_->floats() + row * n); });
 }
 
 void RoundNode::run(const CpuRun &run) {

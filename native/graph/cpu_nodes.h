@@ -20,12 +20,13 @@ struct RowNorm {
 
 class EmbedNode : public CpuNode {
   public:
-    EmbedNode(const Matrix *table, CpuValue *out) : table_(table), out_(out) {}
+    // `ids`: null where they are the step's tokens.
+    EmbedNode(const Matrix *table, CpuValue *ids, CpuValue *out) : table_(table), ids_(ids), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
     const Matrix *table_;
-    CpuValue *out_;
+    CpuValue *ids_, *out_;
 };
 
 // Rows of x, normed where there is a norm, in the form that a matrix wants.

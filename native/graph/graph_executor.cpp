@@ -3,6 +3,7 @@
 #include <ggml-backend.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "graph/graph_cache.h"
@@ -33,6 +34,16 @@ CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, b
     if (layout.state_bytes() > 0)
         sizes.n_states = options.n_states < 2 ? options.n_states : n_of(layout.state_bytes(), options.n_states);
     return sizes;
+}
+
+// Rows of the smallest table that ids of a kind index.
+template <class Kind> int64_t rows_indexed_by(const Trace &trace) {
+    int64_t n = std::numeric_limits<int32_t>::max();
+    for (const Operation &operation : trace.operations)
+        if (const auto *embed = std::get_if<op::Embed>(&operation.kind))
+            if (std::holds_alternative<Kind>(trace.operations[static_cast<size_t>(operation.inputs[0])].kind))
+                n = std::min(n, embed->weight->tensor.shape()[0]);
+    return n;
 }
 
 bool own_kernels(Kernels kernels, const Backend &backend) {
@@ -109,7 +120,9 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
       budget_bytes_(budget_of(CacheLayout(trace_.cache, options.kv_dtype), options)),
       store_(CacheLayout(trace_.cache, options.kv_dtype),
              sizes_of(CacheLayout(trace_.cache, options.kv_dtype), options, backend_.is_cpu()), device),
-      max_sequences_(options.max_sequences), limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
+      max_sequences_(options.max_sequences), n_ids_(rows_indexed_by<op::Tokens>(trace_)),
+      n_positions_(rows_indexed_by<op::Positions>(trace_)),
+      limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;
         counted.n_threads = backend_.n_threads();
@@ -151,7 +164,8 @@ void GraphExecutor::check(const StepBatch &batch) const {
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
            "row_begin must span all rows");
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
-    for (int32_t token : batch.tokens) expect(inside(token, n_vocab()), "token ids must be below n_vocab");
+    for (int32_t token : batch.tokens) expect(inside(token, n_ids_), "token ids must be rows of the embedding");
+    for (int32_t position : batch.positions) expect(inside(position, n_positions_), "positions must be in their table");
     for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
     for (size_t s = 0; s < n_sequences; ++s) {
         int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];

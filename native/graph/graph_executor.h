@@ -69,6 +69,7 @@ class GraphExecutor : public Executor {
     size_t budget_bytes_;
     KvStore store_;
     int max_sequences_;
+    int64_t n_ids_, n_positions_; // tables that tokens and positions index have so many rows
     GraphLimits limits_;
     std::unique_ptr<OwnProgram> own_; // one of both
     std::unique_ptr<StockGraphs> stock_;

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "graph/cpu_nodes.h"
 #include "graph/moe_node.h"
+#include "graph/primitive_nodes.h"
 
 namespace quire {
 namespace {
@@ -73,7 +74,39 @@ class CpuLowering {
 
     void lower(int i, const op::Embed &o) {
         CpuValue *out = new_value(i);
-        program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), out), {out});
+        if (as<op::Tokens>(input(i)) != nullptr) {
+            program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), nullptr, out), {out});
+            return;
+        }
+        CpuValue *ids = id_value(input(i));
+        program_.add(std::make_unique<EmbedNode>(matrices_.find(o.weight), ids, out), {ids, out});
+    }
+
+    // Ids as a value, for those who do not read them from the batch.
+    CpuValue *id_value(int i) {
+        if (value(i) != nullptr) return value(i);
+        CpuValue *out = values_[at(i)] = program_.value(lead(i), sizeof(int32_t));
+        const auto of = as<op::Tokens>(i) != nullptr ? IdsNode::Of::tokens : IdsNode::Of::positions;
+        program_.add(std::make_unique<IdsNode>(of, out), {out});
+        return out;
+    }
+
+    void lower(int i, const op::Primitive &o) {
+        std::vector<CpuValue *> inputs;
+        std::vector<StockNode::Input> shaped;
+        for (int from : operation(i).inputs) {
+            inputs.push_back(operation(from).shape.rest.empty() ? id_value(from) : value(from));
+            shaped.push_back({inputs.back(), operation(from).shape});
+        }
+        CpuValue *out = new_value(i);
+        std::vector<CpuValue *> used = inputs;
+        used.push_back(out);
+        if (auto node = o.spec->cpu_node({inputs, out, in_.store}))
+            program_.add(std::move(node), used);
+        else if (RowFunction function = o.spec->row_function())
+            program_.add(std::make_unique<RowNode>(std::move(function), inputs, out), used);
+        else
+            program_.add(std::make_unique<StockNode>(o.spec, std::move(shaped), out, operation(i).shape), used);
     }
 
     void lower(int i, const op::Reshape &) { values_[at(i)] = value(input(i)); }
@@ -283,23 +316,25 @@ class CpuLowering {
     }
 
     void lower(int i, const op::Moe &o) {
-        const ExpertMatrices experts{matrices_.experts(o.gate), matrices_.experts(o.up), matrices_.experts(o.down)};
-        const Matrix *router = matrices_.find(o.router), *gate = experts.gate.front(), *up = experts.up.front();
-        const Matrix *down = experts.down.front();
-        const int64_t used = o.spec.n_used, float_bytes = sizeof(float);
+        const ExpertMatrices experts{o.gate ? matrices_.experts(o.gate) : std::vector<const Matrix *>{},
+                                     matrices_.experts(o.up), matrices_.experts(o.down)};
+        const Matrix *up = experts.up.front(), *down = experts.down.front();
+        const int64_t used = o.spec.routing.n_used, float_bytes = sizeof(float);
         auto gathered = [&](const Matrix *matrix) { return program_.value(lead(i), matrix->x_row_bytes(), used); };
         MoeNode::Values v{};
         v.x = value(input(i));
-        v.scores = program_.floats(lead(i), router->n_out);
-        add_product(lead(i), {{router, activations(input(i), router), nullptr, v.scores}}, nullptr);
-        v.for_gate = gathered(gate);
-        v.for_up = up->reads_as(*gate) ? v.for_gate : gathered(up);
-        v.gate = program_.value(lead(i), gate->n_out * float_bytes, used);
-        v.up = program_.value(lead(i), gate->n_out * float_bytes, used);
+        v.scores = value(input(i, 1));
+        v.for_up = gathered(up);
+        v.up = v.gate = program_.value(lead(i), up->n_out * float_bytes, used);
+        v.for_gate = v.for_up;
+        if (!experts.gate.empty()) {
+            if (!up->reads_as(*experts.gate.front())) v.for_gate = gathered(experts.gate.front());
+            v.gate = program_.value(lead(i), up->n_out * float_bytes, used);
+        }
         v.rounded = gathered(down);
         v.down = program_.value(lead(i), down->n_out * float_bytes, used);
         v.out = new_value(i);
-        program_.add(std::make_unique<MoeNode>(o.spec, experts, v),
+        program_.add(std::make_unique<MoeNode>(o, experts, v),
                      {v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out});
     }
 

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "graph/primitive.h"
+#include "graph/stock_parts.h"
 
 namespace quire {
 namespace {
@@ -35,26 +37,6 @@ ggml_tensor *make_mask(GraphBuild &build, CacheLifetime) {
     return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_kv, build.out.key.n_tokens, "mask");
 }
 
-ggml_tensor *activated(ggml_context *ctx, ggml_tensor *x, Activation activation) {
-    switch (activation) {
-    case Activation::silu: return ggml_silu(ctx, x);
-    case Activation::gelu: return ggml_gelu_erf(ctx, x);
-    case Activation::gelu_tanh: return ggml_gelu(ctx, x);
-    case Activation::relu: return ggml_relu(ctx, x);
-    }
-    throw InternalError("lower", "an activation must be known");
-}
-
-ggml_tensor *gated(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
-    switch (activation) {
-    case Activation::silu: return ggml_swiglu_split(ctx, gate, up);
-    case Activation::gelu: return ggml_geglu_erf_split(ctx, gate, up);
-    case Activation::gelu_tanh: return ggml_geglu_split(ctx, gate, up);
-    case Activation::relu: return ggml_reglu_split(ctx, gate, up);
-    }
-    throw InternalError("lower", "an activation must be known");
-}
-
 ggml_tensor *capped(ggml_context *ctx, ggml_tensor *x, float cap) {
     return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0F / cap)), cap);
 }
@@ -64,41 +46,6 @@ ggml_tensor *rotated(ggml_context *ctx, ggml_tensor *x, ggml_tensor *positions, 
     ggml_tensor *factors = spec.factors ? spec.factors->tensor.handle() : nullptr;
     return ggml_rope_ext(ctx, x, positions, factors, spec.n_dims, mode, spec.n_ctx_orig, spec.freq_base,
                          spec.freq_scale, spec.ext_factor, spec.attn_factor, spec.beta_fast, spec.beta_slow);
-}
-
-// Weights of the chosen experts, [n_used, n_tokens], and their numbers.
-struct Routing {
-    ggml_tensor *experts, *weights;
-};
-
-Routing route(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
-    int64_t n_tokens = x->ne[1], n_expert = moe.router->tensor.shape()[0];
-    ggml_tensor *scores = ggml_mul_mat(ctx, moe.router->tensor.handle(), x);
-    ggml_tensor *odds = moe.spec.gating == Gating::softmax ? ggml_soft_max(ctx, scores) : ggml_sigmoid(ctx, scores);
-    ggml_tensor *experts = ggml_argsort_top_k(ctx, odds, moe.spec.n_used);
-    ggml_tensor *chosen = ggml_get_rows(ctx, ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens), experts);
-    ggml_tensor *weights = ggml_reshape_2d(ctx, chosen, moe.spec.n_used, n_tokens);
-    if (moe.spec.normalize) weights = ggml_div(ctx, weights, ggml_sum_rows(ctx, weights));
-    if (moe.spec.scale != 1.0F) weights = ggml_scale(ctx, weights, moe.spec.scale);
-    return {experts, weights};
-}
-
-ggml_tensor *mixture(ggml_context *ctx, ggml_tensor *x, const op::Moe &moe) {
-    int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = moe.spec.n_used;
-    auto [experts, weights] = route(ctx, x, moe);
-    ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
-    ggml_tensor *gate = ggml_mul_mat_id(ctx, moe.gate->tensor.handle(), each, experts);
-    ggml_tensor *up = ggml_mul_mat_id(ctx, moe.up->tensor.handle(), each, experts);
-    ggml_tensor *down =
-        ggml_mul_mat_id(ctx, moe.down->tensor.handle(), gated(ctx, gate, up, moe.spec.activation), experts);
-    ggml_tensor *weighted = ggml_mul(ctx, down, ggml_reshape_3d(ctx, weights, 1, n_used, n_tokens));
-    ggml_tensor *sum = nullptr;
-    for (int64_t i = 0; i < n_used; ++i) {
-        ggml_tensor *one =
-            ggml_view_2d(ctx, weighted, dim, n_tokens, weighted->nb[2], static_cast<size_t>(i) * weighted->nb[1]);
-        sum = sum == nullptr ? one : ggml_add(ctx, sum, one);
-    }
-    return n_used == 1 ? ggml_cont(ctx, sum) : sum;
 }
 
 } // namespace
@@ -173,16 +120,22 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         ggml_tensor *operator()(const op::Attend &o) const {
             return self.attend(build, o, {value(0), value(1), value(2)});
         }
-        ggml_tensor *operator()(const op::Glu &o) const { return gated(ctx, value(0), value(1), o.activation); }
-        ggml_tensor *operator()(const op::Activate &o) const { return activated(ctx, value(0), o.activation); }
+        ggml_tensor *operator()(const op::Glu &o) const { return stock_gate(ctx, value(0), value(1), o.activation); }
+        ggml_tensor *operator()(const op::Activate &o) const { return stock_activation(ctx, value(0), o.activation); }
         ggml_tensor *operator()(const op::SoftCap &o) const { return capped(ctx, value(0), o.cap); }
         ggml_tensor *operator()(const op::SelectRows &) const { return ggml_get_rows(ctx, value(0), value(1)); }
-        ggml_tensor *operator()(const op::Moe &o) const { return mixture(ctx, value(0), o); }
+        ggml_tensor *operator()(const op::Moe &o) const { return stock_mixture(ctx, value(0), value(1), o); }
+        ggml_tensor *operator()(const op::Primitive &o) const {
+            StockParts parts{ctx, {}, operation.shape, lead};
+            for (size_t i = 0; i < operation.inputs.size(); ++i) parts.inputs.push_back(value(i));
+            return o.spec->lower(parts);
+        }
         ggml_tensor *operator()(const op::Add &) const { return ggml_add(ctx, value(0), value(1)); }
         ggml_tensor *operator()(const op::Multiply &) const { return ggml_mul(ctx, value(0), value(1)); }
         ggml_tensor *operator()(const op::Scale &o) const { return ggml_scale(ctx, value(0), o.factor); }
         ggml_tensor *operator()(const op::Reshape &) const {
             const std::vector<int64_t> &rest = operation.shape.rest;
+            if (rest.size() == 3) return ggml_reshape_4d(ctx, value(0), rest[2], rest[1], rest[0], lead);
             return rest.size() == 2 ? ggml_reshape_3d(ctx, value(0), rest[1], rest[0], lead)
                                     : ggml_reshape_2d(ctx, value(0), rest[0], lead);
         }
@@ -196,7 +149,9 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     for (const Operation &operation : trace.operations) {
         const auto *moe = std::get_if<op::Moe>(&operation.kind);
         const bool attends = std::holds_alternative<op::Attend>(operation.kind);
-        n_tensors += moe != nullptr ? 20 + 2 * static_cast<size_t>(moe->spec.n_used) : attends ? 28 : 4;
+        n_tensors += moe != nullptr ? 40 + 2 * static_cast<size_t>(moe->spec.routing.n_used) : attends ? 28 : 4;
+        if (const auto *primitive = std::get_if<op::Primitive>(&operation.kind))
+            n_tensors += primitive->spec->n_tensors();
     }
     LoweredGraph out;
     out.key = key;

@@ -1,4 +1,4 @@
-// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few gated units.
+// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few units.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace quire {
 
 // One matrix per expert.
 struct ExpertMatrices {
-    std::vector<const Matrix *> gate, up, down;
+    std::vector<const Matrix *> gate, up, down; // no gate where they are ungated
 };
 
 // Rows are gathered by expert, so that an expert's weights are read once for all tokens that chose it.
@@ -18,14 +18,14 @@ class MoeNode : public CpuNode {
   public:
     struct Values {
         CpuValue *x, *scores;   // [dim], [n_expert]: the router's
-        CpuValue *for_gate;     // x in the form that `gate` wants, gathered, [n_used] per token
-        CpuValue *for_up;       // the same value where `up` wants that form too
-        CpuValue *gate, *up;    // [n_used][ffn]
-        CpuValue *rounded;      // gate * up in the form that `down` wants
+        CpuValue *for_up;       // x in the form that `up` wants, gathered, [n_used] per token
+        CpuValue *for_gate;     // the same value where `gate` wants that form too
+        CpuValue *gate, *up;    // [n_used][ffn]; one value where there is no gate.  `gate` gets what goes to `down`
+        CpuValue *rounded;      // that in the form that `down` wants
         CpuValue *down;         // [n_used][dim]
         CpuValue *out;          // [dim]
     };
-    MoeNode(const MoeSpec &spec, ExpertMatrices experts, Values values);
+    MoeNode(const op::Moe &operation, ExpertMatrices experts, Values values);
     void run(const CpuRun &run) override;
 
   private:
@@ -34,19 +34,24 @@ class MoeNode : public CpuNode {
         float weight;
     };
     void choose(int row);
+    void rank(const float *scores, std::vector<float> &odds, std::vector<float> &ranked) const;
+    void keep_best_groups(std::vector<float> &ranked) const;
     void sort();
     void gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) const;
+    void apply_unit(int64_t place) const;
     void multiply(const CpuRun &run);
     void combine(int row) const;
     void run_products(const CpuRun &run, std::vector<Product> &products) const;
 
-    MoeSpec spec_;
+    op::Moe operation_;
+    const MoeSpec &spec_;
+    const Routing &routing_;
     ExpertMatrices experts_;
     Values values_;
     std::vector<Choice> choices_;  // [rows][n_used], best first
     int form_rows_ = 0;            // see Product
     std::vector<int> first_;       // [n_expert + 1] first gathered row of each
-    std::vector<int> place_token_; // [rows * n_used] whose row it is
+    std::vector<int> place_choice_; // [rows * n_used] which choice a gathered row is of
 };
 
 } // namespace quire

@@ -21,6 +21,8 @@ struct Weight {
 };
 using WeightRef = std::shared_ptr<const Weight>;
 
+class Primitive;
+
 enum class Lead { tokens, rows }; // the leading dimension: every row of the step, or those whose logits are wanted
 
 struct TraceShape {
@@ -29,7 +31,6 @@ struct TraceShape {
     bool operator==(const TraceShape &) const = default;
 };
 
-enum class Gating { softmax, sigmoid };
 enum class RopeLayout { half, interleaved };
 
 struct RopeSpec {
@@ -46,12 +47,31 @@ struct RopeSpec {
     bool operator==(const RopeSpec &) const = default;
 };
 
-struct MoeSpec {
+// From a router's scores to the experts of a token and their weights.
+enum class Gating {
+    softmax,           // over all experts
+    sigmoid,           // of each score
+    softmax_of_chosen, // over the scores of those chosen
+};
+enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
+struct Routing {
     int n_used;
-    Activation activation;
     Gating gating;
-    bool normalize;
+    bool normalize; // weights are divided by their sum
     float scale;
+    int n_group = 1, n_group_used = 1; // only experts of the best groups are chosen
+    GroupScore group_score = GroupScore::two_largest;
+};
+
+// What an expert does between its matrices.
+enum class ExpertUnit { gated, clamped_swiglu, ungated }; // activation(gate) * up; gpt-oss's; activation(up)
+struct MoeSpec {
+    Routing routing;
+    ExpertUnit unit;
+    Activation activation;
+    bool is_squared = false;             // activation(up) ** 2, of ungated ones
+    float alpha = 1.702F, limit = 7.0F;  // of clamped_swiglu
+    bool weighs_input = false;           // the weight goes to the expert's input instead of its output
 };
 
 // Operations by their parameters.  Inputs are numbers of earlier operations.
@@ -88,8 +108,12 @@ struct SoftCap {
     float cap;
 };
 struct SelectRows {};
+// Inputs: x, the router's scores.
 struct Moe {
-    WeightRef router, gate, up, down;
+    WeightRef gate, up, down;                 // gate is null where experts are ungated
+    WeightRef selection_bias;                 // [n_expert] added to what is ranked, not to weights; may be null
+    WeightRef expert_scale;                   // [n_expert] multiplies weights; may be null
+    WeightRef gate_bias, up_bias, down_bias;  // [n_expert, n]; may be null
     MoeSpec spec;
 };
 struct Add {};
@@ -97,12 +121,15 @@ struct Multiply {};
 struct Scale {
     float factor;
 };
-struct Reshape {}; // heads, merge_heads
+struct Reshape {}; // heads, merge_heads, reshape
+struct Primitive {
+    std::shared_ptr<const quire::Primitive> spec;
+}; // any other: graph/primitive.h
 } // namespace op
 
 using OperationKind = std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm,
                                    op::Rope, op::Attend, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe,
-                                   op::Add, op::Multiply, op::Scale, op::Reshape>;
+                                   op::Add, op::Multiply, op::Scale, op::Reshape, op::Primitive>;
 
 struct Operation {
     OperationKind kind;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "graph/primitive.h"
 
 namespace quire {
 namespace {
@@ -172,7 +173,8 @@ TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps) {
 
 TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec) {
     expect_rank("rope", "x", x, 2);
-    expect_rank("rope", "positions", positions, 0);
+    if (!std::holds_alternative<op::Positions>(positions.tracer->operation(positions.id).kind))
+        throw ShapeError("rope", "positions must be the step's positions but are another value");
     int64_t head_dim = x.shape().rest[1];
     if (spec.n_dims < 2 || spec.n_dims % 2 != 0 || spec.n_dims > head_dim) {
         throw ShapeError("rope", cat("n_dims must be even and 2 to head_dim ", head_dim, " but is ", spec.n_dims));
@@ -231,21 +233,55 @@ TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows) {
     return x.tracer->record(op::SelectRows{}, {x, rows}, {Lead::rows, x.shape().rest});
 }
 
-TraceTensor moe(const TraceTensor &x, op::Moe parameters) {
+namespace {
+void expect_routing(const Routing &routing, int64_t n_expert) {
+    const bool has_groups = routing.n_group >= 1 && n_expert % routing.n_group == 0 && routing.n_group_used >= 1 &&
+                            routing.n_group_used <= routing.n_group;
+    if (!has_groups)
+        throw ShapeError("moe", cat("groups must divide ", n_expert, " experts but ", routing.n_group_used, " of ",
+                                    routing.n_group, " are to be used"));
+    const int64_t in_group = n_expert / routing.n_group;
+    if (routing.n_used < 1 || routing.n_used > in_group * routing.n_group_used)
+        throw ShapeError("moe",
+                         cat("n_used must be 1 to ", in_group * routing.n_group_used, " but is ", routing.n_used));
+    if (routing.n_group > 1 && routing.group_score == GroupScore::two_largest && in_group < 2)
+        throw ShapeError("moe", "groups that are ranked by two experts must have two but have one");
+    expect_positive("moe", "scale", routing.scale);
+}
+} // namespace
+
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, op::Moe parameters) {
     expect_rank("moe", "x", x, 1);
-    int64_t dim = x.shape().rest[0];
-    const Shape &gate = parameters.gate->tensor.shape();
-    if (gate.size() != 3)
-        throw ShapeError("moe", cat(parameters.gate->name, " must be [n_expert, ffn, dim] but is ", to_string(gate)));
-    int64_t n_expert = gate[0], ffn = gate[1];
-    expect_weight("moe", parameters.router, {n_expert, dim});
-    expect_weight("moe", parameters.gate, {n_expert, ffn, dim});
+    const int64_t dim = x.shape().rest[0];
+    const Shape &up = parameters.up->tensor.shape();
+    if (up.size() != 3)
+        throw ShapeError("moe", cat(parameters.up->name, " must be [n_expert, ffn, dim] but is ", to_string(up)));
+    const int64_t n_expert = up[0], ffn = up[1];
+    if (!(scores.shape() == TraceShape{x.shape().lead, {n_expert}}))
+        throw ShapeError(
+            "moe", cat("scores must be one for each of ", n_expert, " experts but are ", shape_text(scores.shape())));
+    if ((parameters.gate == nullptr) != (parameters.spec.unit == ExpertUnit::ungated))
+        throw ShapeError("moe", "experts must have a gate, or be ungated");
+    if (parameters.gate) expect_weight("moe", parameters.gate, {n_expert, ffn, dim});
     expect_weight("moe", parameters.up, {n_expert, ffn, dim});
     expect_weight("moe", parameters.down, {n_expert, dim, ffn});
-    if (parameters.spec.n_used < 1 || parameters.spec.n_used > n_expert) {
-        throw ShapeError("moe", cat("n_used must be 1 to ", n_expert, " but is ", parameters.spec.n_used));
-    }
-    return x.tracer->record(std::move(parameters), {x}, x.shape());
+    for (const WeightRef &each : {parameters.selection_bias, parameters.expert_scale})
+        if (each) expect_vector("moe", each, n_expert);
+    auto expect_biases = [&](const WeightRef &bias, int64_t n) {
+        if (!bias) return;
+        expect_weight("moe", bias, {n_expert, n});
+        if (bias->tensor.dtype() != DType::f32) throw ShapeError("moe", cat(bias->name, " must be f32 but is not"));
+    };
+    expect_biases(parameters.gate_bias, ffn);
+    expect_biases(parameters.up_bias, ffn);
+    expect_biases(parameters.down_bias, dim);
+    expect_routing(parameters.spec.routing, n_expert);
+    return x.tracer->record(std::move(parameters), {x, scores}, x.shape());
+}
+
+TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const std::vector<TraceTensor> &inputs,
+                             TraceShape shape) {
+    return inputs.front().tracer->record(op::Primitive{std::move(primitive)}, inputs, std::move(shape));
 }
 
 namespace {
@@ -266,11 +302,12 @@ struct Describe {
     std::string operator()(const op::Activate &) const { return "activate"; }
     std::string operator()(const op::SoftCap &o) const { return cat("soft_cap ", o.cap); }
     std::string operator()(const op::SelectRows &) const { return "select_rows"; }
-    std::string operator()(const op::Moe &o) const { return cat("moe ", o.gate->name, " best ", o.spec.n_used); }
+    std::string operator()(const op::Moe &o) const { return cat("moe ", o.up->name, " best ", o.spec.routing.n_used); }
     std::string operator()(const op::Add &) const { return "add"; }
     std::string operator()(const op::Multiply &) const { return "multiply"; }
     std::string operator()(const op::Scale &o) const { return cat("scale ", o.factor); }
     std::string operator()(const op::Reshape &) const { return "reshape"; }
+    std::string operator()(const op::Primitive &o) const { return o.spec->describe(); }
 };
 } // namespace
 

@@ -60,6 +60,9 @@ TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activ
 TraceTensor activate(const TraceTensor &x, Activation activation);
 TraceTensor soft_cap(const TraceTensor &x, float cap);
 TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows);
-TraceTensor moe(const TraceTensor &x, op::Moe parameters);
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, op::Moe parameters); // scores [tokens, n_expert]
+// Of graph/primitives.h, whose functions check the shapes.
+TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const std::vector<TraceTensor> &inputs,
+                             TraceShape shape);
 
 } // namespace quire

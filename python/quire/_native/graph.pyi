@@ -166,27 +166,53 @@ def select_rows(x: TraceTensor, rows: TraceTensor) -> TraceTensor:
 
 @final
 class MoeSpec:
-    """Routing of a mixture of experts.
+    """Routing of a mixture of experts, and what an expert does between its matrices.
 
-    ``gating`` ``"softmax"``: probabilities over all experts, then the best ``n_used``.  ``normalize``: the chosen
-    probabilities are divided by their sum.  ``scale`` multiplies them.
+    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss).
+    ``normalize``: the weights of the ``n_used`` chosen are divided by their sum; ``scale`` multiplies them.
+    Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen; a group counts as its ``group_score``.
+    ``unit``: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` gpt-oss's with ``alpha`` and ``limit``,
+    ``"ungated"`` ``activation(up)``, of which ``is_squared`` takes the square.  ``weighs_input``: weights multiply the
+    experts' inputs instead of their outputs (Llama 4).
     """
 
     def __init__(
         self,
         *,
         n_used: int,
-        activation: Activation,
-        gating: Literal["softmax", "sigmoid"] = "softmax",
+        activation: Activation = "silu",
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax",
         normalize: bool = True,
         scale: float = 1.0,
+        n_group: int = 1,
+        n_group_used: int = 1,
+        group_score: Literal["largest", "two_largest"] = "two_largest",
+        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated",
+        is_squared: bool = False,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+        weighs_input: bool = False,
     ) -> None: ...
 
-def moe(x: TraceTensor, router: Weight, gate: Weight, up: Weight, down: Weight, spec: MoeSpec) -> TraceTensor:
-    """Mixture of experts with gated units.
+def moe(
+    x: TraceTensor,
+    scores: TraceTensor,
+    gate: Weight | None,
+    up: Weight,
+    down: Weight,
+    spec: MoeSpec,
+    *,
+    selection_bias: Weight | None = None,
+    expert_scale: Weight | None = None,
+    gate_bias: Weight | None = None,
+    up_bias: Weight | None = None,
+    down_bias: Weight | None = None,
+) -> TraceTensor:
+    """Mixture of experts.
 
-    x ``[tokens, dim]``, router ``[n_expert, dim]``, gate and up ``[n_expert, ffn, dim]``, down
-    ``[n_expert, dim, ffn]``.
+    x ``[tokens, dim]``, a router's scores ``[tokens, n_expert]``; gate and up ``[n_expert, ffn, dim]``, down
+    ``[n_expert, dim, ffn]`` with biases ``[n_expert, n_out]``.  ``selection_bias [n_expert]`` is added to what experts
+    are chosen by and not to their weights, which ``expert_scale [n_expert]`` multiplies.
     """
 
 class ExecutorBase:
@@ -302,3 +328,78 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
 
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16", "q8_0"]) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
+
+# Operations of graph/primitives.h.  Axes count from the last dimension, 0.
+PRIMITIVES: tuple[str, ...]
+"""The names of all that follow (for tests)."""
+
+def sigmoid(x: TraceTensor) -> TraceTensor:
+    """``1 / (1 + exp(-x))``."""
+
+def softplus(x: TraceTensor) -> TraceTensor:
+    """``log(1 + exp(x))``."""
+
+def tanh(x: TraceTensor) -> TraceTensor:
+    """Hyperbolic tangent."""
+
+def exp(x: TraceTensor) -> TraceTensor:
+    """``e ** x``."""
+
+def relu_squared(x: TraceTensor) -> TraceTensor:
+    """``max(x, 0) ** 2``."""
+
+def quick_gelu(x: TraceTensor) -> TraceTensor:
+    """``x * sigmoid(1.702 * x)``."""
+
+def negate(x: TraceTensor) -> TraceTensor:
+    """``-x``."""
+
+def clamp(x: TraceTensor, low: float, high: float) -> TraceTensor:
+    """``min(max(x, low), high)``."""
+
+def xielu(x: TraceTensor, *, alpha_p: float, alpha_n: float, beta: float, eps: float) -> TraceTensor:
+    """Expanded integral of ELU (Huang and Schlag 2025); ``alpha_n`` contains ``beta``."""
+
+def clamped_swiglu(gate: TraceTensor, up: TraceTensor, *, alpha: float, limit: float) -> TraceTensor:
+    """``g * sigmoid(alpha * g) * (clamp(up, -limit, limit) + 1)`` with ``g = min(gate, limit)`` (gpt-oss)."""
+
+def add_broadcast(a: TraceTensor, b: TraceTensor) -> TraceTensor:
+    """``a + b`` where dimensions of 1 of ``b`` are repeated."""
+
+def multiply_broadcast(a: TraceTensor, b: TraceTensor) -> TraceTensor:
+    """``a * b`` where dimensions of 1 of ``b`` are repeated."""
+
+def add_weight(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x + weight``, a float32 weight of the last dimensions of ``x``, of which those of 1 are repeated."""
+
+def multiply_weight(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x * weight``, likewise."""
+
+def layer_norm(x: TraceTensor, weight: Weight | None, bias: Weight | None, eps: float) -> TraceTensor:
+    """Over the last dimension (Ba, Kiros and Hinton 2016)."""
+
+def l2_norm(x: TraceTensor, eps: float) -> TraceTensor:
+    """``x / max(|x|, eps)`` over the last dimension."""
+
+def group_norm(x: TraceTensor, n_groups: int, weight: Weight | None, eps: float) -> TraceTensor:
+    """Root-mean-square norm of each of ``n_groups`` parts of a row ``[tokens, n]``; ``weight [n]``."""
+
+def slice(x: TraceTensor, axis: int, begin: int, end: int) -> TraceTensor:
+    """Elements ``begin:end`` of an axis."""
+
+def concat(a: TraceTensor, b: TraceTensor, axis: int) -> TraceTensor:
+    """Both after each other along an axis."""
+
+def repeat_heads(x: TraceTensor, n: int) -> TraceTensor:
+    """``[tokens, h, d]`` to ``[tokens, h * n, d]``, each head ``n`` times in turn."""
+
+def reshape(x: TraceTensor, rest: Sequence[int]) -> TraceTensor:
+    """Another shape of the same row, in 1 to 3 dimensions after the leading one."""
+
+def head_linear(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x [tokens, h, n_in]`` times ``weight [h, n_out, n_in]``, each head with its own matrix."""
+
+def scale_by_position(
+    x: TraceTensor, positions: TraceTensor, *, beta: float, n_ctx: int, offset: int = 0
+) -> TraceTensor:
+    """``x * (1 + beta * log(1 + floor((position + offset) / n_ctx)))``."""

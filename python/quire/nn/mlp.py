@@ -27,14 +27,44 @@ class GatedMLP:
 
 
 class MoE:
-    """Every token through its best few of ``n_expert`` gated units."""
+    """Every token through its best few of ``n_expert`` units.
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, n_expert: int, spec: MoeSpec) -> None:
-        self.router = w.tensor("ffn_gate_inp.weight", (n_expert, dim))
-        self.gate = w.tensor("ffn_gate_exps.weight", (n_expert, ffn_dim, dim))
+    ``gated``: whether an expert has a gate.  ``biases``: router and experts have them.
+    """
+
+    def __init__(
+        self,
+        w: Weights,
+        dim: int,
+        ffn_dim: int,
+        n_expert: int,
+        spec: MoeSpec,
+        *,
+        gated: bool = True,
+        biases: bool = False,
+    ) -> None:
+        self.router = w.linear("ffn_gate_inp", dim, n_expert, bias=biases)
+        self.gate = w.tensor("ffn_gate_exps.weight", (n_expert, ffn_dim, dim)) if gated else None
         self.up = w.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
         self.down = w.tensor("ffn_down_exps.weight", (n_expert, dim, ffn_dim))
+        self.gate_bias = w.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
+        self.up_bias = w.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
+        self.down_bias = w.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
+        # What the choice of experts is corrected by (Wang et al. 2024).
+        bias = "exp_probs_b.bias"
+        self.selection_bias = w.tensor(bias, (n_expert,), vector=True) if w.has(bias) else None
         self.spec = spec
 
     def __call__(self, x: Tensor) -> Tensor:
-        return graph.moe(x, self.router, self.gate, self.up, self.down, self.spec)
+        return graph.moe(
+            x,
+            self.router(x),
+            self.gate,
+            self.up,
+            self.down,
+            self.spec,
+            selection_bias=self.selection_bias,
+            gate_bias=self.gate_bias,
+            up_bias=self.up_bias,
+            down_bias=self.down_bias,
+        )

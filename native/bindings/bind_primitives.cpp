@@ -1,0 +1,90 @@
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "graph/primitives.h"
+
+namespace quire::bindings {
+namespace py = pybind11;
+namespace {
+
+using MaybeWeight = std::shared_ptr<Weight>;
+
+// Defines an operation and lists it, so that a test can tell which have no entry.
+class Registry {
+  public:
+    explicit Registry(py::module_ &m) : module_(m) {}
+    ~Registry() { module_.attr("PRIMITIVES") = py::tuple(names_); }
+    template <class... Rest> Registry &def(const char *name, Rest &&...rest) {
+        module_.def(name, std::forward<Rest>(rest)...);
+        names_.append(name);
+        return *this;
+    }
+    Registry &def_function(const char *name, Function function) {
+        return def(name, [function](const TraceTensor &x) { return apply(x, function); }, py::arg("x"));
+    }
+
+  private:
+    py::module_ &module_;
+    py::list names_;
+};
+
+} // namespace
+
+void bind_primitives(py::module_ &m) {
+    Registry registry(m);
+    registry.def_function("sigmoid", Function::sigmoid)
+        .def_function("softplus", Function::softplus)
+        .def_function("tanh", Function::tanh)
+        .def_function("exp", Function::exp)
+        .def_function("relu_squared", Function::relu_squared)
+        .def_function("quick_gelu", Function::quick_gelu)
+        .def_function("negate", Function::negate)
+        .def("clamp", &clamp, py::arg("x"), py::arg("low"), py::arg("high"))
+        .def(
+            "xielu",
+            [](const TraceTensor &x, float alpha_p, float alpha_n, float beta, float eps) {
+                return xielu(x, {alpha_p, alpha_n, beta, eps});
+            },
+            py::arg("x"), py::kw_only(), py::arg("alpha_p"), py::arg("alpha_n"), py::arg("beta"), py::arg("eps"))
+        .def("clamped_swiglu", &clamped_swiglu, py::arg("gate"), py::arg("up"), py::kw_only(), py::arg("alpha"),
+             py::arg("limit"))
+        .def("add_broadcast", &add_broadcast, py::arg("a"), py::arg("b"))
+        .def("multiply_broadcast", &multiply_broadcast, py::arg("a"), py::arg("b"))
+        .def(
+            "add_weight", [](const TraceTensor &x, MaybeWeight weight) { return add_weight(x, std::move(weight)); },
+            py::arg("x"), py::arg("weight").none(false))
+        .def(
+            "multiply_weight",
+            [](const TraceTensor &x, MaybeWeight weight) { return multiply_weight(x, std::move(weight)); },
+            py::arg("x"), py::arg("weight").none(false))
+        .def(
+            "layer_norm",
+            [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias, float eps) {
+                return layer_norm(x, std::move(weight), std::move(bias), eps);
+            },
+            py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("eps"))
+        .def("l2_norm", &l2_norm, py::arg("x"), py::arg("eps"))
+        .def(
+            "group_norm",
+            [](const TraceTensor &x, int n_groups, MaybeWeight weight, float eps) {
+                return group_norm(x, n_groups, std::move(weight), eps);
+            },
+            py::arg("x"), py::arg("n_groups"), py::arg("weight"), py::arg("eps"))
+        .def("slice", &slice, py::arg("x"), py::arg("axis"), py::arg("begin"), py::arg("end"))
+        .def("concat", &concat, py::arg("a"), py::arg("b"), py::arg("axis"))
+        .def("repeat_heads", &repeat_heads, py::arg("x"), py::arg("n"))
+        .def("reshape", &reshape, py::arg("x"), py::arg("rest"))
+        .def(
+            "head_linear", [](const TraceTensor &x, MaybeWeight weight) { return head_linear(x, std::move(weight)); },
+            py::arg("x"), py::arg("weight").none(false))
+        .def(
+            "scale_by_position",
+            [](const TraceTensor &x, const TraceTensor &positions, float beta, int64_t n_ctx, int64_t offset) {
+                return scale_by_position(x, positions, {beta, n_ctx, offset});
+            },
+            py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"),
+            py::arg("offset") = 0);
+}
+
+} // namespace quire::bindings
