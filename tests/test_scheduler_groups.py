@@ -75,6 +75,19 @@ def test_decoding_keeps_the_state_of_its_last_whole_block() -> None:
         sim.run()
 
 
+def test_snapshots_at_messages_outlive_those_between() -> None:
+    sim = Simulation(layout=STATE_ALONE, n_states=8, snapshot_tokens=4)
+    sim.submit(prompt(17))  # after 4, 8 and 12 tokens for texts that diverge, after 16 for the same again
+    sim.run()
+    sim.submit(prompt(17, seed=1))  # takes the slots of two
+    sim.run()
+    assert sim.pool.stats.n_snapshots == 6
+    for seed in (0, 1):
+        sim.submit([*prompt(17, seed=seed), 1])
+        assert sim.step().items[0].first == 16
+        sim.run()
+
+
 def test_choices_share_the_rows_and_have_states_of_their_own() -> None:
     sim = Simulation(layout=STATE)
     ids = sim.submit(prompt(10), n_new=6, n_choices=3)

@@ -310,7 +310,7 @@ void bind_sequence_cache(py::module_ &m) {
                 if (known.empty() || tokens.size() % static_cast<size_t>(self.pool->block_tokens()) != 0)
                     throw ShapeError("sequence_cache", cat("a snapshot must be at the end of a block but is after ",
                                                            tokens.size(), " tokens"));
-                self.cache.snapshot(known, rolling ? SnapshotKind::rolling : SnapshotKind::kept);
+                self.cache.snapshot(known, rolling ? SnapshotKind::rolling : SnapshotKind::message);
             },
             py::arg("token_ids"), py::kw_only(), py::arg("rolling") = false)
         .def_property_readonly("can_fork", [](const OwnedCache &self) { return self.cache.can_fork(); })

@@ -214,8 +214,10 @@ float *DecoderLoop::run(const Plan &plan) {
     static float no_rows = 0; // nobody reads it
     ErrorKind kind = ErrorKind::internal;
     std::string message;
+    bool edited = false;
     try {
         for (const CacheEdit &edit : plan.edits) make(edit);
+        edited = true;
         if (plan.items.empty()) return &no_rows;
         fill_batch(batch_, plan, scheduler_.pool());
         batch_.hidden = wants_hidden(plan) ? HiddenStates::wanted : HiddenStates::unwanted;
@@ -228,6 +230,11 @@ float *DecoderLoop::run(const Plan &plan) {
         message = error.what();
     }
     ++totals_.n_failed_steps;
+    if (!edited) { // whose contents lie where is unknown
+        scheduler_.forget_published();
+        fail_all(kind, message);
+        return nullptr;
+    }
     for (const PlanItem &item : plan.items) // what their slots hold is unknown
         if (const auto owner = owners_.find(item.id); owner != owners_.end()) {
             const RequestId id = owner->second.request->id;
@@ -334,14 +341,15 @@ DecoderStats DecoderLoop::stats() const {
     stats.scheduler = scheduler_.stats();
     stats.n_requests = static_cast<int64_t>(requests_.size());
     const CachePool &pool = scheduler_.pool();
-    for (size_t i = 0; i < pool.n_groups(); ++i) {
-        const BlockPool &group = *pool.group(i);
-        stats.n_usable_blocks += group.n_usable();
-        stats.n_free_blocks += group.n_free();
-        stats.n_published_blocks += group.n_published();
-        stats.n_evictions += group.n_evictions();
-    }
     stats.cache = pool.stats();
+    if (const auto unit = static_cast<int64_t>(stats.cache.unit_bytes); unit > 0) {
+        stats.n_usable_blocks = static_cast<int64_t>(stats.cache.budget_bytes) / unit;
+        stats.n_free_blocks = static_cast<int64_t>(stats.cache.budget_bytes - stats.cache.held_bytes) / unit;
+    }
+    for (size_t i = 0; i < pool.n_groups(); ++i) {
+        stats.n_published_blocks += pool.group(i)->n_published();
+        stats.n_evictions += pool.group(i)->n_evictions();
+    }
     return stats;
 }
 

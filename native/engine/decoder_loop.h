@@ -46,8 +46,8 @@ struct DecoderStats {
     int64_t n_generated_tokens = 0;
     int64_t n_masked_tokens = 0; // of those, drawn through a grammar's mask
     int64_t n_late_masks = 0;    // of those, drawn later than they could have been without
-    int64_t n_usable_blocks = 0, n_free_blocks = 0, n_published_blocks = 0; // of all groups
-    int64_t n_evictions = 0;
+    int64_t n_usable_blocks = 0, n_free_blocks = 0; // each with the bytes of a block in every group
+    int64_t n_published_blocks = 0, n_evictions = 0; // summed over the groups
     CacheStats cache;
     int64_t n_failed_checks = 0; // of the invariants, when idle
     std::string failed_check;    // what the last one said

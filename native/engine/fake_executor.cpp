@@ -53,13 +53,21 @@ FakeExecutor::Seen &FakeExecutor::state(int slot) {
     return states_[static_cast<size_t>(slot)];
 }
 
+void FakeExecutor::count_copy() {
+    if (options_.fail_copy == n_copies_++) throw CapacityError("fake_executor", "a copy must not fail but does");
+}
+
 void FakeExecutor::copy_block(int group, int from, int to) {
+    count_copy();
     const auto g = static_cast<size_t>(group);
     for (int64_t i = 0; i < options_.block_tokens; ++i)
         slot(g, int64_t{to} * options_.block_tokens + i) = slot(g, int64_t{from} * options_.block_tokens + i);
 }
 
-void FakeExecutor::copy_state(int from, int to) { state(to) = from == 0 ? Seen{} : state(from); }
+void FakeExecutor::copy_state(int from, int to) {
+    count_copy();
+    state(to) = from == 0 ? Seen{} : state(from);
+}
 
 void FakeExecutor::discard_block(int group, int block) {
     for (int64_t i = 0; i < options_.block_tokens; ++i)

@@ -25,6 +25,7 @@ struct FakeExecutorOptions {
     int n_states = 17;   // slots, slot 0 included
     std::optional<size_t> budget_bytes;                    // none: enough for every block and slot
     bool undivided_prompts = false;                        // rows see the whole of their prompt
+    std::optional<int> fail_copy;                          // this copy of a block or state throws CapacityError
 };
 
 // Each layer keeps the token and position of every row, and a hash of the tokens that a row sees: h = 0; for each of them
@@ -63,6 +64,7 @@ class FakeExecutor : public Executor {
     };
     Slot &slot(size_t group, int64_t index);
     Seen &state(int slot);
+    void count_copy();
     void check_limits(const StepBatch &batch) const;
     void write(const StepBatch &batch);
     void run_sequence(const StepBatch &batch, size_t sequence);
@@ -75,6 +77,7 @@ class FakeExecutor : public Executor {
     std::vector<Seen> states_;
     std::vector<float> logits_;
     size_t next_logit_row_ = 0;
+    int n_copies_ = 0;
 };
 
 } // namespace quire

@@ -125,14 +125,19 @@ void Scheduler::commit(const Plan &plan) {
     }
 }
 
-// A snapshot, where one is due: see next_snapshot() and the head of scheduler.h.
+// A snapshot, where one is due: see the head of scheduler.h.
 void Scheduler::keep_state(Sequence &s) {
     if (!pool_->has_states() || s.n_computed % pool_->block_tokens() != 0) return;
-    const bool is_due = next_snapshot(s, s.n_computed - 1) == s.n_computed;
-    if (!is_due && s.n_computed < s.n_prompt) return;
-    const bool is_rolling = s.n_computed >= s.n_prompt && s.n_computed % snapshot_distance() != 0;
-    s.cache.snapshot(s.chain.of(std::span(s.tokens).first(static_cast<size_t>(s.n_computed))),
-                     is_rolling ? SnapshotKind::rolling : SnapshotKind::kept);
+    SnapshotKind kind;
+    if (s.n_computed % snapshot_distance() == 0 && s.n_computed != next_message_end(s, s.n_computed - 1))
+        kind = SnapshotKind::spaced;
+    else if (s.n_computed >= s.n_prompt)
+        kind = SnapshotKind::rolling;
+    else if (s.n_computed == next_message_end(s, s.n_computed - 1))
+        kind = SnapshotKind::message;
+    else
+        return;
+    s.cache.snapshot(s.chain.of(std::span(s.tokens).first(static_cast<size_t>(s.n_computed))), kind);
 }
 
 void Scheduler::start_followers(Sequence &leader) {

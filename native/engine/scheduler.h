@@ -95,6 +95,8 @@ class Scheduler {
     void append(SequenceId id, int32_t token); // the sampled token of a sequence without work
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
+    void forget_published() { pool_->forget_published(); } // the cache's contents were lost
+
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     bool contains(SequenceId id) const { return sequences_.contains(id); }
     bool empty() const { return sequences_.empty(); }
@@ -122,6 +124,7 @@ class Scheduler {
     int64_t snapshot_distance() const { // in whole blocks
         return pool_->blocks_for_tokens(config_.snapshot_tokens) * pool_->block_tokens();
     }
+    int64_t next_message_end(const Sequence &sequence, int64_t n_computed) const;
     int64_t next_snapshot(const Sequence &sequence, int64_t n_computed) const;
     void keep_state(Sequence &sequence);
     bool room_for_guarded(const Sequence &sequence) const;

@@ -67,15 +67,20 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }
 
-// The first position after n_computed where the state of the sequence is to be kept.
-int64_t Scheduler::next_snapshot(const Sequence &s, int64_t n_computed) const {
-    if (!pool_->has_states()) return std::numeric_limits<int64_t>::max();
+// The first whole block after n_computed at whose end a message ends, or the prompt, or all that is known.
+int64_t Scheduler::next_message_end(const Sequence &s, int64_t n_computed) const {
     const int64_t block = pool_->block_tokens();
-    int64_t next = (n_computed / snapshot_distance() + 1) * snapshot_distance();
+    int64_t next = std::numeric_limits<int64_t>::max();
     for (int64_t position : {s.n_prompt - 1, s.n_tokens() - 1}) // at least one token is left to compute after a hit
         if (position / block * block > n_computed) next = std::min(next, position / block * block);
     const auto message = std::ranges::lower_bound(s.snapshot_positions, (n_computed / block + 1) * block);
     return message == s.snapshot_positions.end() ? next : std::min(next, *message / block * block);
+}
+
+// The first position after n_computed where the state of the sequence is to be kept.
+int64_t Scheduler::next_snapshot(const Sequence &s, int64_t n_computed) const {
+    if (!pool_->has_states()) return std::numeric_limits<int64_t>::max();
+    return std::min((n_computed / snapshot_distance() + 1) * snapshot_distance(), next_message_end(s, n_computed));
 }
 
 // Free blocks for n more tokens, at the cost of those that come last.  False: the sequence itself came last.

@@ -67,11 +67,21 @@ CacheStats CachePool::stats() const {
     };
     CacheStats stats;
     stats.budget_bytes = spec_.budget_bytes;
-    for (const auto &group : groups_) stats.groups.push_back(bytes_of(*group));
+    stats.held_bytes = ledger_->held_bytes();
+    for (const auto &group : groups_) {
+        stats.groups.push_back(bytes_of(*group));
+        stats.unit_bytes += group->block_bytes();
+    }
+    if (groups_.empty()) stats.unit_bytes = spec_.state_bytes;
     if (!states_) return stats;
     stats.states = bytes_of(*states_);
     stats.n_snapshots = states_->n_published();
     return stats;
+}
+
+void CachePool::forget_published() {
+    for (const auto &group : groups_) group->forget_published();
+    if (states_) states_->forget_published();
 }
 
 void CachePool::check() const {

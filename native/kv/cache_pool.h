@@ -35,7 +35,8 @@ struct CacheStats {
     struct Kind {
         size_t held_bytes = 0, cached_bytes = 0;
     };
-    size_t budget_bytes = 0;
+    size_t budget_bytes = 0, held_bytes = 0;
+    size_t unit_bytes = 0; // a block in every group; where no layer keeps rows, a state
     std::vector<Kind> groups;
     Kind states; // cached ones are snapshots
     int64_t n_snapshots = 0;
@@ -65,6 +66,7 @@ class CachePool {
 
     void copy(int group, BlockId from, BlockId to) { ledger_->add({CacheEdit::Kind::copy, group, index(from), index(to)}); }
     std::vector<CacheEdit> take_edits() { return ledger_->take_edits(); }
+    void forget_published(); // nothing can be found any more: an edit failed
     CacheStats stats() const;
     void check() const; // InternalError names the invariant that broke
 

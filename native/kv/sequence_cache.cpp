@@ -27,7 +27,6 @@ SequenceCache &SequenceCache::operator=(SequenceCache &&other) noexcept {
     std::swap(tables_, other.tables_);
     std::swap(state_, other.state_);
     std::swap(snapshots_, other.snapshots_);
-    std::swap(last_is_rolling_, other.last_is_rolling_);
     return *this;
 }
 
@@ -132,7 +131,7 @@ void SequenceCache::take_state(std::span<const PrefixHash> hashes, const CacheMa
     pool_->copy(CacheEdit::states, found.value_or(BlockId::null), *state_);
     if (!found) return;
     states.release(*found);
-    snapshots_.push_back({*found, hashes[n_blocks - 1], static_cast<int32_t>(n_blocks)});
+    snapshots_.push_back({*found, hashes[n_blocks - 1], static_cast<int32_t>(n_blocks), SnapshotKind::message});
 }
 
 bool SequenceCache::has_room_to_write(int64_t begin, int64_t end) const {
@@ -171,7 +170,7 @@ bool SequenceCache::is_there(const Snapshot &snapshot) const {
 }
 
 void SequenceCache::drop_rolling() {
-    if (!std::exchange(last_is_rolling_, false)) return;
+    if (snapshots_.empty() || snapshots_.back().kind != SnapshotKind::rolling) return;
     if (is_there(snapshots_.back())) pool_->states().unpublish(snapshots_.back().slot);
     snapshots_.pop_back();
 }
@@ -184,7 +183,7 @@ void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind ki
     const PrefixHash &hash = hashes.back();
     const auto n_blocks = static_cast<int32_t>(hashes.size());
     if (const auto known = states.find(hash)) { // of another sequence, or from before a preemption
-        snapshots_.push_back({*known, hash, n_blocks});
+        snapshots_.push_back({*known, hash, n_blocks, kind == SnapshotKind::rolling ? SnapshotKind::message : kind});
         return;
     }
     const auto slot = states.allocate();
@@ -192,8 +191,7 @@ void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind ki
     pool_->copy(CacheEdit::states, *state_, *slot);
     states.publish(*slot, hash);
     states.release(*slot);
-    snapshots_.push_back({*slot, hash, n_blocks});
-    last_is_rolling_ = kind == SnapshotKind::rolling;
+    snapshots_.push_back({*slot, hash, n_blocks, kind});
 }
 
 bool SequenceCache::can_fork() const { return !pool_->has_states() || pool_->states().n_available() > 0; }
@@ -207,21 +205,31 @@ SequenceCache SequenceCache::fork() const {
         throw CapacityError("sequence_cache", "a choice must find a slot for its state but none is free");
     pool_->copy(CacheEdit::states, *state_, *copy.state_);
     copy.snapshots_ = snapshots_;
+    for (Snapshot &shared : copy.snapshots_) // dropping it is the other's business
+        if (shared.kind == SnapshotKind::rolling) shared.kind = SnapshotKind::message;
     return copy;
 }
 
+// The last one, and those at messages, are as recently used as the blocks beside them.
+void SequenceCache::release_snapshot() {
+    const bool renew = snapshots_.back().kind != SnapshotKind::spaced;
+    if (renew && is_there(snapshots_.back())) pool_->states().touch(snapshots_.back().slot);
+    snapshots_.pop_back();
+}
+
 void SequenceCache::release() {
-    int32_t n_blocks = snapshots_.empty() ? 0 : snapshots_.back().n_blocks;
+    int32_t n_blocks = 0;
+    if (!snapshots_.empty()) {
+        n_blocks = snapshots_.back().n_blocks;
+        snapshots_.back().kind = SnapshotKind::message;
+    }
     for (const BlockTable &table : tables_) n_blocks = std::max(n_blocks, table.n_blocks());
     for (; n_blocks > 0; --n_blocks) {
         for (BlockTable &table : tables_)
             if (table.n_blocks() == n_blocks) table.pop();
-        if (snapshots_.empty() || snapshots_.back().n_blocks != n_blocks) continue;
-        if (is_there(snapshots_.back())) pool_->states().touch(snapshots_.back().slot);
-        snapshots_.pop_back();
+        while (!snapshots_.empty() && snapshots_.back().n_blocks == n_blocks) release_snapshot();
     }
     if (state_) pool_->states().release(*std::exchange(state_, std::nullopt));
-    last_is_rolling_ = false;
 }
 
 } // namespace quire

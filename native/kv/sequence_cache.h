@@ -24,8 +24,9 @@ struct CacheMatch {
 };
 
 enum class SnapshotKind {
-    kept,    // until it is the least recently used
-    rolling, // until the sequence has the next one
+    spaced,  // so many tokens after the one before, for texts that diverge
+    message, // where a conversation is likely to be taken up: it counts as used when the sequence ends
+    rolling, // the same, until the sequence has the next one
 };
 
 class SequenceCache {
@@ -69,6 +70,7 @@ class SequenceCache {
         BlockId slot;
         PrefixHash hash;
         int32_t n_blocks;
+        SnapshotKind kind;
     };
     int64_t fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks) const;
     std::optional<int64_t> last_missing(size_t group, std::span<const PrefixHash> hashes, int64_t n_blocks) const;
@@ -76,6 +78,7 @@ class SequenceCache {
     int64_t blocks_ahead(size_t group, int64_t first_block, int64_t n_tokens) const;
     void take_state(std::span<const PrefixHash> hashes, const CacheMatch &match);
     bool is_there(const Snapshot &snapshot) const;
+    void release_snapshot();
     void drop_rolling();
 
     std::shared_ptr<CachePool> pool_;
@@ -83,7 +86,6 @@ class SequenceCache {
     std::vector<BlockTable> tables_;
     std::optional<BlockId> state_;
     std::vector<Snapshot> snapshots_; // made or found by this sequence, in order of position; the pool may have lost them
-    bool last_is_rolling_ = false;
 };
 
 } // namespace quire

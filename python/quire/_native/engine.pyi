@@ -345,11 +345,12 @@ class DecoderStats:
         """Of those, drawn later than they could have been without it."""
     @property
     def n_usable_blocks(self) -> int:
-        """Of all groups together, as the figures below."""
+        """Of the size of a block in every group, as many as the budget holds; ``n_free_blocks`` of them are not held."""
     @property
     def n_free_blocks(self) -> int: ...
     @property
-    def n_published_blocks(self) -> int: ...
+    def n_published_blocks(self) -> int:
+        """Summed over the groups, as ``n_evictions``."""
     @property
     def n_evictions(self) -> int: ...
     @property
@@ -417,7 +418,8 @@ class FakeExecutor:
     of ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups and the
     recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
     with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
-    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes.
+    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
+    or state throws CapacityError.
     """
 
     def __init__(
@@ -438,4 +440,5 @@ class FakeExecutor:
         n_states: int = 17,
         budget_bytes: int | None = None,
         undivided_prompts: bool = False,
+        fail_copy: int | None = None,
     ) -> None: ...
