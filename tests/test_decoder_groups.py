@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from decoder_client import Client, Layers, comparable, greedy_without_eog, mixed_requests, params, prompt
+from decoder_client import EOG, Client, Layers, comparable, greedy_without_eog, mixed_requests, params, prompt
 from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
 from quire.errors import CapacityError
 
@@ -102,6 +102,23 @@ def test_the_ends_of_messages_are_found() -> None:
             client.submit(prompt(41, seed=n_cached), params(max_tokens=3), snapshot_positions=positions)
             client.run()
             other = [*prompt(41, seed=n_cached)[:23], *prompt(9)]
+            id_ = client.submit(other, params(max_tokens=5))
+            client.run()
+            finish = client.answer(id_).finish
+            assert finish is not None
+            assert finish.n_cached_tokens == n_cached
+            assert client.answer(id_).token_ids == greedy_without_eog(other, 5, layers)
+
+
+def test_messages_end_where_generations_would() -> None:
+    """Of a chat that nobody marked: after its first message, and after the last two."""
+    layers = Layers(((0, 0),), has_state=True)
+    chat = [*prompt(10), EOG, *prompt(9, seed=1), EOG, *prompt(11, seed=2), EOG, *prompt(6, seed=3), EOG, *prompt(9)]
+    with Client(**layers.options()) as client:
+        client.submit(chat, params(max_tokens=3))
+        client.run()
+        for n_same, n_cached in ((12, 8), (24, 8), (34, 32), (41, 40), (48, 48)):
+            other = [*chat[:n_same], 7, 7, 7, 7, 7]
             id_ = client.submit(other, params(max_tokens=5))
             client.run()
             finish = client.answer(id_).finish
