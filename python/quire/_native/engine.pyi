@@ -345,7 +345,7 @@ class DecoderStats:
         """Of those, drawn later than they could have been without it."""
     @property
     def n_usable_blocks(self) -> int:
-        """Of the size of a block in every group, as many as the budget holds; ``n_free_blocks`` of them are not held."""
+        """As many as the budget holds, of the size of a block in every group; ``n_free_blocks`` are not held."""
     @property
     def n_free_blocks(self) -> int: ...
     @property

@@ -54,9 +54,9 @@ class EngineConfig:
     ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where memory is
     short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.  ``step_s``:
     seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
-    ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart (and
-    at the ends of prompts and messages), so that a text that diverges from an earlier one is not computed again from its
-    beginning.
+    ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
+    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed again
+    from its beginning.
     """
 
     device: str = "cpu"
