@@ -27,8 +27,28 @@ ALLOWED = {
 GGML_LAYERS = ("core", "gguf", "quant", "graph")
 GGML_FILES = {"kv/kv_store.cpp"}
 PURE = {
-    "kv": {"block_pool", "block_table", "free_list", "prefix_hash", "blake2b", "kv_spec", "cache_spec"},
-    "engine": {"scheduler", "scheduler_policy", "sequence", "batch", "sampler", "stop_matcher", "sampling_params"},
+    "kv": {
+        "block_pool",
+        "block_table",
+        "free_list",
+        "prefix_hash",
+        "blake2b",
+        "cache_spec",
+        "cache_ledger",
+        "cache_pool",
+        "sequence_cache",
+    },
+    "engine": {
+        "scheduler",
+        "scheduler_check",
+        "scheduler_plan",
+        "scheduler_policy",
+        "sequence",
+        "batch",
+        "sampler",
+        "stop_matcher",
+        "sampling_params",
+    },
 }
 # Headers of the standard library that a pure part has no use for: time, threads, files.
 IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "thread"}

@@ -1,165 +1,39 @@
-"""The decoder's thread over a made-up model.
+"""The decoder's thread over a made-up model (decoder_client.py).
 
-Oracles: the made-up model's logits are a documented hash of a sequence's tokens (native/engine/fake_executor.h),
-written out again here, so that greedy answers, log-probabilities and rows of logits are known without a cache;
-sampled answers are compared with those of the same request alone in a decoder with room to spare.
+Sampled answers are compared with those of the same request alone in a decoder with room to spare.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import random
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from decoder_client import (
+    ACCENT,
+    EOG,
+    N_VOCAB,
+    Client,
+    comparable,
+    greedy_without_eog,
+    log_softmax,
+    logits_after,
+    mixed_requests,
+    params,
+    prompt,
+    text_of,
+)
 from quire._native.engine import (
-    Decoder,
-    DecoderConfig,
     Event,
-    FakeExecutor,
     Request,
-    SampledToken,
     SamplingParams,
-    VocabInfo,
 )
 from quire.errors import CapacityError, RequestError, ShapeError
-
-N_VOCAB = 64
-EOG = 63
-ACCENT = (60, 61)  # the two bytes of one character
-TEXT = [chr(ord("a") + i % 26).encode() for i in range(N_VOCAB)]
-TEXT[ACCENT[0]], TEXT[ACCENT[1]], TEXT[EOG] = b"\xc3", b"\xa9", b""
-U64 = (1 << 64) - 1
-
-
-def mix(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & U64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & U64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & U64
-    return x ^ (x >> 31)
-
-
-def logits_after(tokens: Sequence[int]) -> np.ndarray:
-    h = 0
-    for token in tokens:
-        h = mix((h * 31 + token + 1) & U64)
-    return np.array([(mix((h + v) & U64) >> 40) / 2**21 for v in range(N_VOCAB)], dtype=np.float32)
-
-
-def greedy_without_eog(tokens: Sequence[int], n: int) -> list[int]:
-    """``ignore_eos`` bans the end of generation."""
-    tokens = list(tokens)
-    n_prompt = len(tokens)
-    for _ in range(n):
-        row = logits_after(tokens)
-        row[EOG] = -np.inf
-        tokens.append(int(np.argmax(row)))
-    return tokens[n_prompt:]
-
-
-def log_softmax(row: np.ndarray) -> np.ndarray:
-    shifted = row.astype(np.float64) - row.max()
-    return shifted - np.log(np.exp(shifted).sum())
-
-
-def text_of(tokens: Sequence[int]) -> str:
-    return b"".join(TEXT[token] for token in tokens).decode(errors="replace")
-
-
-def prompt(n: int, seed: int = 0) -> list[int]:
-    rng = random.Random(seed * 1000 + n)
-    return [rng.randrange(N_VOCAB - 4) for _ in range(n)]
-
-
-def params(**values: object) -> SamplingParams:
-    result = SamplingParams()
-    settings = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True, **values}
-    for name, value in settings.items():
-        setattr(result, name, value)
-    return result
-
-
-@dataclass
-class Answer:
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-    logprobs: list[SampledToken] = field(default_factory=list)
-    prompt_logprobs: list[SampledToken] = field(default_factory=list)
-    finish: Event | None = None
-    error: Event | None = None
-
-
-class Client:
-    """A decoder and the answers it has given."""
-
-    def __init__(self, *, n_ctx: int = 256, config: dict[str, object] | None = None, **executor: object) -> None:
-        options = {"n_vocab": N_VOCAB, "block_tokens": 4, "n_blocks": 129, **executor}
-        self.decoder = Decoder(
-            FakeExecutor(**options),  # type: ignore[arg-type]
-            VocabInfo(N_VOCAB, [EOG], TEXT),
-            DecoderConfig(n_ctx=n_ctx, **(config or {})),  # type: ignore[arg-type]
-        )
-        self.answers: dict[tuple[int, int], Answer] = {}
-        self.events: list[Event] = []
-        self.open: dict[int, int] = {}  # request -> choices that have not ended
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.decoder.close()
-
-    def submit(self, tokens: Sequence[int], sampling: SamplingParams | None = None, **options: object) -> int:
-        sampling = sampling or params()
-        id_ = self.decoder.submit(Request(tokens, sampling, **options))  # type: ignore[arg-type]
-        self.open[id_] = sampling.n
-        for choice in range(sampling.n):
-            self.answers[id_, choice] = Answer()
-        return id_
-
-    def poll(self, timeout_s: float = 10.0) -> list[Event]:
-        events = self.decoder.wait(timeout_s)
-        for event in events:
-            self.take(event)
-        self.events += events
-        return events
-
-    def take(self, event: Event) -> None:
-        answer = self.answers[event.request_id, event.choice]
-        assert answer.finish is None, "finish must be the last event of a choice"
-        assert answer.error is None, "error must be the last event of a request"
-        if event.kind == "delta":
-            answer.token_ids += event.token_ids
-            answer.text += event.text
-            answer.logprobs += event.logprobs
-            answer.prompt_logprobs += event.prompt_logprobs
-        elif event.kind == "finish":
-            answer.finish = event
-            self.open[event.request_id] -= 1
-        elif event.kind == "error":
-            answer.error = event
-            self.open[event.request_id] = 0
-
-    def run(self, timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while any(self.open.values()):
-            assert time.monotonic() < deadline, "the decoder stands still"
-            self.poll(1.0)
-
-    def answer(self, id_: int, choice: int = 0) -> Answer:
-        return self.answers[id_, choice]
-
-    def expect_all_free(self) -> None:
-        stats = self.decoder.stats()
-        assert (stats.n_free_blocks, stats.n_requests) == (stats.n_usable_blocks, 0)
-        assert (stats.n_running, stats.n_waiting, stats.n_following) == (0, 0, 0)
-        assert (stats.n_failed_checks, stats.failed_check) == (0, "")
 
 
 @pytest.fixture
@@ -186,42 +60,6 @@ def test_greedy_answers_are_the_models(client: Client) -> None:
         timings = answer.finish.timings
         assert min(timings.queue_s, timings.prefill_s, timings.decode_s) >= 0
         assert timings.prefill_s + timings.decode_s < 30
-
-
-def mixed_requests() -> list[tuple[list[int], SamplingParams]]:
-    rng = random.Random(7)
-    shared = [prompt(24, seed=100), prompt(17, seed=101)]
-    requests = []
-    for i in range(32):
-        head = shared[i % 3] if i % 3 < 2 else []
-        tokens = head + prompt(rng.randrange(1, 40), seed=i)
-        values: dict[str, object] = {"max_tokens": rng.randrange(4, 48)}
-        if i % 2:
-            values |= {"temperature": 0.9, "top_p": 0.95, "seed": i, "repetition_penalty": 1.1}
-        if i % 5 == 0:
-            values |= {"n": 3, "temperature": 1.0, "seed": 1000 + i}
-        if i % 4 == 0:
-            values |= {"logprobs": 2}
-        if i % 7 == 0:
-            values |= {"prompt_logprobs": 1}
-        requests.append((tokens, params(**values)))
-    return requests
-
-
-def comparable(answer: Answer) -> tuple[object, ...]:
-    def rows(tokens: list[SampledToken]) -> list[object]:
-        return [(token.id, token.logprob, token.top) for token in tokens]
-
-    finish = answer.finish
-    assert finish is not None, answer.error and answer.error.error
-    return (
-        answer.token_ids,
-        answer.text,
-        rows(answer.logprobs),
-        rows(answer.prompt_logprobs),
-        finish.finish_reason,
-        finish.n_generated_tokens,
-    )
 
 
 @pytest.mark.parametrize("policy", ["fifo", "shortest-first", "priority", "dynamic"])

@@ -9,8 +9,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quire._native.kv import KvLayer, KvSpec, blake2b, block_hash
-from quire.errors import CapacityError, ShapeError
+from quire._native.kv import blake2b, block_hash
+from quire.errors import ShapeError
 
 
 @pytest.mark.parametrize("size", [*range(0, 5), 63, 64, 127, 128, 129, 255, 256, 257, 1000, 4096])
@@ -68,31 +68,3 @@ def test_moving_bytes_between_fields_changes_the_hash() -> None:
 def test_a_hash_has_32_bytes() -> None:
     with pytest.raises(ShapeError, match="32 bytes but has 3"):
         block_hash([1], parent=b"abc")
-
-
-def test_kv_spec_sizes() -> None:
-    spec = KvSpec("f16", [KvLayer(8, 128), KvLayer(2, 64, 32, window=512)], block_tokens=32)
-    assert spec.k_block_bytes(0) == spec.v_block_bytes(0) == 8 * 128 * 2 * 32
-    assert spec.k_block_bytes(1) == 2 * 64 * 2 * 32
-    assert spec.v_block_bytes(1) == 2 * 32 * 2 * 32
-    assert spec.token_bytes == (2 * 8 * 128 + 2 * (64 + 32)) * 2
-    assert spec.block_bytes == 32 * spec.token_bytes
-    assert spec.pool_bytes(10) == 10 * spec.block_bytes
-    assert [spec.blocks_for_tokens(n) for n in (0, 1, 32, 33)] == [0, 1, 1, 2]
-    assert spec.blocks_in_bytes(3 * spec.block_bytes - 1) == 2
-    assert [(layer.v_head_dim, layer.window) for layer in spec.layers] == [(128, None), (32, 512)]
-
-
-def test_kv_spec_refuses_sizes_that_are_none() -> None:
-    with pytest.raises(ShapeError, match="at least one layer"):
-        KvSpec("f16", [])
-    with pytest.raises(ShapeError, match="layer 1 has n_kv_head 0"):
-        KvSpec("f16", [KvLayer(1, 8), KvLayer(0, 8)])
-    with pytest.raises(ShapeError, match="window 0"):
-        KvSpec("f32", [KvLayer(1, 8, window=0)])
-    with pytest.raises(ShapeError):
-        KvSpec("q4_0", [KvLayer(1, 33)])
-    with pytest.raises(ShapeError, match="layer must be below 1 but is 1"):
-        KvSpec("f32", [KvLayer(1, 8)]).k_block_bytes(1)
-    with pytest.raises(CapacityError):
-        KvSpec("f32", [KvLayer(1, 8)]).pool_bytes(2**62)

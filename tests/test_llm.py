@@ -436,6 +436,7 @@ def test_files_that_are_no_models(tmp_path):
         ("policy", "random"),
         ("max_sequences", 0),
         ("max_step_tokens", "many"),
+        ("snapshot_tokens", 0),
         ("device", None),
         ("isa", 512),
         ("deterministic", 1),

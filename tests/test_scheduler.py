@@ -1,175 +1,15 @@
-"""The scheduler on a simulated clock with a made-up model.
-
-Oracle: the made-up model's next token is a pure function of a sequence's tokens, so every request's answer is known
-without any cache.  The simulated cache records in every slot what was computed there; each step asserts that a sequence
-attends to exactly its own tokens, wherever its blocks came from.
-"""
+"""The scheduler on a simulated clock with a made-up model (scheduler_simulation.py)."""
 
 from __future__ import annotations
 
-import random
-import zlib
 from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire._native.kv import BlockPool
-from quire._native.scheduler import DynamicWeights, Plan, Scheduler, SchedulerConfig
+from quire._native.scheduler import DynamicWeights, Scheduler, SchedulerConfig
 from quire.errors import CapacityError, InternalError, RequestError
-
-BLOCK = 4
-N_VOCAB = 5
-
-
-def context_hash(tokens: list[int], salt: str = "") -> int:
-    value = zlib.crc32(salt.encode())
-    for token in tokens:
-        value = zlib.crc32(bytes([token]), value)
-    return value
-
-
-def next_token(tokens: list[int], choice: int, salt: str = "") -> int:
-    return zlib.crc32(bytes([choice]), context_hash(tokens, salt)) % N_VOCAB
-
-
-def answer_alone(prompt: list[int], n_new: int, choice: int = 0, salt: str = "") -> list[int]:
-    tokens = list(prompt)
-    for _ in range(n_new):
-        tokens.append(next_token(tokens, choice, salt))
-    return tokens[len(prompt) :]
-
-
-@dataclass
-class Job:
-    prompt: list[int]
-    n_new: int
-    choice: int
-    salt: str
-    answer: list[int] = field(default_factory=list)
-    logit_positions: list[int] = field(default_factory=list)
-    finished_s: float | None = None
-
-
-class Simulation:
-    """Runs plans against a cache that remembers, for each slot, the hash of the context it was computed from."""
-
-    def __init__(self, n_blocks: int = 33, step_s: float = 1.0, **config: object) -> None:
-        self.pool = BlockPool(n_blocks, BLOCK)
-        self.config = SchedulerConfig(**{"max_step_tokens": 16, "max_running": 8, **config})  # type: ignore[arg-type]
-        self.scheduler = Scheduler(self.config, self.pool)
-        self.step_s = step_s
-        self.now_s = 0.0
-        self.slots: dict[int, int] = {}
-        self.jobs: dict[int, Job] = {}
-        self.finished: list[int] = []
-        self.paused: set[int] = set()
-        self.plans: list[Plan] = []
-
-    def submit(
-        self, prompt: list[int], n_new: int = 1, n_choices: int = 1, salt: str = "", **options: object
-    ) -> list[int]:
-        ids = self.scheduler.submit(
-            prompt,
-            max_tokens=len(prompt) + n_new,
-            now_s=self.now_s,
-            n_choices=n_choices,
-            salt=salt.encode(),
-            **options,  # type: ignore[arg-type]
-        )
-        for choice, id_ in enumerate(ids):
-            self.jobs[id_] = Job(prompt, n_new, choice, salt)
-        return ids
-
-    def run_batch(self, plan: Plan) -> None:
-        for source, target in plan.copies:
-            for offset in range(BLOCK):
-                self.slots.pop(target * BLOCK + offset, None)
-                if source * BLOCK + offset in self.slots:
-                    self.slots[target * BLOCK + offset] = self.slots[source * BLOCK + offset]
-        batch = self.scheduler.batch(plan)
-        assert batch["row_begin"][-1] == len(batch["tokens"]) == plan.n_tokens
-        assert len(batch["logit_rows"]) == plan.n_logit_rows
-        assert len(set(batch["slots"])) == len(batch["slots"])
-        assert all(slot >= BLOCK for slot in batch["slots"])
-        contexts = []
-        for i, item in enumerate(plan.items):
-            state = self.scheduler.sequence(item.sequence_id)
-            salt = self.jobs[item.sequence_id].salt
-            contexts.append((state.tokens, salt))
-            begin, end = batch["row_begin"][i], batch["row_begin"][i + 1]
-            assert batch["tokens"][begin:end] == state.tokens[item.first : item.first + item.n_tokens]
-            assert batch["positions"][begin:end] == list(range(item.first, item.first + item.n_tokens))
-            assert batch["n_kv"][i] == item.first + item.n_tokens
-            for position, slot in zip(batch["positions"][begin:end], batch["slots"][begin:end], strict=True):
-                self.slots[slot] = context_hash(state.tokens[: position + 1], salt)
-        for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: nobody overwrites another's
-            table = batch["tables"][batch["table_begin"][i] :]
-            for position in range(batch["n_kv"][i]):
-                slot = table[position // BLOCK] * BLOCK + position % BLOCK
-                assert self.slots.get(slot) == context_hash(tokens[: position + 1], salt)
-
-    def step(self) -> Plan:
-        plan = self.scheduler.plan(self.now_s)
-        self.plans.append(plan)
-        assert plan.n_tokens <= self.config.max_step_tokens
-        assert plan.n_logit_rows <= self.config.max_step_logit_rows
-        if self.config.max_step_kv_tokens is not None:
-            assert sum(item.first + item.n_tokens for item in plan.items) <= self.config.max_step_kv_tokens
-        self.run_batch(plan)
-        self.now_s += self.step_s
-        following = [id_ for id_ in self.jobs if id_ in self.scheduler and self.queue(id_) == "following"]
-        self.scheduler.commit(plan)
-        sampled = []
-        for item in plan.items:
-            job = self.jobs[item.sequence_id]
-            rows = range(item.first + item.n_tokens - item.n_logit_rows, item.first + item.n_tokens)
-            job.logit_positions += rows
-            if not self.scheduler.sequence(item.sequence_id).has_work:
-                sampled.append(item.sequence_id)
-        sampled += [id_ for id_ in following if self.queue(id_) != "following"]
-        for id_ in sampled:
-            if id_ not in self.paused:
-                self.sample(id_)
-        self.scheduler.check()
-        assert self.scheduler.stats.n_running <= self.config.max_running
-        return plan
-
-    def sample(self, id_: int) -> None:
-        job = self.jobs[id_]
-        job.answer.append(next_token(self.scheduler.sequence(id_).tokens, job.choice, job.salt))
-        self.scheduler.append(id_, job.answer[-1])
-        if len(job.answer) == job.n_new:
-            job.finished_s = self.now_s
-            self.finished.append(id_)
-            self.scheduler.remove(id_)
-
-    def queue(self, id_: int) -> str:
-        return self.scheduler.sequence(id_).queue
-
-    def run(self, max_steps: int = 10_000) -> None:
-        for _ in range(max_steps):
-            if all(job.finished_s is not None or id_ not in self.scheduler for id_, job in self.jobs.items()):
-                break
-            plan = self.step()
-            assert plan.items or plan.preempted, "work is left but nothing runs"
-        self.expect_all_answers()
-
-    def expect_all_answers(self) -> None:
-        for id_, job in self.jobs.items():
-            if job.finished_s is None:
-                assert id_ not in self.scheduler  # removed by the test
-                continue
-            assert job.answer == answer_alone(job.prompt, job.n_new, job.choice, job.salt)
-        if all(id_ not in self.scheduler for id_ in self.jobs):
-            assert self.pool.n_free == self.pool.n_usable
-
-
-def prompt(n: int, seed: int = 0) -> list[int]:
-    rng = random.Random(seed * 1000 + n)
-    return [rng.randrange(N_VOCAB) for _ in range(n)]
-
+from scheduler_simulation import FULL, LAYOUTS, Simulation, answer_alone, make_pool, prompt
 
 # Policies
 
@@ -296,7 +136,7 @@ def test_a_step_attends_to_at_most_so_many_tokens() -> None:
 
 
 def test_budgets_must_hold_together() -> None:
-    pool = BlockPool(8)
+    pool = make_pool(FULL, 8, 0)
     with pytest.raises(RequestError, match="max_running must not exceed"):
         Scheduler(SchedulerConfig(max_step_tokens=4, max_running=5), pool)
     with pytest.raises(RequestError, match="max_running must not exceed"):
@@ -330,11 +170,11 @@ def test_a_refused_admission_changes_nothing() -> None:
     sim.run()  # leaves two cached blocks
     sim.submit(prompt(24, seed=1), n_new=4)
     sim.step()
-    before = (sim.pool.free_blocks, sim.pool.n_published)
+    before = (sim.blocks.free_blocks, sim.blocks.n_published)
     waiting = sim.submit([*prompt(8), 1, 1, 1], n_new=2)[0]
     plan = sim.scheduler.plan(sim.now_s)
     assert waiting not in plan.admitted
-    assert (sim.pool.free_blocks, sim.pool.n_published) == before
+    assert (sim.blocks.free_blocks, sim.blocks.n_published) == before
     assert sim.queue(waiting) == "waiting"
     sim.run()
 
@@ -433,16 +273,16 @@ def test_choices_share_the_prompt_and_copy_on_write() -> None:
     assert [sim.queue(id_) for id_ in ids] == ["waiting", "following", "following"]
     first = sim.step()
     assert [item.n_tokens for item in first.items] == [10]
-    tables = [sim.scheduler.sequence(id_).blocks for id_ in ids]
+    tables = [sim.scheduler.sequence(id_).tables[0] for id_ in ids]
     assert tables[0] == tables[1] == tables[2]
-    assert sim.pool.n_referenced == 3
+    assert sim.blocks.n_referenced == 3
     second = sim.step()
     shared = tables[0][2]
-    assert [source for source, _ in second.copies] == [shared, shared]  # the last one may keep it
-    tables = [sim.scheduler.sequence(id_).blocks for id_ in ids]
+    assert [edit.source for edit in second.edits] == [shared, shared]  # the last one may keep it
+    tables = [sim.scheduler.sequence(id_).tables[0] for id_ in ids]
     assert {*tables[0][:2]} == {*tables[1][:2]} == {*tables[2][:2]}
     assert len({table[2] for table in tables}) == 3
-    assert sim.pool.n_referenced == 5
+    assert sim.blocks.n_referenced == 5
     sim.run()
     assert len({tuple(sim.jobs[id_].answer) for id_ in ids}) > 1
 
@@ -477,10 +317,10 @@ def test_cancellation_in_every_state() -> None:
     assert [state.queue for state in states] == ["running", "running", "waiting"]
     assert 0 < states[1].n_computed < states[1].n_prompt
     for id_ in (decoding, prefilling, waiting):
-        n_free, n_held = sim.pool.n_free, len(sim.scheduler.sequence(id_).blocks)
+        n_free, n_held = sim.blocks.n_free, sum(map(len, sim.scheduler.sequence(id_).tables))
         sim.scheduler.remove(id_)
         sim.scheduler.check()
-        assert sim.pool.n_free == n_free + n_held
+        assert sim.blocks.n_free == n_free + n_held
         assert id_ not in sim.scheduler
         with pytest.raises(RequestError, match="must be known"):
             sim.scheduler.remove(id_)
@@ -579,6 +419,7 @@ jobs = st.lists(
             "key": st.sampled_from(["a", "b"]),
             "salt": st.sampled_from(["", "", "s"]),
             "every_logit_row": st.sampled_from([False, False, False, True]),
+            "snapshot_positions": st.lists(st.integers(0, 20), max_size=2),
             "cancel_after": st.none() | st.none() | st.integers(0, 10),
             "paused": st.sampled_from([False, False, True]),
         }
@@ -588,22 +429,35 @@ jobs = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@pytest.mark.parametrize("name", LAYOUTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     jobs=jobs,
     policy=st.sampled_from(["fifo", "shortest-first", "priority", "dynamic"]),
     n_blocks=st.integers(11, 24),
+    n_states=st.integers(2, 8),
+    spare_bytes=st.none() | st.integers(0, 60),
     max_step_tokens=st.integers(6, 30),
     max_step_logit_rows=st.integers(6, 12),
     max_step_kv_tokens=st.none() | st.integers(40, 60),
     max_running=st.integers(1, 6),
     kept_back_blocks=st.none() | st.integers(0, 3),
     max_preemptions=st.integers(1, 3),
+    snapshot_tokens=st.integers(1, 24),
 )
 def test_any_workload_finishes_with_the_answers_of_each_request_alone(
-    jobs: list[dict[str, object]], n_blocks: int, **config: object
+    name: str,
+    jobs: list[dict[str, object]],
+    n_blocks: int,
+    n_states: int,
+    spare_bytes: int | None,
+    **config: object,
 ) -> None:
-    sim = Simulation(n_blocks=n_blocks, **config)
+    layout = LAYOUTS[name]
+    longest = 10 * layout.block_bytes * len(layout.groups) + layout.state_bytes * layout.has_state
+    budget_bytes = None if spare_bytes is None else longest + spare_bytes
+    jobs = [dict(job) for job in jobs]
+    sim = Simulation(n_blocks=n_blocks, layout=layout, n_states=n_states, budget_bytes=budget_bytes, **config)
     arrivals: dict[int, list[dict[str, object]]] = {}
     for i, job in enumerate(jobs):
         arrivals.setdefault(job.pop("at"), []).append({**job, "seed": i})  # type: ignore[arg-type]

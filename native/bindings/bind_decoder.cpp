@@ -26,7 +26,8 @@ Pooling pooling(const std::string &name) {
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
-                     const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced) {
+                     const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
+                     std::vector<int64_t> snapshot_positions) {
     if (embedding && prompt_logits)
         throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
@@ -43,7 +44,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(key),
             std::move(visible),
             embedding ? pooling(*embedding) : Pooling::last,
-            announced ? Admission::announced : Admission::silent};
+            announced ? Admission::announced : Admission::silent,
+            std::move(snapshot_positions)};
 }
 
 const char *kind_name(const Event &event) {
@@ -99,7 +101,7 @@ void bind_event(py::module_ &m) {
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
              py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
              py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none(),
-             py::arg("announced") = false);
+             py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)
@@ -138,16 +140,19 @@ void bind_decoder_config(py::module_ &m) {
     py::class_<DecoderConfig>(m, "DecoderConfig")
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
-                         std::optional<int> kept_back_blocks, int max_preemptions, std::optional<double> step_s) {
+                         std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
+                         std::optional<double> step_s) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
                  return DecoderConfig{n_ctx,       scheduling_policy(policy), weights,         max_step_tokens,
-                                      max_running, kept_back_blocks,          max_preemptions, step_s};
+                                      max_running, kept_back_blocks,          max_preemptions, snapshot_tokens,
+                                      step_s};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
              py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
              py::arg("max_running") = py::none(), py::arg("kept_back_blocks") = py::none(),
-             py::arg("max_preemptions") = defaults.max_preemptions, py::arg("step_s") = py::none())
+             py::arg("max_preemptions") = defaults.max_preemptions,
+             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none())
         .def_readonly("step_s", &DecoderConfig::step_s)
         .def_readonly("n_ctx", &DecoderConfig::n_ctx)
         .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
@@ -155,7 +160,8 @@ void bind_decoder_config(py::module_ &m) {
         .def_readonly("max_step_tokens", &DecoderConfig::max_step_tokens)
         .def_readonly("max_running", &DecoderConfig::max_running)
         .def_readonly("kept_back_blocks", &DecoderConfig::kept_back_blocks)
-        .def_readonly("max_preemptions", &DecoderConfig::max_preemptions);
+        .def_readonly("max_preemptions", &DecoderConfig::max_preemptions)
+        .def_readonly("snapshot_tokens", &DecoderConfig::snapshot_tokens);
 }
 
 void bind_stats(py::module_ &m) {
@@ -170,6 +176,8 @@ void bind_stats(py::module_ &m) {
         .def_property_readonly("n_prefix_hit_tokens", of_scheduler(&SchedulerStats::n_prefix_hit_tokens))
         .def_property_readonly("n_recovered_tokens", of_scheduler(&SchedulerStats::n_recovered_tokens))
         .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
+        .def_property_readonly("n_recomputed_tokens", of_scheduler(&SchedulerStats::n_recomputed_tokens))
+        .def_property_readonly("n_lost_hit_tokens", of_scheduler(&SchedulerStats::n_lost_hit_tokens))
         .def_readonly("n_steps", &DecoderStats::n_steps)
         .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
         .def_readonly("n_step_sequences", &DecoderStats::n_step_sequences)
@@ -181,6 +189,7 @@ void bind_stats(py::module_ &m) {
         .def_readonly("n_free_blocks", &DecoderStats::n_free_blocks)
         .def_readonly("n_published_blocks", &DecoderStats::n_published_blocks)
         .def_readonly("n_evictions", &DecoderStats::n_evictions)
+        .def_readonly("cache", &DecoderStats::cache)
         .def_readonly("n_failed_checks", &DecoderStats::n_failed_checks)
         .def_readonly("failed_check", &DecoderStats::failed_check);
 }
@@ -190,16 +199,23 @@ void bind_fake_executor(py::module_ &m) {
     py::class_<FakeExecutor, Executor, std::shared_ptr<FakeExecutor>>(m, "FakeExecutor")
         .def(py::init([](int n_vocab, int n_blocks, int block_tokens, int max_rows, int max_logit_rows,
                          int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
-                         std::optional<int32_t> nan_after) {
-                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows,
-                                                                           max_logit_rows, max_sequences, max_kv_tokens,
-                                                                           step_s, fail_on, nan_after});
+                         std::optional<int32_t> nan_after, const std::vector<std::pair<int, int>> &layers,
+                         int64_t n_state, int n_states, std::optional<size_t> budget_bytes, bool undivided_prompts,
+                         std::optional<int> fail_copy) {
+                 std::vector<CacheLifetime> lifetimes;
+                 for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
+                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{
+                     n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences, max_kv_tokens, step_s,
+                     fail_on, nan_after, std::move(lifetimes), n_state, n_states, budget_bytes, undivided_prompts,
+                     fail_copy});
              }),
              py::kw_only(), py::arg("n_vocab") = d.n_vocab, py::arg("n_blocks") = d.n_blocks,
              py::arg("block_tokens") = d.block_tokens, py::arg("max_rows") = d.max_rows,
              py::arg("max_logit_rows") = d.max_logit_rows, py::arg("max_sequences") = d.max_sequences,
              py::arg("max_kv_tokens") = d.max_kv_tokens, py::arg("step_s") = d.step_s, py::arg("fail_on") = py::none(),
-             py::arg("nan_after") = py::none());
+             py::arg("nan_after") = py::none(), py::arg("layers") = std::vector<std::pair<int, int>>{{0, 0}},
+             py::arg("n_state") = d.n_state, py::arg("n_states") = d.n_states, py::arg("budget_bytes") = py::none(),
+             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none());
 }
 
 } // namespace

@@ -24,7 +24,8 @@ struct SequenceState {
     int n_preemptions;
     bool has_work;
     std::string queue;
-    std::vector<int32_t> blocks;
+    std::vector<std::vector<int32_t>> tables;
+    std::optional<int32_t> state;
 };
 
 SequenceState state_of(const Sequence &s) {
@@ -37,8 +38,13 @@ SequenceState state_of(const Sequence &s) {
                         s.n_preemptions,
                         s.has_work(),
                         queues[static_cast<int>(s.queue)],
-                        {}};
-    for (BlockId block : s.table.blocks()) state.blocks.push_back(index(block));
+                        {},
+                        std::nullopt};
+    for (const BlockTable &table : s.cache.tables()) {
+        state.tables.emplace_back();
+        for (BlockId block : table.blocks()) state.tables.back().push_back(index(block));
+    }
+    if (s.cache.state()) state.state = index(*s.cache.state());
     return state;
 }
 
@@ -50,13 +56,7 @@ void bind_plan(py::module_ &m) {
         .def_readonly("n_logit_rows", &PlanItem::n_logit_rows);
     py::class_<Plan>(m, "Plan")
         .def_readonly("items", &Plan::items)
-        .def_property_readonly("copies",
-                               [](const Plan &self) {
-                                   std::vector<std::pair<int32_t, int32_t>> pairs;
-                                   for (const BlockCopy &c : self.copies)
-                                       pairs.emplace_back(index(c.from), index(c.to));
-                                   return pairs;
-                               })
+        .def_readonly("edits", &Plan::edits)
         .def_property_readonly("admitted", [](const Plan &self) { return numbers(self.admitted); })
         .def_property_readonly("preempted", [](const Plan &self) { return numbers(self.preempted); })
         .def_readonly("n_tokens", &Plan::n_tokens)
@@ -70,7 +70,8 @@ void bind_plan(py::module_ &m) {
         .def_readonly("n_preemptions", &SequenceState::n_preemptions)
         .def_readonly("has_work", &SequenceState::has_work)
         .def_readonly("queue", &SequenceState::queue)
-        .def_readonly("blocks", &SequenceState::blocks);
+        .def_readonly("tables", &SequenceState::tables)
+        .def_readonly("state", &SequenceState::state);
 }
 
 void bind_scheduler_config(py::module_ &m) {
@@ -89,15 +90,26 @@ void bind_scheduler_config(py::module_ &m) {
     py::class_<SchedulerConfig>(m, "SchedulerConfig")
         .def(py::init([](const std::string &policy, DynamicWeights weights, int max_step_tokens,
                          int max_step_logit_rows, std::optional<int64_t> max_step_kv_tokens, int max_running,
-                         std::optional<int> kept_back_blocks, int max_preemptions) {
-                 return SchedulerConfig{scheduling_policy(policy), weights,     max_step_tokens,  max_step_logit_rows,
-                                        max_step_kv_tokens,        max_running, kept_back_blocks, max_preemptions};
+                         std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
+                         bool undivided_prompts) {
+                 using Prompts = SchedulerConfig::Prompts;
+                 return SchedulerConfig{scheduling_policy(policy),
+                                        weights,
+                                        max_step_tokens,
+                                        max_step_logit_rows,
+                                        max_step_kv_tokens,
+                                        max_running,
+                                        kept_back_blocks,
+                                        max_preemptions,
+                                        snapshot_tokens,
+                                        undivided_prompts ? Prompts::undivided : Prompts::divided};
              }),
              py::kw_only(), py::arg("policy") = name(defaults.policy), py::arg("weights") = defaults.weights,
              py::arg("max_step_tokens") = defaults.max_step_tokens,
              py::arg("max_step_logit_rows") = defaults.max_step_logit_rows, py::arg("max_step_kv_tokens") = py::none(),
              py::arg("max_running") = defaults.max_running, py::arg("kept_back_blocks") = py::none(),
-             py::arg("max_preemptions") = defaults.max_preemptions)
+             py::arg("max_preemptions") = defaults.max_preemptions,
+             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("undivided_prompts") = false)
         .def_property_readonly("policy", [](const SchedulerConfig &self) { return name(self.policy); })
         .def_readonly("weights", &SchedulerConfig::weights)
         .def_readonly("max_step_tokens", &SchedulerConfig::max_step_tokens)
@@ -105,6 +117,7 @@ void bind_scheduler_config(py::module_ &m) {
         .def_readonly("max_step_kv_tokens", &SchedulerConfig::max_step_kv_tokens)
         .def_readonly("max_running", &SchedulerConfig::max_running)
         .def_readonly("kept_back_blocks", &SchedulerConfig::kept_back_blocks)
+        .def_readonly("snapshot_tokens", &SchedulerConfig::snapshot_tokens)
         .def_readonly("max_preemptions", &SchedulerConfig::max_preemptions);
     py::class_<SchedulerStats>(m, "SchedulerStats")
         .def_readonly("n_waiting", &SchedulerStats::n_waiting)
@@ -113,7 +126,29 @@ void bind_scheduler_config(py::module_ &m) {
         .def_readonly("n_preemptions", &SchedulerStats::n_preemptions)
         .def_readonly("n_prefix_hit_tokens", &SchedulerStats::n_prefix_hit_tokens)
         .def_readonly("n_recovered_tokens", &SchedulerStats::n_recovered_tokens)
-        .def_readonly("n_computed_tokens", &SchedulerStats::n_computed_tokens);
+        .def_readonly("n_computed_tokens", &SchedulerStats::n_computed_tokens)
+        .def_readonly("n_recomputed_tokens", &SchedulerStats::n_recomputed_tokens)
+        .def_readonly("n_lost_hit_tokens", &SchedulerStats::n_lost_hit_tokens);
+}
+
+py::dict arrays_of(const StepBatch &batch) {
+    py::dict arrays;
+    arrays["tokens"] = batch.tokens;
+    arrays["positions"] = batch.positions;
+    arrays["logit_rows"] = batch.logit_rows;
+    arrays["row_begin"] = batch.row_begin;
+    arrays["n_kv"] = batch.n_kv;
+    arrays["states"] = batch.states;
+    py::list groups;
+    for (const GroupBatch &group : batch.groups) {
+        py::dict entry;
+        entry["slots"] = group.slots;
+        entry["table_begin"] = group.table_begin;
+        entry["tables"] = group.tables;
+        groups.append(entry);
+    }
+    arrays["groups"] = groups;
+    return arrays;
 }
 
 } // namespace
@@ -122,19 +157,24 @@ void bind_scheduler(py::module_ &m) {
     bind_scheduler_config(m);
     bind_plan(m);
     py::class_<Scheduler>(m, "Scheduler")
-        .def(py::init<SchedulerConfig, std::shared_ptr<BlockPool>>(), py::arg("config"), py::arg("pool").none(false))
+        .def(py::init<SchedulerConfig, std::shared_ptr<CachePool>>(), py::arg("config"), py::arg("pool").none(false))
         .def(
             "submit",
             [](Scheduler &self, std::vector<int32_t> tokens, int64_t max_tokens, double now_s, int n_choices,
-               int priority, std::string key, std::string salt, bool every_logit_row) {
-                SequenceSpec spec{
-                    std::move(tokens), max_tokens,     {{}, {}, std::move(salt)},
-                    priority,          std::move(key), every_logit_row ? LogitRows::every : LogitRows::last};
+               int priority, std::string key, std::string salt, bool every_logit_row,
+               std::vector<int64_t> snapshot_positions) {
+                SequenceSpec spec{std::move(tokens),
+                                  max_tokens,
+                                  {{}, {}, std::move(salt)},
+                                  priority,
+                                  std::move(key),
+                                  every_logit_row ? LogitRows::every : LogitRows::last,
+                                  std::move(snapshot_positions)};
                 return numbers(self.submit(std::move(spec), n_choices, now_s));
             },
             py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("now_s"), py::arg("n_choices") = 1,
             py::arg("priority") = 0, py::arg("key") = "", py::arg("salt") = py::bytes(),
-            py::arg("every_logit_row") = false)
+            py::arg("every_logit_row") = false, py::arg("snapshot_positions") = std::vector<int64_t>())
         .def("plan", &Scheduler::plan, py::arg("now_s"))
         .def("commit", &Scheduler::commit, py::arg("plan"))
         .def(
@@ -151,17 +191,8 @@ void bind_scheduler(py::module_ &m) {
             [](const Scheduler &self, const Plan &plan) {
                 self.require_current(plan);
                 StepBatch batch;
-                fill_batch(batch, plan, self.pool().block_tokens(), 1);
-                py::dict arrays;
-                arrays["tokens"] = batch.tokens;
-                arrays["positions"] = batch.positions;
-                arrays["slots"] = batch.groups[0].slots;
-                arrays["logit_rows"] = batch.logit_rows;
-                arrays["row_begin"] = batch.row_begin;
-                arrays["n_kv"] = batch.n_kv;
-                arrays["table_begin"] = batch.groups[0].table_begin;
-                arrays["tables"] = batch.groups[0].tables;
-                return arrays;
+                fill_batch(batch, plan, self.pool());
+                return arrays_of(batch);
             },
             py::arg("plan"))
         .def_property_readonly("stats", &Scheduler::stats)

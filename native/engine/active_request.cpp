@@ -39,6 +39,18 @@ void check_task(const Request &r) {
         throw RequestError("request", cat("grammar must not come with ", task, ", which samples nothing"));
 }
 
+// Where a conversation is likely to be taken up: after its first message, which is often the same for many, and after the
+// last two.  A message ends with a token that ends a generation; text that is not the template's never holds one.
+std::vector<int64_t> message_ends(std::span<const int32_t> tokens, const VocabInfo &vocab) {
+    std::vector<int64_t> ends;
+    for (size_t i = 0; i < tokens.size(); ++i)
+        if (vocab.is_eog(tokens[i])) {
+            if (ends.size() == 3) ends.erase(ends.begin() + 1);
+            ends.push_back(static_cast<int64_t>(i) + 1);
+        }
+    return ends;
+}
+
 } // namespace
 
 ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx)
@@ -65,12 +77,14 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 }
 
 SequenceSpec ActiveRequest::take_spec() {
+    if (request.snapshot_positions.empty()) request.snapshot_positions = message_ends(request.token_ids, *vocab);
     return {std::move(request.token_ids),
             max_tokens,
             {{}, {}, request.salt},
             request.priority,
             request.key,
-            wants_prompt_rows() ? LogitRows::every : LogitRows::last};
+            wants_prompt_rows() ? LogitRows::every : LogitRows::last,
+            std::move(request.snapshot_positions)};
 }
 
 bool ActiveRequest::wants_prompt_rows() const {

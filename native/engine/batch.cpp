@@ -3,6 +3,14 @@
 namespace quire {
 namespace {
 
+void clear(StepBatch &batch, size_t n_groups) {
+    for (auto *array : {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.row_begin, &batch.n_kv, &batch.states})
+        array->clear();
+    batch.groups.resize(n_groups);
+    for (GroupBatch &group : batch.groups)
+        for (auto *array : {&group.slots, &group.table_begin, &group.tables}) array->clear();
+}
+
 void add_rows(StepBatch &batch, const PlanItem &item) {
     const Sequence &s = *item.sequence;
     for (int32_t i = 0; i < item.n_tokens; ++i) {
@@ -11,29 +19,31 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
             batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()));
         batch.tokens.push_back(s.tokens[static_cast<size_t>(position)]);
         batch.positions.push_back(static_cast<int32_t>(position));
-        for (GroupBatch &group : batch.groups) group.slots.push_back(s.table.slot(position));
     }
     batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
 }
 
+// Blocks that are reserved for later steps are left out.
+void add_table(GroupBatch &group, const BlockTable &table, const PlanItem &item, int64_t n_blocks) {
+    group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
+    for (BlockId block : std::span(table.blocks()).first(static_cast<size_t>(n_blocks)))
+        group.tables.push_back(index(block));
+    for (int32_t i = 0; i < item.n_tokens; ++i) group.slots.push_back(table.slot(item.first + i));
+}
+
 } // namespace
 
-void fill_batch(StepBatch &batch, const Plan &plan, int block_tokens, size_t n_groups) {
-    for (auto *array : {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.row_begin, &batch.n_kv})
-        array->clear();
-    batch.groups.resize(n_groups);
-    for (GroupBatch &group : batch.groups)
-        for (auto *array : {&group.slots, &group.table_begin, &group.tables}) array->clear();
+void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
+    clear(batch, pool.n_groups());
     batch.row_begin.push_back(0);
     for (const PlanItem &item : plan.items) {
         add_rows(batch, item);
+        const SequenceCache &cache = item.sequence->cache;
         const int64_t n_kv = item.first + item.n_tokens;
         batch.n_kv.push_back(static_cast<int32_t>(n_kv));
-        const auto n_blocks = static_cast<size_t>((n_kv + block_tokens - 1) / block_tokens);
-        for (GroupBatch &group : batch.groups) {
-            group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
-            for (size_t i = 0; i < n_blocks; ++i) group.tables.push_back(index(item.sequence->table.blocks()[i]));
-        }
+        for (size_t i = 0; i < batch.groups.size(); ++i)
+            add_table(batch.groups[i], cache.tables()[i], item, pool.blocks_for_tokens(n_kv));
+        if (cache.state()) batch.states.push_back(index(*cache.state()));
     }
 }
 

@@ -7,7 +7,6 @@
 namespace quire {
 
 // Replaces the contents of `batch`; keeps its memory.
-// Every group gets the same tables.
-void fill_batch(StepBatch &batch, const Plan &plan, int block_tokens, size_t n_groups);
+void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 
 } // namespace quire

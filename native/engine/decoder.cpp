@@ -51,7 +51,8 @@ RequestId Decoder::submit(Request request) {
     if (request.task == Task::embedding && executor_->n_hidden() == 0)
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
-    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens);
+    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
+                                  active->wants_prompt_rows() ? LogitRows::every : LogitRows::last);
     const RequestId id{++n_submitted_};
     active->id = id;
     active->submitted_s = DecoderLoop::now_s();

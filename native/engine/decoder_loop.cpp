@@ -15,10 +15,17 @@ int within(std::optional<int> wanted, int limit, const char *what) {
     return wanted.value_or(limit);
 }
 
-// Blocks that every group has.
-int n_blocks_of(const Executor &executor) {
-    const auto bytes = executor.cache().block_bytes();
-    return bytes == 0 ? 2 : static_cast<int>(executor.cache_budget_bytes() / bytes) + 1;
+std::shared_ptr<CachePool> cache_pool(const Executor &executor) {
+    CachePoolSpec spec;
+    const CacheLayout &layout = executor.cache();
+    for (const CacheGroup &group : layout.groups())
+        spec.groups.push_back(
+            {group.lifetime, executor.n_blocks(static_cast<int>(spec.groups.size())), group.block_bytes});
+    spec.block_tokens = layout.block_tokens();
+    spec.state_bytes = layout.state_bytes();
+    if (spec.state_bytes > 0) spec.n_states = executor.n_states();
+    spec.budget_bytes = executor.cache_budget_bytes();
+    return std::make_shared<CachePool>(std::move(spec));
 }
 
 #ifdef QUIRE_DEBUG
@@ -45,20 +52,24 @@ SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &ex
     result.max_running = within(config.max_running, std::min(executor.max_sequences(), rows), "max_running");
     result.kept_back_blocks = config.kept_back_blocks;
     result.max_preemptions = config.max_preemptions;
+    result.snapshot_tokens = config.snapshot_tokens;
+    if (executor.undivided_prompts()) result.prompts = SchedulerConfig::Prompts::undivided;
     return result;
 }
 
 DecoderLoop::DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig &config)
     : executor_(std::move(executor)),
-      scheduler_(scheduler_config(config, *executor_),
-                 std::make_shared<BlockPool>(n_blocks_of(*executor_), executor_->cache().block_tokens())),
+      scheduler_(scheduler_config(config, *executor_), cache_pool(*executor_)),
       pace_(config.step_s, least_step_tokens, within(config.max_step_tokens, executor_->max_rows(), "max_step_tokens")),
       n_vocab_(static_cast<size_t>(executor_->n_vocab())), n_strips_(n_logit_strips(n_vocab_)),
       n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
 
-void DecoderLoop::copy_block(const BlockCopy &copy) {
-    for (size_t g = 0; g < executor_->cache().groups().size(); ++g)
-        executor_->copy_block(static_cast<int>(g), index(copy.from), index(copy.to));
+void DecoderLoop::make(const CacheEdit &edit) {
+    const bool is_state = edit.group == CacheEdit::states;
+    if (edit.kind == CacheEdit::Kind::copy)
+        is_state ? executor_->copy_state(edit.from, edit.to) : executor_->copy_block(edit.group, edit.from, edit.to);
+    else
+        is_state ? executor_->discard_state(edit.from) : executor_->discard_block(edit.group, edit.from);
 }
 
 double DecoderLoop::now_s() {
@@ -150,7 +161,10 @@ void DecoderLoop::resume(RequestId id, int index) {
 
 bool DecoderLoop::step() {
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
-    if (plan.items.empty()) return !plan.preempted.empty();
+    if (plan.items.empty()) {
+        if (!plan.edits.empty()) run(plan);
+        return !plan.preempted.empty();
+    }
     for (SequenceId id : plan.admitted)
         if (ActiveRequest &request = *owners_.at(id).request; !request.admitted_s) {
             request.admitted_s = now_s();
@@ -200,9 +214,12 @@ float *DecoderLoop::run(const Plan &plan) {
     static float no_rows = 0; // nobody reads it
     ErrorKind kind = ErrorKind::internal;
     std::string message;
+    bool edited = false;
     try {
-        for (const BlockCopy &copy : plan.copies) copy_block(copy);
-        fill_batch(batch_, plan, scheduler_.pool().block_tokens(), executor_->cache().groups().size());
+        for (const CacheEdit &edit : plan.edits) make(edit);
+        edited = true;
+        if (plan.items.empty()) return &no_rows;
+        fill_batch(batch_, plan, scheduler_.pool());
         batch_.hidden = wants_hidden(plan) ? HiddenStates::wanted : HiddenStates::unwanted;
         float *logits = executor_->run(batch_);
         return plan.n_logit_rows > 0 ? logits : &no_rows;
@@ -213,6 +230,11 @@ float *DecoderLoop::run(const Plan &plan) {
         message = error.what();
     }
     ++totals_.n_failed_steps;
+    if (!edited) { // whose contents lie where is unknown
+        scheduler_.forget_published();
+        fail_all(kind, message);
+        return nullptr;
+    }
     for (const PlanItem &item : plan.items) // what their slots hold is unknown
         if (const auto owner = owners_.find(item.id); owner != owners_.end()) {
             const RequestId id = owner->second.request->id;
@@ -318,10 +340,16 @@ DecoderStats DecoderLoop::stats() const {
     DecoderStats stats = totals_;
     stats.scheduler = scheduler_.stats();
     stats.n_requests = static_cast<int64_t>(requests_.size());
-    stats.n_usable_blocks = scheduler_.pool().n_usable();
-    stats.n_free_blocks = scheduler_.pool().n_free();
-    stats.n_published_blocks = scheduler_.pool().n_published();
-    stats.n_evictions = scheduler_.pool().n_evictions();
+    const CachePool &pool = scheduler_.pool();
+    stats.cache = pool.stats();
+    if (const auto unit = static_cast<int64_t>(stats.cache.unit_bytes); unit > 0) {
+        stats.n_usable_blocks = static_cast<int64_t>(stats.cache.budget_bytes) / unit;
+        stats.n_free_blocks = static_cast<int64_t>(stats.cache.budget_bytes - stats.cache.held_bytes) / unit;
+    }
+    for (size_t i = 0; i < pool.n_groups(); ++i) {
+        stats.n_published_blocks += pool.group(i)->n_published();
+        stats.n_evictions += pool.group(i)->n_evictions();
+    }
     return stats;
 }
 

@@ -30,6 +30,7 @@ struct DecoderConfig {
     std::optional<int> max_running;     // none: what the executor can
     std::optional<int> kept_back_blocks;
     int max_preemptions = SchedulerConfig{}.max_preemptions;
+    int snapshot_tokens = SchedulerConfig{}.snapshot_tokens;
     std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
 };
 
@@ -45,8 +46,9 @@ struct DecoderStats {
     int64_t n_generated_tokens = 0;
     int64_t n_masked_tokens = 0; // of those, drawn through a grammar's mask
     int64_t n_late_masks = 0;    // of those, drawn later than they could have been without
-    int64_t n_usable_blocks = 0, n_free_blocks = 0, n_published_blocks = 0;
-    int64_t n_evictions = 0;
+    int64_t n_usable_blocks = 0, n_free_blocks = 0; // each with the bytes of a block in every group
+    int64_t n_published_blocks = 0, n_evictions = 0; // summed over the groups
+    CacheStats cache;
     int64_t n_failed_checks = 0; // of the invariants, when idle
     std::string failed_check;    // what the last one said
 };
@@ -80,7 +82,7 @@ class DecoderLoop {
         float *logits, *maxima;
         const float *hidden; // it and maxima may be null
     };
-    void copy_block(const BlockCopy &copy);
+    void make(const CacheEdit &edit);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     bool wants_hidden(const Plan &plan) const;
     float *run(const Plan &plan); // null: the step failed, and so did its requests

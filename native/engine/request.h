@@ -46,6 +46,7 @@ struct Request {
     std::vector<std::pair<int32_t, std::string>> visible_tokens;
     Pooling pooling = Pooling::last; // of an embedding
     Admission admission = Admission::silent;
+    std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
 };
 
 enum class EventKind {

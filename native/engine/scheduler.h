@@ -1,8 +1,8 @@
 // Decides which tokens of which sequences run in a step.  Pure: the clock and the tokens come from outside.
 //
 // Invariants (check() verifies them):
-// - a sequence is in exactly one queue, and only running sequences hold blocks;
-// - a running sequence's table covers its computed tokens and grows only; the pool's references are the tables';
+// - a sequence is in exactly one queue, and only running sequences hold blocks and states;
+// - a running sequence's tables cover its computed tokens and only grow; the pool's references are theirs;
 // - a refused submission or admission changes nothing;
 // - the first running sequence of the policy's order advances in every step in which it has work;
 // - a sequence is preempted at most max_preemptions times.
@@ -10,6 +10,10 @@
 // The last two hold because of guarding: a sequence that was preempted max_preemptions times comes first from then on,
 // is admitted only when everything that it and the other guarded ones may ever need fits into the pool together, and is
 // never a victim again.
+//
+// Where layers keep a recurrent state, a prompt is cut so that an item ends wherever a snapshot is to be kept
+// (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each time
+// decoding fills a block, in place of the one before.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +38,9 @@ struct SchedulerConfig {
     int max_running = 64; // sequences
     std::optional<int> kept_back_blocks; // free blocks that admission leaves; none: one per running sequence
     int max_preemptions = 4; // of one sequence
+    int snapshot_tokens = 1024; // so far apart are the snapshots of recurrent state in a long text
+    // Rows attend to each other both ways: a prompt is one item, and nothing is generated.
+    enum class Prompts { divided, undivided } prompts = Prompts::divided;
 };
 
 struct PlanItem {
@@ -47,7 +54,7 @@ struct PlanItem {
 struct Plan {
     uint64_t number = 0;
     std::vector<PlanItem> items;
-    std::vector<BlockCopy> copies; // to be made in this order before the step
+    std::vector<CacheEdit> edits; // to be made in this order before the step
     std::vector<SequenceId> admitted, preempted;
     int32_t n_tokens = 0;
     int32_t n_logit_rows = 0;
@@ -59,12 +66,15 @@ struct SchedulerStats {
     int64_t n_prefix_hit_tokens = 0; // tokens of new sequences that were in the cache
     int64_t n_recovered_tokens = 0; // tokens of preempted sequences that still were in the cache
     int64_t n_computed_tokens = 0;
+    int64_t n_recomputed_tokens = 0; // of those, computed before a preemption
+    // Tokens of admitted sequences that layers with full attention still had in the cache, but others had not.
+    int64_t n_lost_hit_tokens = 0;
 };
 
 class Scheduler {
   public:
     // RequestError where a budget is not positive, or running sequences could not each have a token in a step.
-    Scheduler(SchedulerConfig config, std::shared_ptr<BlockPool> pool);
+    Scheduler(SchedulerConfig config, std::shared_ptr<CachePool> pool);
     Scheduler(const Scheduler &) = delete;
     Scheduler &operator=(const Scheduler &) = delete;
 
@@ -72,9 +82,9 @@ class Scheduler {
     // CapacityError for what can never fit, RequestError for an empty prompt.
     std::vector<SequenceId> submit(SequenceSpec spec, int n_choices, double now_s);
     // CapacityError when such a sequence can never fit.  May be called from any thread.
-    void require_fit(int64_t n_prompt, int64_t max_tokens) const;
-    // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The copies of a
-    // plan must be made even when it is not committed.
+    void require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows = LogitRows::last) const;
+    // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The edits of a
+    // plan must be made even when it has no items or is not committed.
     Plan plan(double now_s);
     // The same with at most so many tokens; not fewer than max_running, and no more than max_step_tokens count.
     Plan plan_within(double now_s, int step_tokens);
@@ -85,11 +95,13 @@ class Scheduler {
     void append(SequenceId id, int32_t token); // the sampled token of a sequence without work
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
+    void forget_published() { pool_->forget_published(); } // the cache's contents were lost
+
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     bool contains(SequenceId id) const { return sequences_.contains(id); }
     bool empty() const { return sequences_.empty(); }
     SchedulerStats stats() const;
-    const BlockPool &pool() const { return *pool_; }
+    const CachePool &pool() const { return *pool_; }
     const SchedulerConfig &config() const { return config_; }
     void check() const; // InternalError names the invariant that broke
 
@@ -107,7 +119,14 @@ class Scheduler {
     void run_running(Plan &plan, Budget &budget);
     void admit_waiting(Plan &plan, Budget &budget);
     bool admit(Sequence &sequence, Plan &plan, Budget &budget);
-    bool prefix_in_flight(std::span<const PrefixHash> hashes, const PrefixMatch &match, int64_t max_tokens) const;
+    bool prefix_in_flight(std::span<const PrefixHash> hashes, int64_t n_matched, int64_t max_tokens) const;
+    void require_whole_prompt(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const;
+    int64_t snapshot_distance() const { // in whole blocks
+        return pool_->blocks_for_tokens(config_.snapshot_tokens) * pool_->block_tokens();
+    }
+    int64_t next_message_end(const Sequence &sequence, int64_t n_computed) const;
+    int64_t next_snapshot(const Sequence &sequence, int64_t n_computed) const;
+    void keep_state(Sequence &sequence);
     bool room_for_guarded(const Sequence &sequence) const;
     int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget) const;
     bool make_room(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
@@ -117,9 +136,13 @@ class Scheduler {
     void replace_leader(Sequence &leader);
     bool is_guarded(const Sequence &s) const { return s.n_preemptions >= config_.max_preemptions; }
     std::span<const PrefixHash> hashes(Sequence &s) const { return s.chain.of(s.tokens); }
+    CacheNeed most_needed(int64_t n_computed) const { return pool_->most_needed(n_computed, config_.max_step_tokens); }
+    bool undivided() const { return config_.prompts == SchedulerConfig::Prompts::undivided; }
+    void check_sequence(const Sequence &sequence) const;
+    void check_references() const;
 
     SchedulerConfig config_;
-    std::shared_ptr<BlockPool> pool_;
+    std::shared_ptr<CachePool> pool_;
     PolicyRanks ranks_;
     std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
     std::vector<Sequence *> waiting_;

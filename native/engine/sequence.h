@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "kv/block_table.h"
+#include "kv/prefix_hash.h"
+#include "kv/sequence_cache.h"
 
 namespace quire {
 
@@ -23,26 +24,30 @@ struct SequenceSpec {
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine
     LogitRows logit_rows = LogitRows::last;
+    // Ends of messages in the prompt, ascending: where others may take up the conversation.  Recurrent state is kept there.
+    std::vector<int64_t> snapshot_positions;
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
 // it means computing tokens from n_computed on.  Prefill, decode, prefix hits and recomputation differ in n_computed
 // alone.
 struct Sequence {
-    Sequence(SequenceId id, SequenceSpec spec, double arrival_s, std::shared_ptr<BlockPool> pool)
+    Sequence(SequenceId id, SequenceSpec spec, double arrival_s, std::shared_ptr<CachePool> pool, int64_t step_tokens)
         : id(id), tokens(std::move(spec.tokens)), n_prompt(static_cast<int64_t>(tokens.size())),
-          max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1), table(pool),
-          chain(std::move(spec.context), pool->block_tokens()), priority(spec.priority), arrival_s(arrival_s),
+          max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1),
+          cache(pool, step_tokens), chain(std::move(spec.context), pool->block_tokens()),
+          snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
           key(std::move(spec.key)) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
     int64_t n_prompt;
     int64_t max_tokens;
-    int64_t n_computed = 0; // leading tokens whose K and V the table holds
+    int64_t n_computed = 0; // leading tokens whose K, V and state the cache holds
     int64_t next_logit;     // first position whose row of logits is wanted and not delivered
-    BlockTable table;       // empty unless running
+    SequenceCache cache;    // empty unless running
     HashChain chain;
+    std::vector<int64_t> snapshot_positions;
     int priority;
     double arrival_s;
     std::string key;
@@ -50,7 +55,8 @@ struct Sequence {
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
     Sequence *leader = nullptr;        // of a following sequence
     int n_preemptions = 0;
-    int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
+    int64_t n_cached = 0;    // prompt tokens found in the cache when first admitted
+    int64_t n_once_computed = 0; // as many were computed before a preemption
 
     int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_pending() const { return n_tokens() - n_computed; }

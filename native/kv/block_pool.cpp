@@ -1,5 +1,7 @@
 #include "kv/block_pool.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace quire {
@@ -18,9 +20,17 @@ void require(bool holds, const char *invariant, int32_t block) {
 } // namespace
 
 BlockPool::BlockPool(int32_t n_blocks, int block_tokens)
-    : block_tokens_(block_tokens), blocks_(static_cast<size_t>(checked_block_count(n_blocks))), free_(n_blocks) {
+    : BlockPool(n_blocks, block_tokens, 1,
+                std::make_shared<CacheLedger>(static_cast<size_t>(checked_block_count(n_blocks) - 1)), 0) {}
+
+BlockPool::BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std::shared_ptr<CacheLedger> ledger,
+                     int group)
+    : block_tokens_(block_tokens), block_bytes_(block_bytes), ledger_(std::move(ledger)), group_(group),
+      blocks_(static_cast<size_t>(checked_block_count(n_blocks))), cached_(n_blocks), blank_(n_blocks) {
     if (block_tokens < 1) throw ShapeError("block_pool", cat("block_tokens must be positive but is ", block_tokens));
-    for (int32_t id = 1; id < n_blocks; ++id) free_.push_back(id);
+    if (block_bytes < 1) throw ShapeError("block_pool", "block_bytes must be positive but is 0");
+    for (int32_t id = 1; id < n_blocks; ++id) blank_.push_back(id);
+    ledger_->attach(this);
 }
 
 const BlockPool::Block &BlockPool::at(BlockId block) const {
@@ -30,17 +40,48 @@ const BlockPool::Block &BlockPool::at(BlockId block) const {
 }
 
 std::optional<BlockId> BlockPool::allocate() {
-    const auto id = free_.pop_front();
-    if (!id) return std::nullopt;
-    const BlockId block{*id};
-    n_evictions_ += at(block).hash.has_value();
-    unpublish(block);
+    BlockId block{};
+    if (oldest_cached_at() == 0)
+        block = take_oldest();
+    else if (ledger_->claim_blank(*this))
+        block = BlockId{*blank_.pop_front()};
+    else if (cached_.size() > 0)
+        block = take_oldest();
+    else
+        return std::nullopt;
     at(block).n_references = 1;
+    ledger_->held_bytes_ += block_bytes_;
     return block;
 }
 
+BlockId BlockPool::take_oldest() {
+    const BlockId block{*cached_.pop_front()};
+    n_evictions_ += at(block).hash.has_value();
+    unpublish(block);
+    return block;
+}
+
+std::optional<uint64_t> BlockPool::oldest_cached_at() const {
+    const auto id = cached_.front();
+    if (!id) return std::nullopt;
+    const Block &oldest = at(BlockId{*id});
+    return oldest.hash ? oldest.freed_at : 0;
+}
+
+void BlockPool::discard_oldest() {
+    const BlockId block = take_oldest();
+    blank_.push_front(index(block));
+    ledger_->filled_bytes_ -= block_bytes_;
+    ledger_->add({CacheEdit::Kind::discard, group_, index(block)});
+}
+
 void BlockPool::retain(BlockId block) {
-    if (at(block).n_references++ == 0) free_.remove(index(block));
+    Block &retained = at(block);
+    if (blank_.contains(index(block)))
+        throw InternalError("block_pool", cat("a shared block must have contents but ", index(block), " is blank"));
+    if (retained.n_references++ > 0) return;
+    cached_.remove(index(block));
+    ledger_->held_bytes_ += block_bytes_;
 }
 
 void BlockPool::release(BlockId block) {
@@ -48,10 +89,23 @@ void BlockPool::release(BlockId block) {
     if (freed.n_references == 0)
         throw InternalError("block_pool", cat("a released block must be referenced but ", index(block), " is free"));
     if (--freed.n_references > 0) return;
+    ledger_->held_bytes_ -= block_bytes_;
+    set_free(block);
+}
+
+void BlockPool::set_free(BlockId block) {
+    Block &freed = at(block);
+    freed.freed_at = ledger_->tick();
     if (freed.hash)
-        free_.push_back(index(block));
+        cached_.push_back(index(block));
     else
-        free_.push_front(index(block)); // nothing in it is worth keeping
+        cached_.push_front(index(block)); // nothing in it is worth keeping
+}
+
+void BlockPool::touch(BlockId block) {
+    if (!cached_.contains(index(block))) return;
+    cached_.remove(index(block));
+    set_free(block);
 }
 
 bool BlockPool::publish(BlockId block, const PrefixHash &hash) {
@@ -71,6 +125,7 @@ void BlockPool::unpublish(BlockId block) {
     if (!hidden.hash) return;
     by_hash_.erase(*hidden.hash);
     hidden.hash.reset();
+    touch(block);
 }
 
 std::optional<BlockId> BlockPool::find(const PrefixHash &hash) const {
@@ -85,28 +140,51 @@ void BlockPool::forget_published() {
 
 std::vector<BlockId> BlockPool::free_blocks() const {
     std::vector<BlockId> blocks;
-    for (int32_t id : free_.in_order()) blocks.push_back(BlockId{id});
+    const std::vector<int32_t> cached = cached_.in_order();
+    const auto published = std::ranges::find_if(cached, [&](int32_t id) { return at(BlockId{id}).hash.has_value(); });
+    for (auto id = cached.begin(); id != published; ++id) blocks.push_back(BlockId{*id});
+    for (int32_t id : blank_.in_order()) blocks.push_back(BlockId{id});
+    for (auto id = published; id != cached.end(); ++id) blocks.push_back(BlockId{*id});
     return blocks;
 }
 
 void BlockPool::check() const {
-    require(blocks_[0].n_references == 0 && !blocks_[0].hash && !free_.contains(0), "nobody may own the null block", 0);
+    require(blocks_[0].n_references == 0 && !blocks_[0].hash && !cached_.contains(0) && !blank_.contains(0),
+            "nobody may own the null block", 0);
     int32_t n_free = 0, n_published = 0;
     for (int32_t id = 1; id < n_blocks(); ++id) {
         const Block &block = blocks_[static_cast<size_t>(id)];
         require(block.n_references >= 0, "a reference count must not be negative", id);
-        require((block.n_references == 0) == free_.contains(id), "a block must be listed if and only if free", id);
+        require((block.n_references == 0) == (cached_.contains(id) || blank_.contains(id)),
+                "a block must be listed if and only if free", id);
+        require(!cached_.contains(id) || !blank_.contains(id), "a block must be on one list", id);
         n_free += block.n_references == 0;
         if (!block.hash) continue;
         ++n_published;
         require(find(*block.hash) == BlockId{id}, "a block's hash must name it", id);
+        require(!blank_.contains(id), "a published block must have contents", id);
     }
-    if (n_free != free_.size() || static_cast<size_t>(n_free) != free_.in_order().size())
+    const size_t n_listed = cached_.in_order().size() + blank_.in_order().size();
+    if (n_free != this->n_free() || static_cast<size_t>(n_free) != n_listed)
         throw InternalError("block_pool", cat("free + referenced must be all blocks but ", n_free, " are free and ",
-                                              free_.size(), " are listed"));
+                                              n_listed, " are listed"));
     if (static_cast<size_t>(n_published) != by_hash_.size())
         throw InternalError("block_pool", cat("each hash must name its block but ", n_published,
                                               " blocks have one and ", by_hash_.size(), " are known"));
+    require_by_age();
+    ledger_->check();
+}
+
+// The oldest block of the pool must come first, or the ledger would compare the wrong ones.
+void BlockPool::require_by_age() const {
+    uint64_t before = 0;
+    for (int32_t id : cached_.in_order()) {
+        const Block &block = blocks_[static_cast<size_t>(id)];
+        require(block.hash || before == 0, "a free block must come first when nobody can find it", id);
+        if (!block.hash) continue;
+        require(block.freed_at > before, "published free blocks must be listed by age", id);
+        before = block.freed_at;
+    }
 }
 
 } // namespace quire

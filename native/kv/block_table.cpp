@@ -18,13 +18,16 @@ BlockTable &BlockTable::operator=(BlockTable &&other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(blocks_, other.blocks_);
     std::swap(n_offered_, other.n_offered_);
+    std::swap(n_dropped_, other.n_dropped_);
     return *this;
 }
 
 size_t BlockTable::block_index(int64_t position) const {
     const int64_t n_positions = int64_t{n_blocks()} * pool_->block_tokens();
-    if (position < 0 || position >= n_positions)
-        throw ShapeError("block_table", cat("a position must be 0 to ", n_positions - 1, " but is ", position));
+    const int64_t first = int64_t{n_dropped()} * pool_->block_tokens();
+    if (position < first || position >= n_positions)
+        throw ShapeError("block_table",
+                         cat("a position must be ", first, " to ", n_positions - 1, " but is ", position));
     return static_cast<size_t>(position / pool_->block_tokens());
 }
 
@@ -49,8 +52,10 @@ void BlockTable::take(std::span<const PrefixHash> hashes, const PrefixMatch &mat
     if (!blocks_.empty())
         throw InternalError("block_table", cat("a prefix must come first but the table has ", n_blocks(), " blocks"));
     blocks_.reserve(static_cast<size_t>(match.n_blocks));
-    for (const PrefixHash &hash : hashes.first(static_cast<size_t>(match.n_blocks))) {
-        const auto block = pool_->find(hash);
+    n_dropped_ = static_cast<size_t>(match.first_block);
+    blocks_.resize(n_dropped_, BlockId::null);
+    for (int32_t i = match.first_block; i < match.n_blocks; ++i) {
+        const auto block = pool_->find(hashes[static_cast<size_t>(i)]);
         if (!block) throw InternalError("block_table", "a matched prefix must be in the pool but a block of it is not");
         pool_->retain(*block);
         blocks_.push_back(*block);
@@ -67,8 +72,9 @@ int32_t BlockTable::blocks_needed(int64_t begin, int64_t end) const {
 
 void BlockTable::reserve(int64_t n_tokens) {
     const int64_t n_new = pool_->blocks_for_tokens(n_tokens) - n_blocks();
-    if (n_new > pool_->n_free())
-        throw CapacityError("block_table", cat("the pool must have ", n_new, " free blocks but has ", pool_->n_free()));
+    if (n_new > pool_->n_available())
+        throw CapacityError("block_table",
+                            cat("the pool must have ", n_new, " free blocks but has ", pool_->n_available()));
     for (int64_t i = 0; i < n_new; ++i) blocks_.push_back(*pool_->allocate());
 }
 
@@ -97,17 +103,31 @@ void BlockTable::publish(std::span<const PrefixHash> hashes) {
 BlockTable BlockTable::fork() const {
     BlockTable copy(pool_);
     copy.n_offered_ = n_offered_;
+    copy.n_dropped_ = n_dropped_;
     copy.blocks_.reserve(blocks_.size());
     for (BlockId block : blocks_) {
-        pool_->retain(block);
+        if (block != BlockId::null) pool_->retain(block);
         copy.blocks_.push_back(block);
     }
     return copy;
 }
 
+void BlockTable::drop(int32_t n_blocks) {
+    for (; n_dropped() < std::min(n_blocks, this->n_blocks()); ++n_dropped_)
+        pool_->release(std::exchange(blocks_[n_dropped_], BlockId::null));
+    n_offered_ = std::max(n_offered_, n_dropped_);
+}
+
+void BlockTable::pop() {
+    const BlockId last = blocks_.back();
+    blocks_.pop_back();
+    n_dropped_ = std::min(n_dropped_, blocks_.size());
+    n_offered_ = std::min(n_offered_, blocks_.size());
+    if (last != BlockId::null) pool_->release(last);
+}
+
 void BlockTable::release() {
-    for (; !blocks_.empty(); blocks_.pop_back()) pool_->release(blocks_.back());
-    n_offered_ = 0;
+    while (!blocks_.empty()) pop();
 }
 
 } // namespace quire

@@ -1,7 +1,8 @@
 // The blocks of one sequence, in order of position.
 //
 // Invariants: the table refers to each of its blocks once; position p lies in block p / block_tokens at offset
-// p % block_tokens; while it is in use it only grows, and a block changes only by copy on write.
+// p % block_tokens; while it is in use it only grows, and a block changes only by copy on write.  Leading blocks that no
+// later token needs are dropped: the null block stands in their places.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace quire {
 struct PrefixMatch {
     int64_t n_tokens = 0; // whole blocks
     int32_t n_blocks = 0;
-    int32_t n_free_blocks = 0; // of those, how many are on the free list and would leave it
+    int32_t first_block = 0;   // those before it are not needed
+    int32_t n_free_blocks = 0; // of the needed ones, how many are free and would not be any more
 };
 
 class BlockTable {
@@ -31,9 +33,10 @@ class BlockTable {
     BlockTable &operator=(const BlockTable &) = delete;
 
     const std::vector<BlockId> &blocks() const { return blocks_; }
-    int32_t n_blocks() const { return static_cast<int32_t>(blocks_.size()); }
+    int32_t n_blocks() const { return static_cast<int32_t>(blocks_.size()); } // dropped ones included
+    int32_t n_dropped() const { return static_cast<int32_t>(n_dropped_); }
     const std::shared_ptr<BlockPool> &pool() const { return pool_; }
-    int32_t slot(int64_t position) const; // block * block_tokens + offset; ShapeError beyond the table
+    int32_t slot(int64_t position) const; // block * block_tokens + offset; ShapeError outside the blocks it has
 
     // The longest run of published blocks of at most max_tokens tokens; changes nothing.
     PrefixMatch match(std::span<const PrefixHash> hashes, int64_t max_tokens) const;
@@ -49,13 +52,16 @@ class BlockTable {
     // The tokens of `hashes` are computed: their blocks can be found from now on.
     void publish(std::span<const PrefixHash> hashes);
     BlockTable fork() const; // shares every block, a partial last one too
-    void release();          // gives all blocks back, the last one first, so that it is reused first
+    void drop(int32_t n_blocks); // gives back the leading blocks; they can be found as long as nobody reuses them
+    void pop();                  // gives back the last block
+    void release();              // gives all blocks back, the last one first, so that it is reused first
 
   private:
     size_t block_index(int64_t position) const;
     std::shared_ptr<BlockPool> pool_;
     std::vector<BlockId> blocks_;
     size_t n_offered_ = 0; // leading blocks that publish() has seen
+    size_t n_dropped_ = 0;
 };
 
 } // namespace quire

@@ -24,10 +24,13 @@ void FreeList::remove(int32_t id) {
     --size_;
 }
 
+std::optional<int32_t> FreeList::front() const {
+    return size_ == 0 ? std::nullopt : std::optional(links_.back().next);
+}
+
 std::optional<int32_t> FreeList::pop_front() {
-    if (size_ == 0) return std::nullopt;
-    const int32_t id = links_.back().next;
-    remove(id);
+    const auto id = front();
+    if (id) remove(*id);
     return id;
 }
 

@@ -17,6 +17,7 @@ class FreeList {
     void push_front(int32_t id) { insert_after(head(), id); }
     void push_back(int32_t id) { insert_after(links_[static_cast<size_t>(head())].previous, id); }
     void remove(int32_t id);
+    std::optional<int32_t> front() const;
     std::optional<int32_t> pop_front();
     std::vector<int32_t> in_order() const; // first to be reused first
 

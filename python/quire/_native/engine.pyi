@@ -6,6 +6,7 @@ from typing import Literal, final
 import numpy as np
 import numpy.typing as npt
 from quire._native.graph import Executor
+from quire._native.kv import CacheStats
 from quire._native.scheduler import DynamicWeights
 
 # Sampling
@@ -159,6 +160,7 @@ class Request:
     some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
     ``embedding``: nothing is generated (``params`` None); the hidden state of the last token, or the mean of all, comes
     out.  ``announced``: its first event tells that it has left the queue, others how much of its prompt is read.
+    ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class Request:
         visible_tokens: Mapping[int, bytes] = {},
         embedding: Literal["last", "mean"] | None = None,
         announced: bool = False,
+        snapshot_positions: Sequence[int] = [],
     ) -> None: ...
 
 @final
@@ -278,6 +281,7 @@ class DecoderConfig:
         max_running: int | None = None,
         kept_back_blocks: int | None = None,
         max_preemptions: int = 4,
+        snapshot_tokens: int = 1024,
         step_s: float | None = None,
     ) -> None: ...
     @property
@@ -296,6 +300,8 @@ class DecoderConfig:
     def kept_back_blocks(self) -> int | None: ...
     @property
     def max_preemptions(self) -> int: ...
+    @property
+    def snapshot_tokens(self) -> int: ...
 
 @final
 class DecoderStats:
@@ -316,6 +322,10 @@ class DecoderStats:
     @property
     def n_computed_tokens(self) -> int: ...
     @property
+    def n_recomputed_tokens(self) -> int: ...
+    @property
+    def n_lost_hit_tokens(self) -> int: ...
+    @property
     def n_steps(self) -> int: ...
     @property
     def n_failed_steps(self) -> int: ...
@@ -334,13 +344,18 @@ class DecoderStats:
     def n_late_masks(self) -> int:
         """Of those, drawn later than they could have been without it."""
     @property
-    def n_usable_blocks(self) -> int: ...
+    def n_usable_blocks(self) -> int:
+        """As many as the budget holds, of the size of a block in every group; ``n_free_blocks`` are not held."""
     @property
     def n_free_blocks(self) -> int: ...
     @property
-    def n_published_blocks(self) -> int: ...
+    def n_published_blocks(self) -> int:
+        """Summed over the groups, as ``n_evictions``."""
     @property
     def n_evictions(self) -> int: ...
+    @property
+    def cache(self) -> CacheStats:
+        """In bytes."""
     @property
     def n_failed_checks(self) -> int:
         """How often the pool's invariants did not hold when the decoder went idle; ``failed_check`` says which."""
@@ -396,11 +411,15 @@ class Decoder:
 
 @final
 class FakeExecutor:
-    """A model without weights, for tests: its logits are a hash of the tokens that the block tables lead to.
+    """A model without weights, for tests: its logits are a hash of the tokens that its layers see through the cache.
 
-    h = 0; for each token of the context h = mix(h * 31 + token + 1); logit v is the upper 24 bits of mix(h + v) over
-    2^21, with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError;
-    ``nan_after``: the logits of a sequence that has it are NaN; ``step_s``: how long a step takes.
+    ``layers``: (window, chunk) of each layer that keeps rows, 0 for none.  A layer's hash of what it sees: h = 0; for
+    each token h = mix(h * 31 + token + 1).  With ``n_state`` numbers a recurrent layer keeps that of all tokens in one
+    of ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups and the
+    recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
+    with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
+    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
+    or state throws CapacityError.
     """
 
     def __init__(
@@ -416,4 +435,10 @@ class FakeExecutor:
         step_s: float = 0.0,
         fail_on: int | None = None,
         nan_after: int | None = None,
+        layers: Sequence[tuple[int, int]] = [(0, 0)],
+        n_state: int = 0,
+        n_states: int = 17,
+        budget_bytes: int | None = None,
+        undivided_prompts: bool = False,
+        fail_copy: int | None = None,
     ) -> None: ...

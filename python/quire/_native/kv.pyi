@@ -1,8 +1,10 @@
-"""The paged KV cache's accounting: sizes, blocks, prefixes.  No memory of the cache itself."""
+"""The accounting of what layers keep between steps: sizes, blocks, states, prefixes.  No memory of the cache itself."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from quire._native.core import DType
+from quire._native.graph import CacheSpec
 
 def blake2b(data: bytes, *, digest_size: int = 64, person: bytes = b"") -> bytes:
     """BLAKE2b (RFC 7693) without a key, as ``hashlib.blake2b``; the hash behind ``block_hash``."""
@@ -21,49 +23,40 @@ def block_hash(
     preceded by its length in bytes (64 bits), all little-endian.
     """
 
-class KvLayer:
-    """What one layer keeps per token: ``n_kv_head`` heads of ``head_dim`` for K and ``v_head_dim`` for V."""
+class CacheGroup:
+    """Layers whose rows live equally long; they share block tables."""
 
-    def __init__(
-        self, n_kv_head: int, head_dim: int, v_head_dim: int | None = None, window: int | None = None
-    ) -> None: ...
     @property
-    def n_kv_head(self) -> int: ...
+    def window(self) -> int: ...
     @property
-    def head_dim(self) -> int: ...
+    def chunk(self) -> int: ...
     @property
-    def v_head_dim(self) -> int: ...
+    def layers(self) -> list[int]: ...
     @property
-    def window(self) -> int | None:
-        """The last tokens that are attended to; None: all of them."""
+    def block_bytes(self) -> int:
+        """Bytes of one block, K and V of the group's layers."""
 
-class KvSpec:
-    """Sizes of a model's cache.
+class CacheLayout:
+    """What all layers keep, with the type of K and V.  Raises ShapeError for sizes that are not positive.
 
-    Per layer the pool has one array of K and one of V, ``[n_blocks, n_kv_head]`` of the tokens of a block, and of
-    scales for ``q8_0``, which is 8 bits with a scale per token and head here.  Raises ShapeError for sizes that are
-    not positive.
+    ``q8_0`` is 8 bits with a scale per token and head here.
     """
 
-    def __init__(self, dtype: DType | str, layers: Sequence[KvLayer], block_tokens: int = 32) -> None: ...
+    def __init__(self, layers: Sequence[CacheSpec], dtype: DType | str, block_tokens: int = 32) -> None: ...
     @property
     def dtype(self) -> DType: ...
     @property
-    def layers(self) -> list[KvLayer]: ...
-    @property
     def block_tokens(self) -> int: ...
     @property
-    def block_bytes(self) -> int:
-        """Bytes of one block, K and V of all layers."""
+    def groups(self) -> list[CacheGroup]: ...
     @property
-    def token_bytes(self) -> int:
-        """Bytes of one token, K and V of all layers."""
+    def block_bytes(self) -> int:
+        """Bytes of one block in every group."""
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's recurrent state."""
     def k_block_bytes(self, layer: int) -> int: ...
     def v_block_bytes(self, layer: int) -> int: ...
-    def pool_bytes(self, n_blocks: int) -> int:
-        """Bytes of a pool; CapacityError when that is no size."""
-    def blocks_for_tokens(self, n_tokens: int) -> int: ...
-    def blocks_in_bytes(self, size_bytes: int) -> int: ...
 
 class BlockPool:
     """Which blocks of the cache are whose.
@@ -140,3 +133,97 @@ class BlockTable:
         """Another table of the same blocks, a partial last one too."""
     def release(self) -> None:
         """Give all blocks back, the last one first."""
+
+class PoolGroup:
+    """A group of layers in a pool: its block ids, the null block included, and how long rows are needed."""
+
+    def __init__(self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0) -> None: ...
+
+class CacheEdit:
+    """A change of contents that the accounting decided on: ``copy`` of source to target, or ``discard`` of source."""
+
+    @property
+    def kind(self) -> Literal["copy", "discard"]: ...
+    @property
+    def group(self) -> int | None:
+        """The group of the blocks; None: states."""
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+
+class CacheBytes:
+    """Bytes of one kind: ``held`` by running sequences, and ``cached``: free, and found again until they are needed."""
+
+    @property
+    def held(self) -> int: ...
+    @property
+    def cached(self) -> int: ...
+
+class CacheStats:
+    """What a pool's bytes are used for."""
+
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def groups(self) -> list[CacheBytes]: ...
+    @property
+    def states(self) -> CacheBytes: ...
+    @property
+    def n_snapshots(self) -> int: ...
+
+class CachePool:
+    """Blocks of every group of layers and slots of recurrent state, under one budget in bytes (None: all of them)."""
+
+    def __init__(
+        self,
+        groups: Sequence[PoolGroup],
+        *,
+        block_tokens: int = 32,
+        n_states: int = 0,
+        state_bytes: int = 0,
+        budget_bytes: int | None = None,
+    ) -> None: ...
+    @property
+    def groups(self) -> list[BlockPool]: ...
+    @property
+    def states(self) -> BlockPool | None: ...
+    @property
+    def held_bytes(self) -> int:
+        """Of blocks and states that someone refers to."""
+    @property
+    def filled_bytes(self) -> int:
+        """Of those, and of free ones that still have contents."""
+    @property
+    def stats(self) -> CacheStats: ...
+    def take_edits(self) -> list[CacheEdit]:
+        """Edits since the last call, in their order."""
+    def check(self) -> None:
+        """Verify every invariant; InternalError names the one that broke."""
+
+class SequenceCache:
+    """What one sequence keeps between steps: a table of blocks in each group, and a slot of state.
+
+    It computes at most ``step_tokens`` tokens at a time.
+    """
+
+    def __init__(self, pool: CachePool, *, step_tokens: int, salt: bytes = b"") -> None: ...
+    @property
+    def tables(self) -> list[list[int]]: ...
+    @property
+    def state(self) -> int | None: ...
+    def match(self, token_ids: Sequence[int], max_tokens: int) -> int:
+        """Tokens of the longest prefix for which every group has what it needs."""
+    def take(self, token_ids: Sequence[int], max_tokens: int) -> int | None:
+        """Share that prefix and reserve what the rest needs; None, and no change, when there is no room."""
+    def has_room_to_write(self, begin: int, end: int) -> bool: ...
+    def prepare(self, begin: int, end: int) -> None:
+        """Have private blocks for these positions; CapacityError when there is no room."""
+    def advance(self, token_ids: Sequence[int], n_computed: int) -> None:
+        """So many are computed: full blocks can be found, and what no later token needs is dropped."""
+    def snapshot(self, token_ids: Sequence[int], *, rolling: bool = False) -> None:
+        """Keep the state, which is that after these tokens: whole blocks."""
+    @property
+    def can_fork(self) -> bool: ...
+    def fork(self) -> SequenceCache: ...
+    def release(self) -> None: ...

@@ -1,8 +1,9 @@
 """Scheduling on a clock from outside."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from quire._native.kv import BlockPool
+from quire._native.kv import CacheEdit, CachePool
 
 class DynamicWeights:
     """What the dynamic policy weighs, each in seconds of waiting that it is worth.
@@ -29,7 +30,9 @@ class SchedulerConfig:
     ``policy``: ``fifo`` (arrival), ``shortest-first`` (length of prompt), ``priority`` (priority, then arrival) or
     ``dynamic`` (age, length, priority, and the request key's share of late).  ``max_step_*`` are the budgets of a step,
     ``max_running`` that of sequences which hold blocks.  ``kept_back_blocks`` stay free when a sequence is admitted
-    (None: one per running sequence).  After ``max_preemptions`` a sequence is not preempted again.
+    (None: one per running sequence), in each group.  After ``max_preemptions`` a sequence is not preempted again.
+    Snapshots of recurrent state are at most ``snapshot_tokens`` apart.  ``undivided_prompts``: tokens attend to later
+    ones, so that a prompt is computed in one step.
     """
 
     def __init__(
@@ -43,6 +46,8 @@ class SchedulerConfig:
         max_running: int = 64,
         kept_back_blocks: int | None = None,
         max_preemptions: int = 4,
+        snapshot_tokens: int = 1024,
+        undivided_prompts: bool = False,
     ) -> None: ...
     @property
     def policy(self) -> str: ...
@@ -60,6 +65,8 @@ class SchedulerConfig:
     def kept_back_blocks(self) -> int | None: ...
     @property
     def max_preemptions(self) -> int: ...
+    @property
+    def snapshot_tokens(self) -> int: ...
 
 class PlanItem:
     """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``."""
@@ -74,12 +81,12 @@ class PlanItem:
     def n_logit_rows(self) -> int: ...
 
 class Plan:
-    """What a step runs.  ``copies`` are pairs of blocks (from, to) to be copied before, in this order."""
+    """What a step runs.  ``edits`` of the cache's contents are to be made before, in this order."""
 
     @property
     def items(self) -> list[PlanItem]: ...
     @property
-    def copies(self) -> list[tuple[int, int]]: ...
+    def edits(self) -> list[CacheEdit]: ...
     @property
     def admitted(self) -> list[int]: ...
     @property
@@ -109,7 +116,11 @@ class SequenceState:
     @property
     def queue(self) -> str: ...
     @property
-    def blocks(self) -> list[int]: ...
+    def tables(self) -> list[list[int]]:
+        """Blocks of each group; 0 where a block is not needed any more."""
+    @property
+    def state(self) -> int | None:
+        """Its slot, while it runs and layers have a state."""
 
 class SchedulerStats:
     """Sequences in each queue now, and totals since the beginning."""
@@ -130,6 +141,12 @@ class SchedulerStats:
         """Tokens of preempted sequences that still were in the cache when they came back."""
     @property
     def n_computed_tokens(self) -> int: ...
+    @property
+    def n_recomputed_tokens(self) -> int:
+        """Of those, computed before a preemption."""
+    @property
+    def n_lost_hit_tokens(self) -> int:
+        """Tokens of admitted sequences that layers with full attention still had in the cache, but others had not."""
 
 class Scheduler:
     """Decides which tokens of which sequences run in a step.  The clock and the tokens come from outside.
@@ -137,7 +154,7 @@ class Scheduler:
     ``Decoder`` has its own; this one is for simulation.  Not thread-safe.
     """
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None: ...
+    def __init__(self, config: SchedulerConfig, pool: CachePool) -> None: ...
     def submit(
         self,
         token_ids: Sequence[int],
@@ -149,8 +166,11 @@ class Scheduler:
         key: str = "",
         salt: bytes = b"",
         every_logit_row: bool = False,
+        snapshot_positions: Sequence[int] = [],
     ) -> list[int]:
         """One sequence per choice; the first computes the prompt for all.  ``max_tokens``: prompt and generated.
+
+        ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
 
         CapacityError for what can never fit, RequestError for an empty prompt.
         """
@@ -163,8 +183,8 @@ class Scheduler:
         """Finished, cancelled or failed: the sequence's blocks are free."""
     def sequence(self, sequence_id: int) -> SequenceState: ...
     def __contains__(self, sequence_id: int) -> bool: ...
-    def batch(self, plan: Plan) -> dict[str, list[int]]:
-        """The plan as the flat arrays that an executor reads."""
+    def batch(self, plan: Plan) -> dict[str, Any]:
+        """The plan as the flat arrays that an executor reads; ``groups`` is a list of such."""
     @property
     def stats(self) -> SchedulerStats: ...
     def check(self) -> None:

@@ -28,6 +28,7 @@ _LIMITS = {
     "cpu_mask": (1, 2**1024 - 1),
     "max_step_tokens": (1, 2**16),
     "max_sequences": (1, 2**12),
+    "snapshot_tokens": (1, 2**24),
     "memory_bytes": (1, 2**60),
 }
 
@@ -53,6 +54,9 @@ class EngineConfig:
     ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where memory is
     short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.  ``step_s``:
     seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
+    ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
+    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed again
+    from its beginning.
     """
 
     device: str = "cpu"
@@ -71,6 +75,7 @@ class EngineConfig:
     max_sequences: int | None = None
     memory_bytes: int | None = None
     step_s: float | None = None
+    snapshot_tokens: int = 1024
 
     def __post_init__(self) -> None:
         for entry in fields(self):

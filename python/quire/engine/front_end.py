@@ -47,6 +47,7 @@ class FrontEnd:
         max_sequences: int | None = None,
         memory_bytes: int | None = None,
         step_s: float | None = None,
+        snapshot_tokens: int = 1024,
     ) -> None:
         self.config = EngineConfig(
             device=device,
@@ -65,6 +66,7 @@ class FrontEnd:
             max_sequences=max_sequences,
             memory_bytes=memory_bytes,
             step_s=step_s,
+            snapshot_tokens=snapshot_tokens,
         )
         opened = open_model(model, self.config)
         self.model_name, self.architecture = opened.model_name, opened.architecture

@@ -178,7 +178,12 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     decoder = Decoder(
         executor,
         _vocab_info(tokenizer, n_vocab),
-        DecoderConfig(n_ctx=sizes.n_ctx, policy=config.policy, step_s=config.step_s),
+        DecoderConfig(
+            n_ctx=sizes.n_ctx,
+            policy=config.policy,
+            step_s=config.step_s,
+            snapshot_tokens=config.snapshot_tokens,
+        ),
     )
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)

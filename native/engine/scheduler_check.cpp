@@ -1,0 +1,69 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+void require(bool holds, const char *invariant, const Sequence &s) {
+    if (!holds)
+        throw InternalError("scheduler", cat(invariant, " but that is not so for ", static_cast<uint64_t>(s.id)));
+}
+
+// References to each block of a pool, as its users count them.
+class References {
+  public:
+    explicit References(const BlockPool &pool) : pool_(pool), counts_(static_cast<size_t>(pool.n_blocks())) {}
+    void add(BlockId block) { counts_[static_cast<size_t>(index(block))] += block != BlockId::null; }
+    void check() const {
+        for (int32_t id = 1; id < pool_.n_blocks(); ++id)
+            if (pool_.n_references(BlockId{id}) != counts_[static_cast<size_t>(id)])
+                throw InternalError("scheduler", cat("references must be those of the sequences but block ", id, " has ",
+                                                     pool_.n_references(BlockId{id}), " and the sequences ",
+                                                     counts_[static_cast<size_t>(id)]));
+    }
+
+  private:
+    const BlockPool &pool_;
+    std::vector<int32_t> counts_;
+};
+
+} // namespace
+
+void Scheduler::check() const {
+    pool_->check();
+    for (const auto &[id, sequence] : sequences_) check_sequence(*sequence);
+    check_references();
+}
+
+void Scheduler::check_sequence(const Sequence &s) const {
+    const auto n_queues = std::ranges::count(waiting_, &s) + std::ranges::count(running_, &s) +
+                          (s.leader ? std::ranges::count(s.leader->followers, &s) : 0);
+    require(n_queues == 1, "a sequence must be in exactly one queue", s);
+    require((s.queue == SequenceQueue::following) == (s.leader != nullptr), "a follower must have a leader", s);
+    const bool is_running = s.queue == SequenceQueue::running;
+    require(is_running || (s.cache.empty() && s.n_computed == 0), "only a running sequence may hold blocks", s);
+    require(s.cache.state().has_value() == (is_running && pool_->has_states()), "a running sequence must have a state",
+            s);
+    for (const BlockTable &table : s.cache.tables())
+        require(s.n_computed <= int64_t{table.n_blocks()} * pool_->block_tokens(), "a table must cover its tokens", s);
+    require(s.n_computed <= s.n_tokens() && s.n_tokens() <= s.max_tokens, "a sequence must keep its length", s);
+    require(s.n_preemptions <= config_.max_preemptions, "preemptions must be bounded", s);
+}
+
+void Scheduler::check_references() const {
+    for (size_t i = 0; i < pool_->n_groups(); ++i) {
+        References references(*pool_->group(i));
+        for (const auto &[id, sequence] : sequences_)
+            for (BlockId block : sequence->cache.tables()[i].blocks()) references.add(block);
+        references.check();
+    }
+    if (!pool_->has_states()) return;
+    References references(pool_->states());
+    for (const auto &[id, sequence] : sequences_) references.add(sequence->cache.state().value_or(BlockId::null));
+    references.check();
+}
+
+} // namespace quire

@@ -1,0 +1,184 @@
+// The parts of the scheduler that make a plan.
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/scheduler.h"
+
+namespace quire {
+namespace {
+
+// Rows of logits that computing [first, first + n) gives the sequence.
+int64_t logit_rows(const Sequence &s, int64_t first, int64_t n) {
+    return std::max<int64_t>(0, first + n - std::max(first, s.next_logit));
+}
+
+} // namespace
+
+void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
+    if (!decoding.has_work() || !decoding.is_decoding()) return;
+    held_rows += sign;
+    held_kv_tokens += sign * decoding.n_tokens();
+}
+
+Plan Scheduler::plan(double now_s) { return plan_within(now_s, config_.max_step_tokens); }
+
+Plan Scheduler::plan_within(double now_s, int step_tokens) {
+    Plan plan;
+    plan.number = ++n_plans_;
+    ranks_.advance_to(now_s);
+    const int n_tokens =
+        undivided() ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
+    Budget budget{n_tokens, config_.max_step_logit_rows,
+                  config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
+    run_running(plan, budget);
+    if (plan.preempted.empty()) admit_waiting(plan, budget);
+    plan.edits = pool_->take_edits();
+    return plan;
+}
+
+void Scheduler::run_running(Plan &plan, Budget &budget) {
+    Ranked ranked;
+    ranked.reserve(running_.size());
+    for (Sequence *s : running_) {
+        ranked.emplace_back(ranks_.rank(*s, config_.max_preemptions), s);
+        budget.hold(*s, +1);
+    }
+    std::ranges::sort(ranked, {}, &Ranked::value_type::first);
+    std::ranges::transform(ranked, running_.begin(), &Ranked::value_type::second);
+    for (size_t i = 0; i < running_.size();) { // preemption shortens it from the end
+        Sequence &s = *running_[i];
+        budget.hold(s, -1);
+        const int64_t n = s.has_work() ? chunk(s, s.n_computed, plan, budget) : 0;
+        if (n > 0 && !make_room(s, n, plan, budget)) break; // it was the last one
+        if (n > 0) add_item(s, n, plan, budget);
+        ++i;
+    }
+}
+
+int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan, const Budget &budget) const {
+    const int64_t held_kv = plan.items.empty() ? 0 : budget.held_kv_tokens; // the first one advances in any case
+    const int64_t rows = budget.logit_rows - budget.held_rows;
+    const int64_t until_logits = std::max<int64_t>(0, s.next_logit - n_computed);
+    const int64_t left = s.n_tokens() - n_computed;
+    const int64_t n = std::min({left, budget.tokens - budget.held_rows, until_logits + rows,
+                                budget.kv_tokens - held_kv - n_computed});
+    if (undivided()) return n < left ? 0 : n;
+    return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
+}
+
+// The first whole block after n_computed at whose end a message ends, or the prompt, or all that is known.
+int64_t Scheduler::next_message_end(const Sequence &s, int64_t n_computed) const {
+    const int64_t block = pool_->block_tokens();
+    int64_t next = std::numeric_limits<int64_t>::max();
+    for (int64_t position : {s.n_prompt - 1, s.n_tokens() - 1}) // at least one token is left to compute after a hit
+        if (position / block * block > n_computed) next = std::min(next, position / block * block);
+    const auto message = std::ranges::lower_bound(s.snapshot_positions, (n_computed / block + 1) * block);
+    return message == s.snapshot_positions.end() ? next : std::min(next, *message / block * block);
+}
+
+// The first position after n_computed where the state of the sequence is to be kept.
+int64_t Scheduler::next_snapshot(const Sequence &s, int64_t n_computed) const {
+    if (!pool_->has_states()) return std::numeric_limits<int64_t>::max();
+    return std::min((n_computed / snapshot_distance() + 1) * snapshot_distance(), next_message_end(s, n_computed));
+}
+
+// Free blocks for n more tokens, at the cost of those that come last.  False: the sequence itself came last.
+bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
+    while (!s.cache.has_room_to_write(s.n_computed, s.n_computed + n)) {
+        Sequence &victim = *running_.back();
+        if (is_guarded(victim))
+            throw InternalError("scheduler", cat("guarded sequences must fit into the pool but ",
+                                                 static_cast<uint64_t>(s.id), " finds no block"));
+        if (&victim != &s) budget.hold(victim, -1);
+        running_.pop_back();
+        preempt(victim);
+        plan.preempted.push_back(victim.id);
+        if (&victim == &s) return false;
+    }
+    return true;
+}
+
+void Scheduler::preempt(Sequence &s) {
+    s.cache.release();
+    s.n_once_computed = std::max(s.n_once_computed, s.n_computed);
+    s.n_computed = 0;
+    ++s.n_preemptions;
+    s.queue = SequenceQueue::waiting;
+    waiting_.push_back(&s);
+    ++totals_.n_preemptions;
+}
+
+void Scheduler::add_item(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
+    const int64_t end = s.n_computed + n;
+    s.cache.prepare(s.n_computed, end);
+    const int64_t rows = logit_rows(s, s.n_computed, n);
+    plan.items.push_back({s.id, &s, s.n_computed, static_cast<int32_t>(n), static_cast<int32_t>(rows)});
+    plan.n_tokens += static_cast<int32_t>(n);
+    plan.n_logit_rows += static_cast<int32_t>(rows);
+    budget.tokens -= n;
+    budget.logit_rows -= rows;
+    budget.kv_tokens -= end;
+}
+
+void Scheduler::admit_waiting(Plan &plan, Budget &budget) {
+    if (running_.size() >= static_cast<size_t>(config_.max_running)) return;
+    Ranked heap;
+    for (Sequence *s : waiting_)
+        if (s->has_work()) heap.emplace_back(ranks_.rank(*s, config_.max_preemptions), s);
+    const auto later = [](const auto &a, const auto &b) { return a.first > b.first; };
+    std::ranges::make_heap(heap, later);
+    while (!heap.empty() && budget.tokens > 0 && running_.size() < static_cast<size_t>(config_.max_running)) {
+        std::ranges::pop_heap(heap, later);
+        Sequence &s = *heap.back().second;
+        heap.pop_back();
+        if (!admit(s, plan, budget)) return; // nobody overtakes, or a long one would wait for ever
+    }
+}
+
+// True where the sequence was admitted, or had better wait a step while others go on.
+bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
+    const auto known = hashes(s);
+    const CacheMatch match = s.cache.match(known, s.next_logit);
+    if (prefix_in_flight(known, match.n_tokens, s.next_logit)) return true;
+    const bool first = running_.empty();
+    const int kept_back = first ? 0 : config_.kept_back_blocks.value_or(static_cast<int>(running_.size()));
+    if (!s.cache.has_room_for(match, s.n_tokens(), kept_back)) return false;
+    if (is_guarded(s) && !room_for_guarded(s)) return false;
+    const int64_t n = chunk(s, match.n_tokens, plan, budget);
+    if (n == 0) return false;
+    if (s.n_preemptions == 0) s.n_cached = match.n_tokens;
+    (s.n_preemptions == 0 ? totals_.n_prefix_hit_tokens : totals_.n_recovered_tokens) += match.n_tokens;
+    totals_.n_lost_hit_tokens += match.n_lost_tokens;
+    s.cache.take(known, match, s.n_tokens()); // and all blocks, so that its prefill needs no room later
+    s.n_computed = match.n_tokens;
+    std::erase(waiting_, &s);
+    s.queue = SequenceQueue::running;
+    running_.push_back(&s);
+    plan.admitted.push_back(s.id);
+    add_item(s, n, plan, budget);
+    return true;
+}
+
+// Whether a running sequence is about to compute what would make the match longer: waiting for it is cheaper.
+bool Scheduler::prefix_in_flight(std::span<const PrefixHash> known, int64_t n_matched, int64_t max_tokens) const {
+    if (pool_->keeps_nothing()) return false;
+    const int64_t block = pool_->block_tokens();
+    max_tokens = std::min(max_tokens, static_cast<int64_t>(known.size()) * block);
+    return std::ranges::any_of(running_, [&](Sequence *s) {
+        if (!s->has_work()) return false;
+        const int64_t end =
+            pool_->has_states() ? next_snapshot(*s, std::max(s->n_computed, n_matched)) : n_matched + block;
+        const auto last = static_cast<size_t>(end / block - 1);
+        return end <= max_tokens && s->n_computed < end && s->n_tokens() >= end && hashes(*s)[last] == known[last];
+    });
+}
+
+bool Scheduler::room_for_guarded(const Sequence &candidate) const {
+    CacheNeed need = most_needed(candidate.max_computed());
+    for (const Sequence *s : running_)
+        if (is_guarded(*s)) need += most_needed(s->max_computed());
+    return pool_->can_hold(need);
+}
+
+} // namespace quire

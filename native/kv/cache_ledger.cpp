@@ -1,0 +1,36 @@
+#include "kv/cache_ledger.h"
+
+#include "core/error.h"
+#include "kv/block_pool.h"
+
+namespace quire {
+
+bool CacheLedger::claim_blank(BlockPool &pool) {
+    if (pool.n_blank() == 0 || pool.block_bytes() > available_bytes()) return false;
+    while (filled_bytes_ + pool.block_bytes() > size_bytes_) {
+        BlockPool *oldest = nullptr;
+        for (BlockPool *other : pools_)
+            if (other->oldest_cached_at() && (!oldest || *other->oldest_cached_at() < *oldest->oldest_cached_at()))
+                oldest = other;
+        if (!oldest) throw InternalError("cache_ledger", "bytes that nobody holds must be cached but none are");
+        if (oldest == &pool) return false;
+        oldest->discard_oldest();
+    }
+    filled_bytes_ += pool.block_bytes();
+    return true;
+}
+
+void CacheLedger::check() const {
+    size_t held = 0, filled = 0;
+    for (const BlockPool *pool : pools_) {
+        held += static_cast<size_t>(pool->n_referenced()) * pool->block_bytes();
+        filled += static_cast<size_t>(pool->n_usable() - pool->n_blank()) * pool->block_bytes();
+    }
+    if (held != held_bytes_ || filled != filled_bytes_)
+        throw InternalError("cache_ledger", cat("bytes must be those of the pools, ", held, " held and ", filled,
+                                                " filled, but are ", held_bytes_, " and ", filled_bytes_));
+    if (filled > size_bytes_)
+        throw InternalError("cache_ledger", cat("contents must fit into ", size_bytes_, " bytes but take ", filled));
+}
+
+} // namespace quire

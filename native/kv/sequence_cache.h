@@ -1,0 +1,91 @@
+// What one sequence keeps between steps: a table of blocks for each group of layers, and a private slot of state.
+//
+// Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the last whole block
+// boundary needs is kept, so that whoever comes back to this prefix finds what it needs.  A recurrent state can only be
+// taken up where a copy of it was kept: a *snapshot*, named like the block that ends there.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv/block_table.h"
+#include "kv/cache_pool.h"
+
+namespace quire {
+
+// A prefix that the pool holds for every group, and what taking it would mean.
+struct CacheMatch {
+    int64_t n_tokens = 0; // whole blocks
+    int64_t n_lost_tokens = 0; // after those, that some groups still have, while others lack what they need
+    std::vector<PrefixMatch> groups;
+};
+
+enum class SnapshotKind {
+    spaced,  // so many tokens after the one before, for texts that diverge
+    message, // where a conversation is likely to be taken up: it counts as used when the sequence ends
+    rolling, // the same, until the sequence has the next one
+};
+
+class SequenceCache {
+  public:
+    // The sequence computes at most `step_tokens` tokens at a time.
+    SequenceCache(std::shared_ptr<CachePool> pool, int64_t step_tokens);
+    ~SequenceCache();
+    SequenceCache(SequenceCache &&other) noexcept { *this = std::move(other); }
+    SequenceCache &operator=(SequenceCache &&other) noexcept;
+    SequenceCache(const SequenceCache &) = delete;
+    SequenceCache &operator=(const SequenceCache &) = delete;
+
+    const std::vector<BlockTable> &tables() const { return tables_; }
+    std::optional<BlockId> state() const { return state_; } // none unless taken, or where no layer has a state
+    bool empty() const; // holds nothing
+
+    // The longest prefix of at most max_tokens tokens for which every group has what it needs; changes nothing.
+    CacheMatch match(std::span<const PrefixHash> hashes, int64_t max_tokens) const;
+    // Whether a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group free.
+    bool has_room_for(const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const;
+    // Shares the match and reserves what computing n_tokens takes.  The cache must be empty.  CapacityError when there
+    // is no room.
+    void take(std::span<const PrefixHash> hashes, const CacheMatch &match, int64_t n_tokens);
+
+    // Whether writing the positions [begin, end) finds its blocks.
+    bool has_room_to_write(int64_t begin, int64_t end) const;
+    // Blocks for [begin, end), those that others share copied.  CapacityError when there is no room.
+    void prepare(int64_t begin, int64_t end);
+    // The tokens of `hashes` are computed, n_computed in all, of n_tokens: full blocks can be found, and what no later
+    // token needs is dropped.
+    void advance(std::span<const PrefixHash> hashes, int64_t n_computed, int64_t n_tokens);
+    // Keeps a copy of the state, which is that after the block of the last hash.  Without room for one: nothing.
+    void snapshot(std::span<const PrefixHash> hashes, SnapshotKind kind);
+
+    bool can_fork() const; // there is a slot for the state
+    SequenceCache fork() const; // shares every block and copies the state
+    void release(); // gives everything back, the ends of all groups first, so that they are reused first
+
+  private:
+    struct Snapshot {
+        BlockId slot;
+        PrefixHash hash;
+        int32_t n_blocks;
+        SnapshotKind kind;
+    };
+    int64_t fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks) const;
+    std::optional<int64_t> last_missing(size_t group, std::span<const PrefixHash> hashes, int64_t n_blocks) const;
+    int64_t first_needed(size_t group, int64_t n_blocks) const;
+    int64_t blocks_ahead(size_t group, int64_t first_block, int64_t n_tokens) const;
+    void take_state(std::span<const PrefixHash> hashes, const CacheMatch &match);
+    bool is_there(const Snapshot &snapshot) const;
+    void release_snapshot();
+    void drop_rolling();
+
+    std::shared_ptr<CachePool> pool_;
+    int64_t step_tokens_ = 0;
+    std::vector<BlockTable> tables_;
+    std::optional<BlockId> state_;
+    std::vector<Snapshot> snapshots_; // made or found by this sequence, in order of position; the pool may have lost them
+};
+
+} // namespace quire

@@ -1,0 +1,257 @@
+"""A scheduler on a simulated clock with a made-up model.
+
+Oracle: the made-up model's next token is a pure function of a sequence's tokens, so every request's answer is known
+without any cache.  The simulated cache records in every slot what was computed there; each step asserts that a sequence
+attends to exactly its own tokens, wherever its blocks came from, and that its state is that after exactly its own tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import dataclass, field
+
+from quire._native.kv import BlockPool, CacheEdit, CachePool, PoolGroup
+from quire._native.scheduler import Plan, Scheduler, SchedulerConfig
+
+BLOCK = 4
+N_VOCAB = 5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the made-up model keeps: groups of (window, chunk), 0 for none, and perhaps a recurrent state."""
+
+    groups: tuple[tuple[int, int], ...] = ((0, 0),)
+    has_state: bool = False
+    undivided: bool = False
+    block_bytes: int = 3
+    state_bytes: int = 7
+
+    @property
+    def keeps_nothing(self) -> bool:
+        return not self.groups and not self.has_state
+
+    def first_seen(self, group: int, position: int) -> int:
+        window, chunk = self.groups[group]
+        if chunk:
+            return position // chunk * chunk
+        return max(0, position - window + 1) if window else 0
+
+
+FULL = Layout()
+WINDOW = Layout(groups=((0, 0), (6, 0)))
+WINDOW_ALONE = Layout(groups=((6, 0),))
+STATE = Layout(has_state=True)
+STATE_ALONE = Layout(groups=(), has_state=True)
+MIXED = Layout(groups=((0, 8), (5, 0)), has_state=True)
+NOTHING = Layout(groups=(), undivided=True)
+LAYOUTS = {
+    "full": FULL,
+    "window": WINDOW,
+    "window-alone": WINDOW_ALONE,
+    "state": STATE,
+    "state-alone": STATE_ALONE,
+    "window-chunk-state": MIXED,
+}
+
+
+def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None) -> CachePool:
+    groups = [PoolGroup(n_blocks, block_bytes=layout.block_bytes, window=w, chunk=c) for w, c in layout.groups]
+    return CachePool(
+        groups,
+        block_tokens=BLOCK,
+        n_states=n_states if layout.has_state else 0,
+        state_bytes=layout.state_bytes if layout.has_state else 0,
+        budget_bytes=budget_bytes,
+    )
+
+
+def context_hash(tokens: list[int], salt: str = "") -> int:
+    value = zlib.crc32(salt.encode())
+    for token in tokens:
+        value = zlib.crc32(bytes([token]), value)
+    return value
+
+
+def next_token(tokens: list[int], choice: int, salt: str = "") -> int:
+    return zlib.crc32(bytes([choice]), context_hash(tokens, salt)) % N_VOCAB
+
+
+def answer_alone(prompt: list[int], n_new: int, choice: int = 0, salt: str = "") -> list[int]:
+    tokens = list(prompt)
+    for _ in range(n_new):
+        tokens.append(next_token(tokens, choice, salt))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Job:
+    prompt: list[int]
+    n_new: int
+    choice: int
+    salt: str
+    answer: list[int] = field(default_factory=list)
+    logit_positions: list[int] = field(default_factory=list)
+    finished_s: float | None = None
+
+
+class Simulation:
+    """Runs plans against a cache that remembers, for each slot, the hash of the context it was computed from."""
+
+    def __init__(
+        self,
+        n_blocks: int = 33,
+        step_s: float = 1.0,
+        layout: Layout = FULL,
+        n_states: int = 17,
+        budget_bytes: int | None = None,
+        **config: object,
+    ) -> None:
+        self.layout = layout
+        self.pool = make_pool(layout, n_blocks, n_states, budget_bytes)
+        config = {"max_step_tokens": 16, "max_running": 8, "undivided_prompts": layout.undivided, **config}
+        self.config = SchedulerConfig(**config)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(self.config, self.pool)
+        self.step_s = step_s
+        self.now_s = 0.0
+        self.slots: dict[tuple[int, int], int] = {}  # (group, slot) -> hash of the context
+        self.states: dict[int, int] = {}
+        self.jobs: dict[int, Job] = {}
+        self.finished: list[int] = []
+        self.paused: set[int] = set()
+        self.plans: list[Plan] = []
+
+    def submit(
+        self, prompt: list[int], n_new: int = 1, n_choices: int = 1, salt: str = "", **options: object
+    ) -> list[int]:
+        ids = self.scheduler.submit(
+            prompt,
+            max_tokens=len(prompt) + n_new,
+            now_s=self.now_s,
+            n_choices=n_choices,
+            salt=salt.encode(),
+            **options,  # type: ignore[arg-type]
+        )
+        for choice, id_ in enumerate(ids):
+            self.jobs[id_] = Job(prompt, n_new, choice, salt)
+        return ids
+
+    @property
+    def blocks(self) -> BlockPool:
+        """The pool of the only group."""
+        (group,) = self.pool.groups
+        return group
+
+    def make(self, edit: CacheEdit) -> None:
+        if edit.group is None:
+            if edit.kind == "discard":
+                self.states.pop(edit.source, None)
+                return
+            assert edit.target != 0
+            self.states[edit.target] = self.states[edit.source] if edit.source else -1  # -1: before any token
+            return
+        for offset in range(BLOCK):
+            source = (edit.group, edit.source * BLOCK + offset)
+            target = source if edit.kind == "discard" else (edit.group, edit.target * BLOCK + offset)
+            content = self.slots.get(source) if edit.kind == "copy" else None
+            self.slots.pop(target, None)
+            if content is not None:
+                self.slots[target] = content
+
+    def run_batch(self, plan: Plan) -> None:
+        for edit in plan.edits:
+            self.make(edit)
+        batch = self.scheduler.batch(plan)
+        assert batch["row_begin"][-1] == len(batch["tokens"]) == plan.n_tokens
+        assert len(batch["logit_rows"]) == plan.n_logit_rows
+        assert len(batch["groups"]) == len(self.layout.groups)
+        assert len(set(batch["states"])) == len(batch["states"]) == len(plan.items) * self.layout.has_state
+        for group in batch["groups"]:
+            assert len(set(group["slots"])) == len(group["slots"]) == plan.n_tokens
+            assert all(slot >= BLOCK for slot in group["slots"])
+        contexts = []
+        for i, item in enumerate(plan.items):
+            state = self.scheduler.sequence(item.sequence_id)
+            salt = self.jobs[item.sequence_id].salt
+            contexts.append((state.tokens, salt))
+            begin, end = batch["row_begin"][i], batch["row_begin"][i + 1]
+            assert batch["tokens"][begin:end] == state.tokens[item.first : item.first + item.n_tokens]
+            assert batch["positions"][begin:end] == list(range(item.first, item.first + item.n_tokens))
+            assert batch["n_kv"][i] == item.first + item.n_tokens
+            for g, group in enumerate(batch["groups"]):
+                for position, slot in zip(batch["positions"][begin:end], group["slots"][begin:end], strict=True):
+                    self.slots[g, slot] = context_hash(state.tokens[: position + 1], salt)
+            if self.layout.has_state:
+                self.advance_state(batch["states"][i], state.tokens, item.first, batch["n_kv"][i], salt)
+        for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: nobody overwrites another's
+            for g, group in enumerate(batch["groups"]):
+                table = group["tables"][group["table_begin"][i] :]
+                for position in range(self.layout.first_seen(g, plan.items[i].first), batch["n_kv"][i]):
+                    slot = table[position // BLOCK] * BLOCK + position % BLOCK
+                    assert self.slots.get((g, slot)) == context_hash(tokens[: position + 1], salt)
+
+    def advance_state(self, slot: int, tokens: list[int], begin: int, end: int, salt: str) -> None:
+        assert slot != 0
+        assert self.states[slot] == (context_hash(tokens[:begin], salt) if begin else -1)
+        self.states[slot] = context_hash(tokens[:end], salt)
+
+    def step(self) -> Plan:
+        plan = self.scheduler.plan(self.now_s)
+        self.plans.append(plan)
+        assert plan.n_tokens <= self.config.max_step_tokens
+        assert plan.n_logit_rows <= self.config.max_step_logit_rows
+        if self.config.max_step_kv_tokens is not None:
+            assert sum(item.first + item.n_tokens for item in plan.items) <= self.config.max_step_kv_tokens
+        self.run_batch(plan)
+        self.now_s += self.step_s
+        following = [id_ for id_ in self.jobs if id_ in self.scheduler and self.queue(id_) == "following"]
+        self.scheduler.commit(plan)
+        sampled = []
+        for item in plan.items:
+            job = self.jobs[item.sequence_id]
+            rows = range(item.first + item.n_tokens - item.n_logit_rows, item.first + item.n_tokens)
+            job.logit_positions += rows
+            if not self.scheduler.sequence(item.sequence_id).has_work:
+                sampled.append(item.sequence_id)
+        sampled += [id_ for id_ in following if self.queue(id_) != "following"]
+        for id_ in sampled:
+            if id_ not in self.paused:
+                self.sample(id_)
+        self.scheduler.check()
+        assert self.scheduler.stats.n_running <= self.config.max_running
+        return plan
+
+    def sample(self, id_: int) -> None:
+        job = self.jobs[id_]
+        job.answer.append(next_token(self.scheduler.sequence(id_).tokens, job.choice, job.salt))
+        self.scheduler.append(id_, job.answer[-1])
+        if len(job.answer) == job.n_new:
+            job.finished_s = self.now_s
+            self.finished.append(id_)
+            self.scheduler.remove(id_)
+
+    def queue(self, id_: int) -> str:
+        return self.scheduler.sequence(id_).queue
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if all(job.finished_s is not None or id_ not in self.scheduler for id_, job in self.jobs.items()):
+                break
+            plan = self.step()
+            assert plan.items or plan.preempted, "work is left but nothing runs"
+        self.expect_all_answers()
+
+    def expect_all_answers(self) -> None:
+        for id_, job in self.jobs.items():
+            if job.finished_s is None:
+                assert id_ not in self.scheduler  # removed by the test
+                continue
+            assert job.answer == answer_alone(job.prompt, job.n_new, job.choice, job.salt)
+        if all(id_ not in self.scheduler for id_ in self.jobs):
+            assert self.pool.held_bytes == 0
+
+
+def prompt(n: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed * 1000 + n)
+    return [rng.randrange(N_VOCAB) for _ in range(n)]
