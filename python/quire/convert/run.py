@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from .architectures import Array
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
+# Angles of the rotation, which older checkpoints hold although the configuration says them; transformers, too, looks at
+# the latter.
+BUFFER = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
 
 
@@ -63,7 +67,7 @@ def convert(
     checkpoint = SafetensorsFolder(source)
     todo = list(targets(config, family, checkpoint.__contains__))
     used = {name for target in todo for name in target.sources} | {"lm_head.weight"}
-    left = sorted(set(checkpoint) - used)
+    left = sorted(name for name in set(checkpoint) - used if not BUFFER.search(name))
     if left:
         raise UnsupportedError(
             f"[convert] every tensor of the checkpoint must be known but {left[0]!r} ({len(left)} in all) is not"

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.configuration import end_ids_of, special_ids_of, with_configuration
+from quire.tokenizer.end_of_generation import end_of_generation_ids
 from quire.tokenizer.json_merges import character_pairs, merges_of
 from quire.tokenizer.json_models import (
     case_rules,
@@ -50,7 +51,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
         if not (place / "tokenizer.json").exists() and (place / name).exists():
             found = with_configuration(read_sentencepiece(place / name), place, config)
             end_ids = end_ids_of(place, len(found.texts))
-            return with_marks_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
+            return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
     tokenizer = _read_json(place / "tokenizer.json")
     model = _object(tokenizer, "model")
     _check_model(model)
@@ -81,7 +82,14 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
         chat_templates=_chat_templates(place, config),
         scores=[*scores, *[0.0] * (len(texts) - len(scores))],
     )
-    return with_marks_apart(_with_model(found, tokenizer, model))
+    return _told_apart(_with_model(found, tokenizer, model))
+
+
+def _told_apart(found: Vocabulary) -> Vocabulary:
+    """Marks from text, and what ends an answer from what is known to do so anyway."""
+    found = with_marks_apart(found)
+    known = end_of_generation_ids(found.texts, found.kinds, found.special_ids)
+    return replace(found, end_ids=tuple(id for id in found.end_ids if id not in known))
 
 
 def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:

@@ -115,7 +115,7 @@ class Vocabulary:
     """A vocabulary and the rules that go with it.
 
     Invariants: ``texts``, ``kinds`` and, where the family has them, ``scores`` are of one length; every id in
-    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer besides the special ones) and
+    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer besides those that are known otherwise) and
     ``added`` is below it.  ``texts`` are written as GGUF writes
     them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
     that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
@@ -171,10 +171,9 @@ class Vocabulary:
         return metadata
 
     def _end_metadata(self) -> dict[str, object]:
-        """What ends an answer: all under a key of ours, and as many as there are keys where other engines look."""
-        more = [id for id in self.end_ids if id not in self.special_ids.values()]
+        """What else ends an answer: under a key of ours, and under those of other engines that are free."""
         free = [name for name in ("eot", "eom") if name not in self.special_ids]
-        found: dict[str, object] = {SPECIAL_KEYS[name]: id for name, id in zip(free, more, strict=False)}
+        found: dict[str, object] = {SPECIAL_KEYS[name]: id for name, id in zip(free, self.end_ids, strict=False)}
         return found | {END_IDS: list(self.end_ids)} if self.end_ids else found
 
     def _around_metadata(self) -> dict[str, object]:
