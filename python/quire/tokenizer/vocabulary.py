@@ -115,8 +115,8 @@ class Vocabulary:
     """A vocabulary and the rules that go with it.
 
     Invariants: ``texts``, ``kinds`` and, where the family has them, ``scores`` are of one length; every id in
-    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer besides those that are known otherwise) and
-    ``added`` is below it.  ``texts`` are written as GGUF writes
+    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer and is not known to do so
+    otherwise) and ``added`` is below it.  ``texts`` are written as GGUF writes
     them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
     that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
     ``pre_tokenizer`` are for byte-pair encoding, ``scores`` and ``character_map`` for SentencePiece's models,
