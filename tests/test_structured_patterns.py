@@ -196,6 +196,9 @@ def test_random_patterns_mean_what_they_do_in_javascript() -> None:
         (r"\c1", RequestError, r"\\c before"),
         ("\\", RequestError, "ends too early"),
         ("(?<a>x)(?<a>y)", RequestError, "twice"),
+        (r"\p{L}\-", UnsupportedError, "JavaScript's flag u makes an error"),
+        (r"[\p{L}-_]", UnsupportedError, "JavaScript's flag u makes an error"),
+        (r"\u{61}]", UnsupportedError, "JavaScript's flag u makes an error"),
     ],
 )
 def test_what_cannot_be_enforced_is_refused_by_name_and_place(

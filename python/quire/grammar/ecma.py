@@ -32,6 +32,7 @@ _COUNTS = re.compile(r"\{(\d+)(,(\d*))?\}")
 _GROUP_NAME = re.compile(r"\(\?<([\w$]+)>")
 _PROPERTY = re.compile(r"[pP]\{(?:(\w+)=)?(\w+)\}")
 _CONTROLS = {"t": 0x9, "n": 0xA, "v": 0xB, "f": 0xC, "r": 0xD}
+_ESCAPABLE = frozenset("^$\\.*+?()[]{}|/")
 _REFUSED_GROUPS = {
     "(?=": "a lookahead", "(?!": "a negative lookahead", "(?<=": "a lookbehind", "(?<!": "a negative lookbehind",
 }  # fmt: skip
@@ -59,12 +60,18 @@ class _Reader:
         self._pattern, self._place = pattern, place
         self._at = self._depth = 0
         self._names: set[str] = set()
+        # What only the flag knows, and what only its absence allows: together they mean nothing in either way.
+        self._flagged = self._unflagged = False
 
     def whole(self) -> str:
         """All of it; no text at all where nothing matches."""
         found = self._alternatives()
         if self._at < len(self._pattern):
             raise self._malformed("has a ) without its (")
+        if self._flagged and self._unflagged:
+            raise self._refused(
+                "what JavaScript's flag u makes an error, beside what only that flag gives its meaning,"
+            )
         around = f"{ALL.written()}*"
         texts = [
             f"{'' if first else around}{part.text}{'' if last else around}" for (first, last), part in found.items()
@@ -168,6 +175,8 @@ class _Reader:
             raise self._malformed("has nothing to repeat")
         if character in _SIMPLE:
             return _SIMPLE[character]
+        self._unflagged |= character in "{}]"
+        self._flagged |= character > "\uffff"
         read = {"(": self._group, "[": self._set, "\\": self._escape}.get(character)
         return one(ord(character)) if read is None else read()
 
@@ -214,7 +223,7 @@ class _Reader:
         """What stands behind a backslash, outside sets and inside."""
         property_ = _PROPERTY.match(self._pattern, self._at)
         if property_ is not None:
-            self._at = property_.end()
+            self._at, self._flagged = property_.end(), True
             return self._property(property_)
         character = self._next()
         if character in ESCAPED_SETS:
@@ -225,6 +234,7 @@ class _Reader:
             return self._numbered(character)
         if character.isalnum() or not character.isascii():
             raise self._malformed(f"has the escape \\{character}, which there is not")
+        self._unflagged |= character not in _ESCAPABLE
         return ord(character)
 
     def _numbered(self, kind: str) -> int:
@@ -267,7 +277,7 @@ class _Reader:
     def _code_point(self) -> int:
         braced = re.compile(r"\{([0-9A-Fa-f]{1,9})\}").match(self._pattern, self._at)
         if braced is not None:
-            self._at = braced.end()
+            self._at, self._flagged = braced.end(), True
             code = int(braced[1], 16)
         else:
             code = self._hexadecimal(4)
@@ -275,6 +285,7 @@ class _Reader:
                 low = self._hexadecimal(4)
                 if not 0xDC00 <= low <= 0xDFFF:
                     raise self._refused("half a surrogate pair")
+                self._flagged = True
                 code = 0x10000 + (code - 0xD800) * 0x400 + low - 0xDC00
         if code > LAST:
             raise self._malformed("has a code point above 10FFFF")
@@ -294,6 +305,7 @@ class _Reader:
                 last = self._member()
                 if not isinstance(first, int) or not isinstance(last, int):
                     spans.append((0x2D, 0x2D))  # no range: a hyphen, as without the flag
+                    self._unflagged = True
             if isinstance(first, int) and isinstance(last, int):
                 if first > last:
                     raise self._malformed("has a range from more to less")
@@ -309,10 +321,13 @@ class _Reader:
 
     def _member(self) -> int | CharacterSet:
         character = self._next()
+        self._flagged |= character > "\uffff"
         if character != "\\":
             return ord(character)
         if self._takes("b"):
             return 0x8
+        if self._takes("-"):
+            return 0x2D
         if self._pattern[self._at : self._at + 1] in set("B123456789k"):
             raise self._malformed("has an escape in a set that stands for no character")
         return self._escaped()
