@@ -5,6 +5,7 @@ Oracle: transformers, for the fields that there are, for what ends an answer and
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -21,6 +22,7 @@ from quire.errors import LoadError
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.routes.fields import SharedFields
+from quire.server.routes.llama_cpp_fields import CompletionBody, settings_of
 from tiny_checkpoints import config_of, weight_of, write_checkpoint, write_safetensors
 from transformers import GenerationConfig
 
@@ -103,6 +105,18 @@ def test_a_request_does_not_lift_what_is_never_drawn() -> None:
     found = SharedFields(bad_token_ids=[7]).params(info, None)  # type: ignore[arg-type]
     assert found.bad_token_ids == (3, 5, 7)
     assert found.temperature == 0.5
+
+
+def test_what_is_advised_goes_through_other_servers_options() -> None:
+    async def tokenize(text: str, _special: bool, _parsed: bool) -> list[int]:
+        return list(text.encode())
+
+    info = SimpleNamespace(advised={"bad_token_ids": [3], "typical_p": 0.5})
+    for samplers, typical in ((["top_k"], 1.0), (None, 0.5)):
+        body = CompletionBody(prompt="a", samplers=samplers, logit_bias=[(7, False)])
+        found = asyncio.run(settings_of(body, info, tokenize)).params  # type: ignore[arg-type]
+        assert found.bad_token_ids == (3, 7)
+        assert found.typical_p == typical  # a stage that is not asked for has no options
 
 
 def test_older_checkpoints_have_it_in_config_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

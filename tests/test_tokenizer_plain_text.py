@@ -15,15 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
+from quire.engine import LLM
 from quire.engine.answer_forms import token_vocabulary
 from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.grammar.compiler import Compiler
 from quire.grammar.source import grammar_source
+from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams
 from quire.tokenizer import Tokenizer, TokenKind
 from quire.tokenizer.from_gguf import vocabulary_of_metadata
 from test_tokenizer import byte_alphabet, metadata
 from test_tokenizer_families import rwkv_metadata, unigram_metadata
+from tiny_checkpoints import tokenizer_json, write_checkpoint
 from token_texts import random_texts
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
@@ -312,3 +315,21 @@ def test_a_form_that_has_no_tokens_is_refused_and_none_takes_a_byte_away(tmp_pat
         RequestError, match=r"must (be valid, with an answer that has tokens|have tokens for what is to come)"
     ):
         drawn(form)
+
+
+def test_a_chat_with_bytes_without_a_token(tmp_path: Path) -> None:
+    shapes = json.loads((Path(__file__).parent / "references" / "tiny.json").read_text())
+    write_checkpoint(tmp_path, "qwen3", shapes["qwen3"])
+    source = tokenizer_json()
+    model = source["model"]
+    assert isinstance(model, dict)
+    del model["vocab"][byte_alphabet()[6]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(source))
+    template = "{% for message in messages %}<s>{{ message.content }}</s>{% endfor %}"
+    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "</s>", "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    greedy = SamplingParams(temperature=0.0, max_tokens=1)
+    with LLM(tmp_path, threads=1, n_ctx=64) as llm:
+        result = llm.chat([{"role": "user", "content": "a\x06</s>b"}], greedy)
+        assert result.prompt_token_ids == [256, *b"a</s>b", 257]
+        assert llm.generate(["a\x06b"], greedy)[0].prompt_token_ids == [*b"ab"]
