@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["OpenedModel", "cache_dtype", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
-# Keys of a file below general.sampling, by the fields of SamplingParams.
+# Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
 _ADVICE = {
+    "quire.sampling.typical_p": "typical_p",
+    "quire.sampling.bad_token_ids": "bad_token_ids",
     "temp": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -206,15 +208,19 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
-    """Defaults but for what the file advises (``general.sampling.*``); LoadError where that is nothing to sample by."""
+    """Defaults but for what the file advises; LoadError where that is nothing to sample by."""
     advice: dict[str, object] = {}
     for key, name in _ADVICE.items():
-        if (full := f"general.sampling.{key}") in metadata:
-            advice[name] = metadata[full]
+        full = key if "." in key else f"general.sampling.{key}"
+        if full in metadata:
+            is_list = metadata.type_of(full).endswith("[]")
+            advice[name] = metadata.array(full).tolist() if is_list else metadata[full]
     try:
         return SamplingParams(**advice)  # type: ignore[arg-type]
     except RequestError as error:
-        raise LoadError(f"[loader] general.sampling of the file must be valid but {error}") from error
+        raise LoadError(
+            f"[loader] general.sampling and quire.sampling of the file must be valid but {error}"
+        ) from error
 
 
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:

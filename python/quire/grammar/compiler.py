@@ -56,6 +56,10 @@ class CompilerLimits:
     cache_bytes: int = 2 * 1024 * 1024
 
 
+_DEAD_END = "NoExtensionBias"  # llguidance's word for a place that no token leads on from
+_NO_TOKENS = "the vocabulary must have tokens for what is to come but has none"
+
+
 class Matcher:
     """Where one answer stands in a grammar.  One thread at a time."""
 
@@ -78,7 +82,7 @@ class Matcher:
         # Where a text is forced, it is not looked at whether there are tokens for it.
         mask &= self._drawable
         if not mask.any():
-            raise RequestError("[grammar] the vocabulary must have tokens for what is to come but has none")
+            raise RequestError(f"[grammar] {_NO_TOKENS}")
 
     @property
     def is_complete(self) -> bool:
@@ -87,6 +91,8 @@ class Matcher:
 
     def _too_complex(self) -> RequestError:
         reason = " ".join(self._matcher.get_error().split())[:200]
+        if _DEAD_END in reason:
+            return RequestError(f"[grammar] {_NO_TOKENS}")
         return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
 
 
@@ -115,7 +121,15 @@ class _Source:
         self._encode = vocabulary.encode
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return self._encode(text.encode() if isinstance(text, str) else text)
+        """Ids that show the text, or its beginning where a byte has no token: what is forced is not looked at again."""
+        data = text.encode() if isinstance(text, str) else text
+        ids, at = self._encode(data), 0
+        for i, token in enumerate(ids):
+            shown = self.tokens[token]
+            if not shown or not data.startswith(shown, at):
+                return ids[:i]
+            at += len(shown)
+        return ids
 
 
 class _Compilation(Future[Grammar]):
@@ -300,6 +314,8 @@ _UNSUPPORTED = ("not supported", "unsupported", "not disjoint", "unimplemented",
 
 def _refusal(message: str) -> RequestError | UnsupportedError:
     text = " ".join(message.split())[:300]
+    if _DEAD_END in text:
+        return RequestError("[grammar] the grammar must be valid, with an answer that has tokens, but has none")
     if any(mark in text.lower() for mark in _UNSUPPORTED):
         return UnsupportedError(f"[grammar] {text}")
     return RequestError(f"[grammar] the grammar must be valid but {text}")
