@@ -94,7 +94,10 @@ class Peer:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
-        if self.process.stdout.readline().strip() != "0":
+        status, _, answered = self.process.stdout.readline().strip().partition(" ")
+        if answered != str(path):
+            raise RuntimeError(f"the answer must be on {path} but is on {answered}")
+        if status != "0":
             return None
         logits = np.fromfile(f"{path}.logits", np.float32)
         return logits.reshape(len(IDS), N_VOCAB) if len(logits) == len(IDS) * N_VOCAB else None

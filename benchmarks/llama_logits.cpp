@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,17 +52,19 @@ int write_logits(const std::string &path, const std::vector<llama_token> &tokens
 
 int main(int argc, char **argv) {
     std::vector<llama_token> tokens;
+    const int nowhere = open("/dev/null", O_RDWR);
     for (int i = 1; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     for (std::string path; std::getline(std::cin, path);) {
         const pid_t child = fork();
         if (child == 0) {
-            if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(2);
+            // What it inherits is its parent's: a debugger that an assertion starts would read and write there.
+            for (int descriptor : {0, 1, 2}) dup2(nowhere, descriptor);
             _exit(write_logits(path, tokens));
         }
         int status = 0;
         waitpid(child, &status, 0);
-        std::printf("%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        std::printf("%d %s\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, path.c_str());
         std::fflush(stdout);
     }
 }
