@@ -135,7 +135,7 @@ def _outcome(path: Path, peer: Peer) -> str:
     theirs = peer.logits(path)
     if theirs is None:
         return "no claim"
-    ours = Runner(path, "stock").logits(IDS)  # whose GELU is exact, as the peer's
+    ours = Runner(path, "stock").logits(IDS)  # as the peer's operators
     return "equal" if np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max() else "DIFFERENT"
 
 
