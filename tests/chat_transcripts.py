@@ -116,6 +116,22 @@ def k3_call(name: str, number: int, arguments: list[tuple[str, str, str]]) -> st
     return k3("call", body, f' tool="{name}" index="{number}"')
 
 
+M3 = "]<]minimax[>["
+
+
+def m3(tag: str, *parts: str) -> str:
+    """An argument of MiniMax M3, or a part of one."""
+    return f"{M3}<{tag}>{''.join(parts)}{M3}</{tag}>"
+
+
+def m3_call(name: str, *arguments: str) -> str:
+    return f'{M3}<invoke name="{name}">{"".join(arguments)}{M3}</invoke>\n'
+
+
+def solar_call(id: str, name: str, arguments: str) -> str:
+    return f"<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>"
+
+
 DEEPSEEK_CALL = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
 
 
@@ -190,6 +206,73 @@ TRANSCRIPTS: list[Transcript] = [
         f'Action: ```json\n[{{"tool_name": "weather", "parameters": {PARIS_JSON}}}]\n```',
         [("weather", PARIS)],
     ),
+    *both(
+        "command_r",
+        f'Action:\n```json\n[\n    {{\n        "tool_name": "weather",\n        "parameters": {FULL_JSON}\n    }}\n]```\n',
+        f'Let me see.\nAction:```json\n[{{"tool_name": "weather", "parameters": {PARIS_JSON}}},\n'
+        '{"tool_name": "clock", "parameters": {}}]```',
+    ),
+    Transcript("command_r", "Action: look out of the window.", content="Action: look out of the window."),
+    *list_pair("apriel", "<tool_calls>", "</tool_calls>"),
+    *both(
+        "apriel",
+        f'<tool_calls>\n{{"name": "weather", "arguments": {FULL_JSON}}}\n</tool_calls>',
+        f'Let me see.\n<tool_calls>\n{{"name": "weather", "arguments": {PARIS_JSON}}}\n'
+        '{"name": "clock", "arguments": {}}\n</tool_calls>',
+    ),
+    Transcript(
+        "apriel",
+        "Here are my reasoning steps:\nHm, a < b?\n\nYes.\n[BEGIN FINAL RESPONSE]\nIt is.",
+        content="It is.",
+        reasoning=THINK["reasoning"],
+        tags="apriel",
+    ),
+    *both(
+        "solar",
+        f"<|think|>Hm, a < b?\n\nYes.<|end|><|begin|>assistant<|tool_calls|>{solar_call('a1b2c3d4e5', 'weather', FULL_JSON)}"
+        "<|calls|>",
+        "<|think|>Hm, a < b?\n\nYes.<|end|><|begin|>assistant<|content|>Let me see.<|end|><|begin|>assistant<|tool_calls|>"
+        f"{solar_call('a1b2c3d4e5', 'weather', PARIS_JSON)}{solar_call('f1b2c3d4e5', 'clock', '{}')}<|calls|>",
+        ids=("a1b2c3d4e5",),
+        **REASONED,
+    ),
+    Transcript(
+        "solar", "<|think|>Hm, a < b?\n\nYes.<|end|><|begin|>assistant<|content|>It is.", content="It is.", **REASONED
+    ),
+    *both(
+        "minimax_m3",
+        f"{M3}<tool_call>\n"
+        + m3_call(
+            "weather",
+            m3("city", TEXT_VALUE),
+            m3("days", "2"),
+            m3("exact", "true"),
+            m3("tags", m3("item", "1"), m3("item", m3("a", "null"))),
+            m3("at", "null"),
+        )
+        + f"{M3}</tool_call>",
+        f"Let me see.{M3}<tool_call>\n{m3_call('weather', m3('city', 'Paris'), m3('days', '2'))}{m3_call('clock')}{M3}</tool_call>",
+    ),
+    Transcript(
+        "minimax_m3",
+        f"</mm:think>{M3}<tool_call>\n{m3_call('weather', m3('city', 'a <b> & c'), m3('tags'))}{M3}</tool_call>",
+        [("weather", {"city": "a <b> & c", "tags": []})],
+        tags="minimax",
+    ),
+    *both(
+        "seed_oss",
+        CODER.replace("tool_call>", "seed:tool_call>").replace(">\n" + TEXT_VALUE, ">" + TEXT_VALUE),
+        "Let me see.\n\n<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n"
+        "<parameter=days>2</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=clock>\n</function>\n"
+        "</seed:tool_call>",
+    ),
+    Transcript(
+        "gigachat",
+        f'Hi.<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "weather", "arguments": {FULL_JSON}}}',
+        [("weather", FULL)],
+        "Hi.",
+    ),
+    Transcript("gigachat", "It is.<|message_sep|>\n\n", content="It is."),
     *list_pair("mistral", "[TOOL_CALLS]", ""),
     *both(
         "mistral",

@@ -38,6 +38,7 @@ class FakeLLM:
     asked: list[tuple[str, Any, SamplingParams]] = field(default_factory=list)
     tools: Any = None
     closed: bool = False
+    finish_reason: str = "stop"
     n_closed_streams: int = 0
     model_name: str = "fake"
     architecture: str = "none"
@@ -81,7 +82,7 @@ class FakeLLM:
                 if isinstance(part, BaseException):
                     raise part
                 yield FakeDelta("", None, (part,)) if isinstance(part, ToolCallDelta) else FakeDelta(part)
-            yield FakeDelta("", "stop")
+            yield FakeDelta("", self.finish_reason)
         finally:
             self.n_closed_streams += 1
 

@@ -126,6 +126,19 @@ def test_ctrl_c_runs_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_a_call_that_the_length_cuts_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = FakeLLM([["Wait", call(0), call(1, '{"a": 4')], ["Hi."]], finish_reason="length")
+    conversation(llm, monkeypatch, "Add.", "Hi")
+    assert llm.asked[1][1] == [
+        {"role": "user", "content": "Add."},
+        {"role": "assistant", "content": "Wait"},
+        {"role": "user", "content": "Hi"},
+    ]
+    assert " gives " not in capsys.readouterr().err
+
+
 def test_without_the_option_there_are_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = FakeLLM([["Hi."]])
     conversation(llm, monkeypatch, "Hi", tools=False)

@@ -71,6 +71,25 @@ def test_a_stream_adds_up_to_the_whole(llm: LLM) -> None:
             assert without_ids(joined(own)) == without_ids(choice.message)  # type: ignore[arg-type]
 
 
+def test_a_call_that_is_cut_is_a_beginning(llm: LLM) -> None:
+    """At every length: the name and the arguments so far, and no markup."""
+    whole = llm.chat(ASKED, GREEDY, tools=[WEATHER])
+    function = whole.message.tool_calls[0].function
+    seen = set()
+    for n_tokens in range(1, len(whole.token_ids)):
+        params = SamplingParams(max_tokens=n_tokens, temperature=0.0)
+        result = llm.chat(ASKED, params, tools=[WEATHER])
+        assert result.finish_reason == "length"
+        assert not result.message.content
+        for call in result.message.tool_calls:
+            assert call.function.name == "get_weather"
+            assert function.arguments.startswith(call.function.arguments)
+            seen.add(call.function.arguments)
+        deltas = list(llm.chat_stream(ASKED, params, tools=[WEATHER]))
+        assert without_ids(joined(deltas)) == without_ids(result.message)  # type: ignore[arg-type]
+    assert len(seen) > 3
+
+
 def without_ids(message: Any) -> tuple[Any, ...]:
     return message.content, message.reasoning_content, [call.function for call in message.tool_calls]
 
@@ -120,6 +139,25 @@ def test_tool_choice_and_formats(llm: LLM) -> None:
             llm.chat(ASKED, GREEDY, tools=[WEATHER], **wrong)  # type: ignore[arg-type]
         with pytest.raises(error, match=text):
             list(llm.chat_stream(ASKED, GREEDY, tools=[WEATHER], **wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("{{ tools }}", 1),
+        ("{{ tools }}<tool_call> arguments </tool_call>", 0),
+        ("", 0),
+    ],
+)
+def test_a_format_that_is_not_known_is_said_at_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tail: str, said: int
+) -> None:
+    template = "{% for m in messages %}{{ m.role }}\n{{ m.content }}\n{% endfor %}" + tail
+    path = repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": (template, "string")})
+    with LLM(path, threads=1, n_ctx=256) as model:
+        for _ in range(2):
+            model.chat(ASKED, SamplingParams(max_tokens=1))
+    assert sum("calls in no known format" in record.message for record in caplog.records) == said
 
 
 def test_tools_that_a_template_does_not_read_are_refused(tmp_path: Path) -> None:

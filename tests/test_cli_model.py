@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import quire
 from quire._native.kernels import supported_isas
+from repackaged import repackaged
 
 PACKAGE = Path(quire.__file__).resolve().parent
 PACKAGED = PACKAGE / "data" / "tiny-chat-q8_0.gguf"
@@ -187,6 +188,28 @@ def test_info_of_a_vocabulary_and_of_a_model_of_others(shared: Path) -> None:
     assert found["memory"] is None
     assert "bert" in found["memory_unknown_because"]
     assert found["tensors"] == []
+
+
+@pytest.mark.parametrize(
+    ("template", "line", "told"),
+    [
+        (None, "tool calls: hermes", {"takes_tools": True, "format_name": "hermes"}),
+        ("{{ messages }}", "tool calls: the chat template takes no tools", {"takes_tools": False, "format_name": None}),
+        (
+            "{{ messages }}{{ tools }}",
+            "tool calls: the chat template takes tools but writes calls in no known format",
+            {"takes_tools": True, "format_name": None},
+        ),
+    ],
+)
+def test_info_says_how_tools_are_called(
+    tmp_path: Path, template: str | None, line: str, told: dict[str, object]
+) -> None:
+    path = PACKAGED
+    if template is not None:
+        path = repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": (template, "string")})
+    assert line in output("info", str(path)).splitlines()
+    assert json.loads(output("info", str(path), "--json"))["tool_calls"] == told
 
 
 def test_info_shows_no_control_characters(tmp_path: Path) -> None:

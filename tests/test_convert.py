@@ -13,13 +13,11 @@ from quire._native.quant import dequantize
 from quire.convert import convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
-from tiny_checkpoints import N_VOCAB, byte_characters, config_of, tokenizer_json, weight_of, write_checkpoint
-
-SHAPES = json.loads((Path(__file__).parent / "references" / "tiny.json").read_text())
+from tiny_checkpoints import N_VOCAB, byte_characters, config_of, shapes_of, tokenizer_json, weight_of, write_checkpoint
 
 
 def test_standard_names_keys_and_values(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "qwen2", SHAPES["qwen2"])
+    write_checkpoint(tmp_path / "hf", "qwen2")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     reader = GGUFReader(tmp_path / "x.gguf")
     m = reader.metadata
@@ -45,7 +43,7 @@ def test_standard_names_keys_and_values(tmp_path: Path) -> None:
 
 def test_llama_heads_are_interleaved(tmp_path: Path) -> None:
     """Row i of the first half of a head goes to row 2i, row i of the second half to 2i + 1."""
-    write_checkpoint(tmp_path / "hf", "llama", SHAPES["llama"])
+    write_checkpoint(tmp_path / "hf", "llama")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     theirs = weight_of("llama", "model.layers.0.self_attn.k_proj.weight", (32, 64))
     ours = GGUFReader(tmp_path / "x.gguf").tensor("blk.0.attn_k.weight").numpy()
@@ -56,7 +54,7 @@ def test_llama_heads_are_interleaved(tmp_path: Path) -> None:
 
 
 def test_experts_are_stacked(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "qwen3moe", SHAPES["qwen3moe"])
+    write_checkpoint(tmp_path / "hf", "qwen3moe")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     stacked = GGUFReader(tmp_path / "x.gguf").tensor("blk.1.ffn_down_exps.weight").numpy()
     assert stacked.shape == (8, 64, 32)
@@ -67,7 +65,7 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
 
 
 def test_gemma_norms_carry_their_one(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "gemma3", SHAPES["gemma3"])
+    write_checkpoint(tmp_path / "hf", "gemma3")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     ours = GGUFReader(tmp_path / "x.gguf").tensor("blk.3.post_ffw_norm.weight").numpy()
     np.testing.assert_array_equal(
@@ -78,7 +76,7 @@ def test_gemma_norms_carry_their_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "bound"), [("f32", 0.0), ("f16", 5e-4), ("bf16", 4e-3), ("q8_0", 4e-3)])
 def test_dtypes(tmp_path: Path, dtype: str, bound: float) -> None:
     """Matrices have the dtype asked for, vectors are f32; the error is at most half a step of the type."""
-    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    write_checkpoint(tmp_path / "hf", "qwen3")
     convert(tmp_path / "hf", tmp_path / "x.gguf", dtype)
     reader = GGUFReader(tmp_path / "x.gguf")
     for info in reader.tensors:
@@ -89,9 +87,9 @@ def test_dtypes(tmp_path: Path, dtype: str, bound: float) -> None:
 
 
 def test_rows_that_do_not_divide_become_f16(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "mistral", SHAPES["mistral"])  # 4 heads of 24: o_proj has rows of 96; q8_0 fits
+    write_checkpoint(tmp_path / "hf", "mistral")  # 4 heads of 24: o_proj has rows of 96; q8_0 fits
     shapes = {name: ([64, 80] if "down_proj" in name else [80, 64] if "up_proj" in name or "gate_proj" in name else shape)
-              for name, shape in SHAPES["mistral"].items()}  # fmt: skip
+              for name, shape in shapes_of("mistral").items()}  # fmt: skip
     write_checkpoint(tmp_path / "hf", "mistral", shapes)
     config = config_of("mistral") | {"intermediate_size": 80}
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
@@ -102,8 +100,8 @@ def test_rows_that_do_not_divide_become_f16(tmp_path: Path) -> None:
 
 
 def test_shards_equal_one_file(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "one", "qwen3", SHAPES["qwen3"])
-    write_checkpoint(tmp_path / "many", "qwen3", SHAPES["qwen3"], n_shards=3)
+    write_checkpoint(tmp_path / "one", "qwen3")
+    write_checkpoint(tmp_path / "many", "qwen3", n_shards=3)
     convert(tmp_path / "one", tmp_path / "one.gguf", "bf16")
     convert(tmp_path / "many", tmp_path / "many.gguf", "bf16")
     one, many = GGUFReader(tmp_path / "one.gguf"), GGUFReader(tmp_path / "many.gguf")
@@ -112,7 +110,7 @@ def test_shards_equal_one_file(tmp_path: Path) -> None:
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    write_checkpoint(tmp_path / "hf", "qwen3")
     told: list[tuple[int, int, str]] = []
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f16", lambda done, total, name: told.append((done, total, name)))
     assert told[0] == (0, len(told) - 1, "token_embd.weight")
@@ -165,7 +163,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_checkpoints_are_refused_and_leave_nothing(tmp_path: Path, name: str) -> None:
     change, error, message = BAD[name]
-    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    write_checkpoint(tmp_path / "hf", "qwen3")
     change(tmp_path / "hf")
     with pytest.raises(error, match=message):
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
@@ -178,7 +176,7 @@ def test_unknown_dtype_is_refused(tmp_path: Path) -> None:
 
 
 def test_llama3_factors_follow_the_published_formula(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "llama-llama3", SHAPES["llama-llama3"])
+    write_checkpoint(tmp_path / "hf", "llama-llama3")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     found = GGUFReader(tmp_path / "x.gguf").tensor("rope_freqs.weight").numpy()
     expected = []
@@ -208,7 +206,7 @@ def test_llama3_factors_follow_the_published_formula(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_advice_on_sampling(tmp_path: Path, advice: dict[str, object] | None, expected: dict[str, float]) -> None:
-    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    write_checkpoint(tmp_path / "hf", "qwen3")
     if advice is not None:
         (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(advice))
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
@@ -220,7 +218,7 @@ def test_advice_on_sampling(tmp_path: Path, advice: dict[str, object] | None, ex
 
 
 def test_advice_of_another_type_is_refused(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "hf", "qwen3", SHAPES["qwen3"])
+    write_checkpoint(tmp_path / "hf", "qwen3")
     (tmp_path / "hf" / "generation_config.json").write_text('{"temperature": "hot"}')
     with pytest.raises(LoadError, match=r"'temperature' of generation_config.json must be a number"):
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")

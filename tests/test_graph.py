@@ -469,7 +469,7 @@ BAD_TRACES: dict[str, tuple[Callable[[graph.Tracer], object], str]] = {
     "logits_of_tokens": (lambda t: t.finish(graph.embed(t.tokens, weight(8, 4))), r"logits must be \[rows, n_vocab\]"),
     "unattended": (
         lambda t: t.finish(graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.logit_rows)),
-        r"every layer must be attended to but layer 0",
+        r"every layer's rows must be written but layer 0",
     ),
     "tokens_as_rows": (lambda t: graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.tokens), r"\[select_rows\]"),
 }

@@ -44,7 +44,7 @@ def test_8_bit_cache_keeps_perplexity(shared: Path) -> None:
         return found
 
     def perplexity(kv_dtype: Literal["f32", "bf16", "q8_0"]) -> float:
-        executor = Executor(model.trace, find_device("cpu"), n_blocks=17, threads=2, kv_dtype=kv_dtype, repack="no")
+        executor = Executor(model.trace(), find_device("cpu"), n_blocks=17, threads=2, kv_dtype=kv_dtype, repack="no")
         encoded = [tokenizer.encode(chat, parse_special=True)[:500] for chat in chats if "===" not in chat]
         return float(np.exp(np.mean([loss for tokens in encoded for loss in losses(executor, tokens)])))
 

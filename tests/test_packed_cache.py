@@ -23,7 +23,7 @@ IDS = list(range(100, 140))
 
 
 def executor(cache: graph.PackedCache | None, model: Path = PACKAGED, **options: object) -> graph.Executor:
-    trace = load_model(GGUFReader(model, options.pop("load", "mmap"))).trace
+    trace = load_model(GGUFReader(model, options.pop("load", "mmap"))).trace()
     options = {"threads": 2, "kv_dtype": "f32", "repack": "release", "packed_cache": cache, **options}
     return graph.Executor(trace, find_device("cpu"), n_blocks=4, **options)
 

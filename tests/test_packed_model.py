@@ -19,7 +19,7 @@ IDS = list(range(100, 140))
 
 
 def executor(reader: GGUFReader, repack: str, **options: object) -> graph.Executor:
-    trace = load_model(reader).trace
+    trace = load_model(reader).trace()
     return graph.Executor(trace, find_device("cpu"), n_blocks=4, threads=1, kv_dtype="f32", repack=repack, **options)
 
 

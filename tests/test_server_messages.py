@@ -12,6 +12,7 @@ import httpx
 import pytest
 from quire.engine import LLM
 from quire.sampling import SamplingParams
+from quire.server.routes.answers import arguments_object
 from weather_tool import ABOUT, ASKED, PARAMETERS, WEATHER
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
@@ -78,6 +79,67 @@ def test_messages_with_tools(client: httpx.Client) -> None:
     assert "21" in text
     forced = {**body, "tool_choice": {"type": "any"}, "messages": CAPITAL}
     assert post(client, "/v1/messages", **forced)["stop_reason"] == "tool_use"
+
+
+def test_a_call_that_the_length_cuts_is_a_beginning(client: httpx.Client, llm: LLM) -> None:
+    """Over every route, whole and as a stream.  Oracle: the call in the answer that nothing cuts."""
+    whole = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=64), tools=[WEATHER])
+    n_tokens = len(whole.token_ids) - 4
+    plain = {"messages": ASKED, "temperature": 0, "max_tokens": n_tokens}
+    body = {**plain, "tools": [WEATHER]}
+    (choice,) = post(client, "/v1/chat/completions", **body)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    arguments = call["function"]["arguments"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", None)
+    assert call["function"]["name"] == "get_weather"
+    assert whole.message.tool_calls[0].function.arguments.startswith(arguments)
+    assert arguments.startswith('{"city"')
+    chunks = [json.loads(line) for line in stream_data(client, "/v1/chat/completions", **body)]
+    deltas = [chunk["choices"][0] for chunk in chunks]
+    assert not any(delta["delta"].get("content") for delta in deltas)
+    calls = [call for delta in deltas for call in delta["delta"].get("tool_calls", [])]
+    assert "".join(call["function"]["arguments"] for call in calls) == arguments
+    assert deltas[-1]["finish_reason"] == "length"
+
+    tool = {**ABOUT, "input_schema": PARAMETERS}
+    answer = post(client, "/v1/messages", **plain, model="tiny-chat", tools=[tool])
+    (used,) = answer["content"]
+    assert (used["type"], used["name"], answer["stop_reason"]) == ("tool_use", "get_weather", "max_tokens")
+    assert used["input"].items() <= {"city": "Paris"}.items()
+    events = named_events(client, "/v1/messages", **plain, model="tiny-chat", tools=[tool], stream=True)
+    assert [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"] == [arguments]
+
+    tool = {"type": "function", **ABOUT, "parameters": PARAMETERS}
+    cut = {"temperature": 0, "max_output_tokens": n_tokens, "tools": [tool], "input": ASKED}
+    (item,) = post(client, "/v1/responses", **cut)["output"]
+    assert (item["type"], item["status"], item["arguments"]) == ("function_call", "incomplete", arguments)
+
+    options = {"temperature": 0, "num_predict": n_tokens}
+    local = {"model": "tiny-chat", "messages": ASKED, "tools": [WEATHER], "options": options, "stream": False}
+    message = post(client, "/api/chat", **local)["message"]
+    assert message["content"] == ""
+    assert message["tool_calls"][0]["function"]["arguments"].items() <= {"city": "Paris"}.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": [1], "b": "x', {"a": [1]}),
+        ('{"a": 12', {}),
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("[1]", {"arguments": [1]}),
+        ("no JSON", {"arguments": "no JSON"}),
+    ],
+)
+def test_arguments_as_an_object(text: str, expected: Any) -> None:
+    assert arguments_object(text) == expected
+
+
+def stream_data(client: httpx.Client, path: str, **body: Any) -> list[str]:
+    """The data of server-sent events."""
+    with client.stream("POST", path, json={**body, "stream": True}) as response:
+        return [line[6:] for line in response.iter_lines() if line.startswith("data: {")]
 
 
 def test_errors_of_messages_have_their_shape(client: httpx.Client) -> None:

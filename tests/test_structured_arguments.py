@@ -10,12 +10,12 @@ import json
 
 import pytest
 from grammar_texts import allows_source
+from quire.call_syntax import Notation
 from quire.chat import AnswerFormat, parse_answer
 from quire.chat.tools import tool_format
 from quire.errors import RequestError, UnsupportedError
-from quire.grammar import CALL_SYNTAXES, ToolUse, answer_source
-from quire.grammar.call_syntax import Notation
-from test_structured_tools import CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk
+from quire.grammar import ToolUse, answer_source
+from test_structured_tools import CALL_SYNTAXES, CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -41,7 +41,7 @@ def test_arguments_one_by_one_are_of_their_schemas(name, control):
     """The reader gives every text the type that makes it valid."""
     form = AnswerFormat(tools=tool_format(name))
     source = answer_source(layout(name), None, ToolUse([PAPER], "required", False))
-    end = CALL_SYNTAXES[name][0].argument.partition("{value}")[2].partition("{space}")[0]
+    end = CALL_SYNTAXES[name][0].argument.partition("{value}")[2].partition("{")[0]
     n_done, seen = 0, set()
     for seed in range(24):
         text = walk(source, control, seed, end=end)

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 from grammar_texts import allows_source
+from quire.call_syntax import CallSyntax, Notation
 from quire.chat import AnswerFormat, ChatTemplate, parse_answer
 from quire.chat.tools import TOOL_FORMATS, tool_format
+from quire.chat.tools.calls import ToolFormat
 from quire.cli.main import main
 from quire.engine import LLM, AsyncLLM
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import (
-    CALL_SYNTAXES,
     AnswerLayout,
     Compiler,
     CompilerLimits,
@@ -33,7 +34,6 @@ from quire.grammar import (
     answer_source,
     grammar_source,
 )
-from quire.grammar.call_syntax import CallSyntax, Notation
 from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams
 
@@ -56,6 +56,7 @@ WEATHER = tool(
 CLOCK = tool("get-time.v2", {}, strict=True)
 TOOLS = [WEATHER, CLOCK]
 NAMED = {"type": "function", "function": {"name": "weather"}}
+CALL_SYNTAXES = {name: tool_format(name).syntaxes for name in TOOL_FORMATS}
 ONE_BY_ONE = [name for name, syntaxes in CALL_SYNTAXES.items() if syntaxes[0].argument]
 VARIANTS = [(name, i) for name, syntaxes in CALL_SYNTAXES.items() for i in range(len(syntaxes))]
 
@@ -66,9 +67,14 @@ def layout(name: str, variant: int = 0, **more: Any) -> AnswerLayout:
         format_name=name,
         frames_content=form.frames_content,
         starts=form.starts,
-        template=CALL_SYNTAXES[name][variant].hint if name in CALL_SYNTAXES else "",
+        syntaxes=form.syntaxes,
+        template=form.syntaxes[variant].hint,
         **more,
     )
+
+
+def layout_of(form: ToolFormat, template: str) -> AnswerLayout:
+    return AnswerLayout(None, form.name, form.syntaxes, form.frames_content, form.starts, template)
 
 
 def call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +82,7 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_format_that_is_read_can_be_enforced_and_others_are_refused_by_name():
-    assert set(CALL_SYNTAXES) == set(TOOL_FORMATS)
+    assert all(CALL_SYNTAXES.values())
     with pytest.raises(UnsupportedError, match="in the format other, which has no grammar"):
         answer_source(AnswerLayout(format_name="other"), None, ToolUse(TOOLS, "required"))
 
@@ -105,14 +111,14 @@ def test_calls_as_published_templates_write_them(shared):
             if form.tools.name in ONE_BY_ONE and form.tools.name != "muse":
                 text = text[min(text.index(start) for start in form.tools.starts if start in text) :].rstrip()
             source = answer_source(
-                AnswerLayout(None, form.tools.name, form.tools.frames_content, form.tools.starts, template.source),
+                layout_of(form.tools, template.source),
                 None,
                 ToolUse(TOOLS, "required"),
             )
             assert source is not None
             assert allows_source(source, text), (path.name, text)
             cut = answer_source(
-                AnswerLayout(None, form.tools.name, form.tools.frames_content, form.tools.starts, template.source),
+                layout_of(form.tools, template.source),
                 None,
                 ToolUse([CLOCK], "required"),
             )
@@ -120,7 +126,7 @@ def test_calls_as_published_templates_write_them(shared):
             assert not allows_source(cut, text)
             seen.add(form.tools.name)
     assert len(seen) >= 19
-    assert seen >= set(ONE_BY_ONE)
+    assert seen >= set(ONE_BY_ONE) - {"minimax_m3", "seed_oss"}  # of which there is no template
 
 
 def text_of_calls(template: ChatTemplate, calls: list[dict[str, Any]]) -> str:

@@ -1,6 +1,7 @@
 """Random tiny checkpoints of every architecture, the same on every machine: weights come from NumPy by name.
 
-Shared by the tests and by tests/references/make_references.py, which has transformers compute their answers.
+Shared by the tests and by tests/references/make_references.py, which has transformers compute their answers: a file of
+references/models for each, with the shapes of its tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+REFERENCES = Path(__file__).parent / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
 
 _COMMON = {
@@ -24,6 +26,9 @@ _COMMON = {
 def _rope(kind: str = "default", theta: float = 10000.0, **more: float) -> dict[str, object]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
 
+
+# Names that begin so are of models that add 1 to the weights of norms.
+ONE_IS_ADDED = ("gemma3",)
 
 # name: (class, what differs from the common configuration)
 CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
@@ -79,12 +84,19 @@ def config_of(name: str) -> dict[str, object]:
     return {**_COMMON, **differences, "architectures": [kind]}
 
 
+def shapes_of(name: str) -> dict[str, list[int]]:
+    """The tensors that transformers saves of the checkpoint."""
+    with np.load(REFERENCES / f"{name}.npz") as stored:
+        shapes: dict[str, list[int]] = json.loads(str(stored["shapes"]))
+    return shapes
+
+
 def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """The values of a tensor: a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = rng.standard_normal(shape)
     if "norm" in tensor:
-        return (0.1 * values + (0.0 if checkpoint == "gemma3" else 1.0)).astype(np.float32)
+        return (0.1 * values + (0.0 if checkpoint.startswith(ONE_IS_ADDED) else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
         return (0.2 * values).astype(np.float32)
     scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5
@@ -119,8 +131,9 @@ def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))
 
 
-def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]], n_shards: int = 1) -> None:
-    """A checkpoint folder as transformers would save it; ``shapes`` by tensor name."""
+def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | None = None, n_shards: int = 1) -> None:
+    """A checkpoint folder as transformers would save it; ``shapes`` by tensor name (default: those of its reference)."""
+    shapes = shapes_of(name) if shapes is None else shapes
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config_of(name)))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))

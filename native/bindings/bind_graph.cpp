@@ -58,6 +58,13 @@ void bind_specs(py::module_ &m) {
                  return std::make_shared<Weight>(Weight{std::move(name), std::move(tensor)});
              }),
              py::arg("name"), py::arg("tensor"))
+        .def(
+            "part",
+            [](const Weight &self, int64_t begin, int64_t end) {
+                return std::make_shared<Weight>(
+                    Weight{cat(self.name, "[", begin, ":", end, "]"), self.tensor.part(begin, end)});
+            },
+            py::arg("begin"), py::arg("end"))
         .def_readonly("name", &Weight::name)
         .def_property_readonly("shape", [](const Weight &self) { return py::tuple(py::cast(self.tensor.shape())); })
         .def_property_readonly("dtype", [](const Weight &self) { return name(self.tensor.dtype()); });
@@ -149,7 +156,13 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("tokens", &Tracer::tokens)
         .def_property_readonly("positions", &Tracer::positions)
         .def_property_readonly("logit_rows", &Tracer::logit_rows)
-        .def("finish", &Tracer::finish, py::arg("logits"));
+        .def(
+            "finish", [](Tracer &self, const TraceTensor &logits) { return self.finish(logits, OutputKind::logits); },
+            py::arg("logits"))
+        .def(
+            "finish_vectors",
+            [](Tracer &self, const TraceTensor &vectors) { return self.finish(vectors, OutputKind::vectors); },
+            py::arg("vectors"));
 }
 
 void bind_operations(py::module_ &m) {
@@ -174,6 +187,20 @@ void bind_operations(py::module_ &m) {
            MaybeWeight sinks) { return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks)}); },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
         py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none());
+    m.def(
+        "attend_to_written",
+        [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks) {
+            return attend_to_written(q, op::Attend{layer, scale, cap, std::move(sinks)});
+        },
+        py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
+        py::arg("sinks") = py::none());
+    m.def(
+        "attend_rows",
+        [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window) {
+            return attend_rows({q, k, v}, op::AttendRows{scale, cap, window});
+        },
+        py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
+        py::arg("window") = 0);
     m.def(
         "glu",
         [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) {
@@ -213,7 +240,7 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
         logits = self.run(batch);
     }
     py::array_t<float> out(
-        {static_cast<py::ssize_t>(batch.logit_rows.size()), static_cast<py::ssize_t>(self.n_vocab())});
+        {static_cast<py::ssize_t>(batch.logit_rows.size()), static_cast<py::ssize_t>(self.n_output())});
     std::copy(logits, logits + out.size(), out.mutable_data());
     return out;
 }
@@ -252,6 +279,7 @@ void bind_executor(py::module_ &m) {
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
+        .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)
         .def_property_readonly(
             "n_blocks", [](const GraphExecutor &self) { return self.cache().groups().empty() ? 0 : self.n_blocks(0); })
         .def_property_readonly("block_tokens", [](const GraphExecutor &) { return kv_block_tokens; })

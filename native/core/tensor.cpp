@@ -31,7 +31,8 @@ size_t shape_bytes(DType dtype, const Shape &shape) {
 }
 
 Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes)
-    : dtype_(dtype), shape_(std::move(shape)), size_bytes_(shape_bytes(dtype, shape_)), buffer_(std::move(buffer)) {
+    : dtype_(dtype), shape_(std::move(shape)), size_bytes_(shape_bytes(dtype, shape_)), buffer_(std::move(buffer)),
+      offset_bytes_(offset_bytes) {
     if (offset_bytes > buffer_->size_bytes() || size_bytes_ > buffer_->size_bytes() - offset_bytes) {
         throw ShapeError("tensor", cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes,
                                        " must lie inside its buffer of ", buffer_->size_bytes(), " bytes"));
@@ -79,6 +80,16 @@ void Tensor::copy_to_host(void *target, size_t size_bytes) const {
     if (size_bytes != size_bytes_)
         throw ShapeError("tensor", cat("the target must have ", size_bytes_, " bytes but has ", size_bytes));
     ggml_backend_tensor_get(handle_, target, 0, size_bytes);
+}
+
+Tensor Tensor::part(int64_t begin, int64_t end) const {
+    if (shape_.empty() || begin < 0 || begin >= end || end > shape_[0])
+        throw ShapeError("tensor", cat("a part must lie in 0:", shape_.empty() ? 0 : shape_[0], " but is ", begin, ":",
+                                       end));
+    Shape shape = shape_;
+    shape[0] = end - begin;
+    const size_t row = size_bytes_ / static_cast<size_t>(shape_[0]);
+    return in_buffer(dtype_, std::move(shape), buffer_, offset_bytes_ + row * static_cast<size_t>(begin));
 }
 
 Tensor Tensor::to(Device device) const {

@@ -42,6 +42,8 @@ class Tensor {
     void copy_from_host(const void *source, size_t size_bytes) const; // both: exactly all bytes
     void copy_to_host(void *target, size_t size_bytes) const;
     Tensor to(Device device) const; // a copy, or itself where it already is there
+    // Parts [begin, end) of the first dimension, in the same memory.
+    Tensor part(int64_t begin, int64_t end) const;
     ggml_tensor *handle() const { return handle_; }
 
   private:
@@ -50,6 +52,7 @@ class Tensor {
     Shape shape_;
     size_t size_bytes_;
     std::shared_ptr<Buffer> buffer_;
+    size_t offset_bytes_;
     std::shared_ptr<ggml_context> context_; // holds the one ggml_tensor
     ggml_tensor *handle_;
 };

@@ -139,7 +139,8 @@ void HeadSteps::apply(int64_t row) const {
 void HeadsNode::run(const CpuRun &run) {
     const int64_t n = n_floats(*x_);
     run.team.for_each(run.n(x_->lead), grain(2 * n), [&](int row) {
-        std::memcpy(steps_.x->floats() + row * n, x_->floats() + row * n, static_cast<size_t>(x_->row_bytes));
+        if (x_ != steps_.x)
+            std::memcpy(steps_.x->floats() + row * n, x_->floats() + row * n, static_cast<size_t>(x_->row_bytes));
         steps_.apply(row);
     });
 }
@@ -158,9 +159,9 @@ void CacheNode::run(const CpuRun &run) {
         }
         const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
                           v_->floats() + first * v_floats};
-        kv_write_rows(shape_, rows, k_pool_, v_pool_);
+        kv_write_rows(shape_, rows, pools_.k_data(), pools_.v_data());
     });
-    if (poisons()) kv_poison_rest(shape_, attention, k_pool_, v_pool_);
+    if (poisons()) kv_poison_rest(shape_, attention, pools_.k_data(), pools_.v_data());
 }
 
 void AttendNode::run(const CpuRun &run) {
@@ -171,7 +172,10 @@ void AttendNode::run(const CpuRun &run) {
         work += rows * attention.n_kv[s];
     }
     work *= int64_t{shape_.n_head} * (shape_.head_dim + shape_.v_head_dim);
-    AttentionData data = data_;
+    AttentionData data{};
+    data.k_pool = pools_.k_data();
+    data.v_pool = pools_.v_data();
+    data.sinks = sinks_;
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;

@@ -108,7 +108,7 @@ struct HeadSteps {
     void apply(int64_t row) const;
 };
 
-class HeadsNode : public CpuNode { // copies, then as above
+class HeadsNode : public CpuNode { // copies x where the heads are another value, then as above
   public:
     HeadsNode(CpuValue *x, HeadSteps steps) : x_(x), steps_(steps) {}
     void run(const CpuRun &run) override;
@@ -118,36 +118,40 @@ class HeadsNode : public CpuNode { // copies, then as above
     HeadSteps steps_;
 };
 
+// Where K and V lie: in the cache, or in values of the program.
+struct AttentionPools {
+    void *k, *v;
+    CpuValue *own_k, *own_v; // in the place of k and v, unless null
+    void *k_data() const { return own_k != nullptr ? own_k->data : k; }
+    void *v_data() const { return own_v != nullptr ? own_v->data : v; }
+};
+
 // What attention does first: queries and keys are normed and rotated, keys and values go to the cache.
 class CacheNode : public CpuNode {
   public:
-    CacheNode(int group, AttentionShape shape, HeadSteps q, HeadSteps k, CpuValue *v)
-        : group_(static_cast<size_t>(group)), shape_(shape), q_(q), k_(k), v_(v) {}
-    void set_pools(void *k_pool, void *v_pool) {
-        k_pool_ = k_pool;
-        v_pool_ = v_pool;
-    }
+    CacheNode(int group, AttentionShape shape, AttentionPools pools, HeadSteps q, HeadSteps k, CpuValue *v)
+        : group_(static_cast<size_t>(group)), shape_(shape), pools_(pools), q_(q), k_(k), v_(v) {}
     void run(const CpuRun &run) override;
 
   private:
     size_t group_;
     AttentionShape shape_;
+    AttentionPools pools_;
     HeadSteps q_, k_;
     CpuValue *v_;
-    void *k_pool_ = nullptr, *v_pool_ = nullptr;
 };
 
 class AttendNode : public CpuNode {
   public:
-    // data.q and data.out are set from the values.
-    AttendNode(int group, AttentionShape shape, AttentionData data, CpuValue *q, CpuValue *out)
-        : group_(static_cast<size_t>(group)), shape_(shape), data_(data), q_(q), out_(out) {}
+    AttendNode(int group, AttentionShape shape, AttentionPools pools, const float *sinks, CpuValue *q, CpuValue *out)
+        : group_(static_cast<size_t>(group)), shape_(shape), pools_(pools), sinks_(sinks), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
     size_t group_;
     AttentionShape shape_;
-    AttentionData data_;
+    AttentionPools pools_;
+    const float *sinks_;
     CpuValue *q_, *out_;
 };
 

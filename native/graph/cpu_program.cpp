@@ -9,17 +9,35 @@
 
 namespace quire {
 
-CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<AttentionPlan> &plans)
+namespace {
+
+// Blocks of a step's own rows, one after the other.
+void lay_out(GroupBatch &own, const StepBatch &batch) {
+    for (auto *array : {&own.slots, &own.table_begin, &own.tables}) array->clear();
+    int32_t block = 1; // block 0 tells that there is none
+    for (size_t s = 0; s + 1 < batch.row_begin.size(); ++s) {
+        const int32_t n = batch.row_begin[s + 1] - batch.row_begin[s];
+        own.table_begin.push_back(static_cast<int32_t>(own.tables.size()));
+        for (int32_t i = 0; i < n; ++i) own.slots.push_back(block * kv_block_tokens + i);
+        for (int32_t i = 0; i < n; i += kv_block_tokens) own.tables.push_back(block++);
+    }
+}
+
+} // namespace
+
+CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<AttentionPlan> &plans, GroupBatch &own_rows)
     : batch(from), groups(plans.size()), team(threads) {
+    if (groups.size() > from.groups.size()) lay_out(own_rows, from);
     for (size_t g = 0; g < groups.size(); ++g) {
         AttentionBatch &attention = groups[g];
         attention.n_rows = static_cast<int>(from.tokens.size());
         attention.n_sequences = n_sequences();
         attention.row_begin = from.row_begin.data();
         attention.n_kv = from.n_kv.data();
-        attention.table_begin = from.groups[g].table_begin.data();
-        attention.tables = from.groups[g].tables.data();
-        attention.slots = from.groups[g].slots.data();
+        const GroupBatch &group = g < from.groups.size() ? from.groups[g] : own_rows;
+        attention.table_begin = group.table_begin.data();
+        attention.tables = group.tables.data();
+        attention.slots = group.slots.data();
         plans[g].begin(attention, team.n_workers());
         attention.plan = &plans[g];
     }
@@ -32,7 +50,11 @@ void CpuProgram::add_attention(int group, const AttentionShape &shape) {
 }
 
 CpuValue *CpuProgram::value(Lead lead, int64_t row_bytes, int64_t rows_per_lead) {
-    return &values_.emplace_back(CpuValue{lead, row_bytes, rows_per_lead});
+    return &values_.emplace_back(CpuValue{lead, row_bytes, rows_per_lead, false});
+}
+
+CpuValue *CpuProgram::block_value(int64_t block_bytes) {
+    return &values_.emplace_back(CpuValue{Lead::tokens, block_bytes, 1, true});
 }
 
 void CpuProgram::add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values) {
@@ -60,7 +82,9 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     }
     std::vector<Lifetime> lifetimes;
     for (const CpuValue &value : values_) {
-        const int rows = value.lead == Lead::tokens ? limits.max_rows : limits.max_logit_rows;
+        int rows = value.lead == Lead::tokens ? limits.max_rows : limits.max_logit_rows;
+        if (value.is_blocks)
+            rows = 1 + limits.max_rows / kv_block_tokens + std::min(limits.max_rows, limits.max_sequences);
         lifetimes.push_back({static_cast<size_t>(value.row_bytes * value.rows_per_lead) * static_cast<size_t>(rows),
                              value.first, value.last});
     }
@@ -77,10 +101,11 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
 }
 
 float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
-    const CpuRun run(batch, team, plans_);
+    const CpuRun run(batch, team, plans_, own_rows_);
     if (poisons()) {
         for (const CpuValue &value : values_)
-            poison(value.data, static_cast<size_t>(value.row_bytes * value.rows_per_lead * run.n(value.lead)));
+            if (!value.is_blocks)
+                poison(value.data, static_cast<size_t>(value.row_bytes * value.rows_per_lead * run.n(value.lead)));
     }
     for (const auto &node : nodes_) node->run(run);
     if (hidden_node_ && batch.hidden == HiddenStates::wanted) hidden_node_->run(run);

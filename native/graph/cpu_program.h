@@ -21,6 +21,7 @@ struct CpuValue {
     Lead lead;
     int64_t row_bytes;
     int64_t rows_per_lead = 1; // more where each token has several
+    bool is_blocks = false;    // a row is a block: those of the step's own rows, no sequence sharing one
     int first = -1, last = -1; // nodes that write and read it
     uint8_t *data = nullptr;
 
@@ -33,8 +34,8 @@ struct CpuRun {
     std::vector<AttentionBatch> groups; // of the cache
     ThreadTeam &team;
 
-    // A plan for each group.
-    CpuRun(const StepBatch &batch, ThreadTeam &team, std::vector<AttentionPlan> &plans);
+    // A plan for each group of the cache, and perhaps one more, of rows that are not cached: `own_rows` tells where.
+    CpuRun(const StepBatch &batch, ThreadTeam &team, std::vector<AttentionPlan> &plans, GroupBatch &own_rows);
     int n(Lead lead) const {
         return static_cast<int>(lead == Lead::tokens ? batch.tokens.size() : batch.logit_rows.size());
     }
@@ -49,13 +50,14 @@ class CpuNode {
 };
 
 struct CpuProgramLimits {
-    int max_rows, max_logit_rows;
+    int max_rows, max_logit_rows, max_sequences;
 };
 
 // Invariants: values are used by nodes that were added with them; after finish() none is added.
 class CpuProgram {
   public:
     CpuValue *value(Lead lead, int64_t row_bytes, int64_t rows_per_lead = 1);
+    CpuValue *block_value(int64_t block_bytes);
     CpuValue *floats(Lead lead, int64_t n) { return value(lead, n * static_cast<int64_t>(sizeof(float))); }
     // `values`: all that the node reads or writes.
     void add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values);
@@ -86,7 +88,8 @@ class CpuProgram {
     const CpuValue *logits_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
-    std::vector<AttentionPlan> plans_; // of the step at hand, by group
+    std::vector<AttentionPlan> plans_; // of the step at hand, by group; the last may be that of its own rows
+    GroupBatch own_rows_;
 };
 
 } // namespace quire

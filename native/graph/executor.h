@@ -38,6 +38,7 @@ class Executor {
   public:
     virtual ~Executor() = default;
     virtual int n_vocab() const = 0;
+    virtual bool makes_logits() const { return true; } // else run() gives the hidden states, and nothing is generated
     virtual int max_rows() const = 0; // of one step
     virtual int max_logit_rows() const = 0; // of one step
     virtual int max_sequences() const = 0; // of one step

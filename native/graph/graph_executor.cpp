@@ -54,16 +54,19 @@ bool own_kernels(Kernels kernels, const Backend &backend) {
     return kernels != Kernels::stock && backend.is_cpu();
 }
 
-GraphLimits limits_for(const ExecutorOptions &options, bool own) {
-    if (options.max_rows < 1 || options.max_rows > 4096)
-        throw ShapeError("executor", cat("max_rows must be 1 to 4096 but is ", options.max_rows));
+GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool own) {
+    const bool is_vectors = trace.kind == OutputKind::vectors;
+    const int most_rows = is_vectors ? 32768 : 4096; // prompts that cannot be divided may be long
+    if (options.max_rows < 1 || options.max_rows > most_rows)
+        throw ShapeError("executor", cat("max_rows must be 1 to ", most_rows, " but is ", options.max_rows));
     if (options.max_sequences < 1 || options.max_sequences > 1024) {
         throw ShapeError("executor", cat("max_sequences must be 1 to 1024 but is ", options.max_sequences));
     }
     int rows = std::max(options.max_rows, options.max_sequences);
     // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
-    int logit_rows = std::min(rows, std::max(options.max_sequences, 64));
-    return {rows, logit_rows, own ? 0 : (options.n_blocks - 1) * kv_block_tokens};
+    int logit_rows = is_vectors ? rows : std::min(rows, std::max(options.max_sequences, 64));
+    const int kv_tokens = trace.attends_both_ways() ? rows : (options.n_blocks - 1) * kv_block_tokens;
+    return {rows, logit_rows, own ? 0 : kv_tokens};
 }
 
 } // namespace
@@ -103,7 +106,7 @@ struct StockGraphs {
         cache.run(graph);
         last = &graph;
         n_rows = batch.logit_rows.size();
-        return rows(graph.logits, logits);
+        return rows(graph.output, logits);
     }
 
     size_t n_rows = 0; // of logits, in the last run
@@ -122,11 +125,12 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
              sizes_of(CacheLayout(trace_.cache, options.kv_dtype), options, backend_.is_cpu()), device),
       max_sequences_(options.max_sequences), n_ids_(rows_indexed_by<op::Tokens>(trace_)),
       n_positions_(rows_indexed_by<op::Positions>(trace_)),
-      limits_(limits_for(options, own_kernels(options.kernels, backend_))) {
+      limits_(limits_for(trace_, options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;
         counted.n_threads = backend_.n_threads();
-        own_ = std::make_unique<OwnProgram>(trace_, store_, counted, CpuProgramLimits{max_rows(), max_logit_rows()});
+        own_ = std::make_unique<OwnProgram>(trace_, store_, counted,
+                                            CpuProgramLimits{max_rows(), max_logit_rows(), max_sequences_});
         return;
     }
     if (options.kv_dtype == DType::q8_0) {

@@ -35,6 +35,9 @@ class GraphExecutor : public Executor {
     ~GraphExecutor() override;
 
     int n_vocab() const override { return static_cast<int>(trace_.n_vocab); }
+    int64_t n_output() const { return trace_.n_output(); } // of a row of what run() gives
+    bool makes_logits() const override { return trace_.kind == OutputKind::logits; }
+    bool undivided_prompts() const override { return trace_.attends_both_ways(); }
     int max_rows() const override { return limits_.max_rows; }
     int max_logit_rows() const override { return limits_.max_logit_rows; }
     float *maxima() override;

@@ -41,8 +41,11 @@ class CpuLowering {
             for (int input : operations_[i].inputs) users_[at(input)].push_back(static_cast<int>(i));
         users_[at(in_.trace.output)].push_back(-1);
         for (size_t i = 0; i < operations_.size(); ++i) {
-            if (!std::holds_alternative<op::Attend>(operations_[i].kind)) continue;
-            for (size_t which : {0, 1}) mark_head_steps(static_cast<int>(i), which);
+            if (!std::holds_alternative<op::Attend>(operations_[i].kind) &&
+                !std::holds_alternative<op::AttendRows>(operations_[i].kind))
+                continue;
+            for (size_t which = 0; which < std::min<size_t>(2, operations_[i].inputs.size()); ++which)
+                mark_head_steps(static_cast<int>(i), which);
         }
     }
 
@@ -202,21 +205,47 @@ class CpuLowering {
         const int n_head = static_cast<int>(operation(input(i)).shape.rest[0]);
         const AttentionShape shape{
             n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.layout().dtype()),
-            o.scale, o.soft_cap,     spec.window};
+            o.scale, o.soft_cap,     spec.window,   spec.chunk};
+        add_attention(i, group, shape, {layer.k.data(), layer.v.data(), nullptr, nullptr}, floats(o.sinks));
+    }
+
+    // K and V are written to blocks of the step's own.
+    void lower(int i, const op::AttendRows &o) {
+        const auto &q = operation(input(i, 0)).shape.rest, &k = operation(input(i, 1)).shape.rest;
+        const auto n_kv_head = static_cast<int>(k[0]), head_dim = static_cast<int>(k[1]);
+        const auto v_head_dim = static_cast<int>(operation(input(i, 2)).shape.rest[1]);
+        const DType cached = in_.store.layout().dtype(), dtype = cached == DType::q8_0 ? DType::f16 : cached;
+        AttentionShape shape{static_cast<int>(q[0]), n_kv_head, head_dim,   v_head_dim,
+                             kv_type(dtype),         o.scale,   o.soft_cap, o.window};
+        shape.both_ways = true;
+        auto blocks = [&](int dim) {
+            const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, dim, kv_block_tokens));
+            return program_.block_value(n_kv_head * bytes);
+        };
+        const int group = static_cast<int>(in_.store.layout().groups().size()); // after the cache's
+        add_attention(i, group, shape, {nullptr, nullptr, blocks(head_dim), blocks(v_head_dim)}, nullptr);
+    }
+
+    void add_attention(int i, int group, const AttentionShape &shape, const AttentionPools &pools, const float *sinks) {
         program_.add_attention(group, shape);
-        const HeadSteps q = head_steps(input(i, 0)), k = head_steps(input(i, 1));
-        CpuValue *v = value(input(i, 2)), *out = new_value(i);
-        std::vector<CpuValue *> used{q.x, k.x, v};
-        for (const HeadSteps &steps : {q, k})
-            if (steps.rotation) used.push_back(steps.rotation->table);
-        auto cache = std::make_unique<CacheNode>(group, shape, q, k, v);
-        cache->set_pools(layer.k.data(), layer.v.data());
-        program_.add(std::move(cache), used);
-        AttentionData data{};
-        data.k_pool = layer.k.data();
-        data.v_pool = layer.v.data();
-        data.sinks = floats(o.sinks);
-        program_.add(std::make_unique<AttendNode>(group, shape, data, q.x, out), {q.x, out});
+        const HeadSteps q = head_steps(input(i, 0));
+        CpuValue *out = new_value(i);
+        auto with_own = [&](std::vector<CpuValue *> used) {
+            if (pools.own_k != nullptr) used.insert(used.end(), {pools.own_k, pools.own_v});
+            return used;
+        };
+        std::vector<CpuValue *> used{q.x};
+        if (q.rotation) used.push_back(q.rotation->table);
+        if (operation(i).inputs.size() == 1) { // K and V are there already
+            if (q.norm || q.rotation) program_.add(std::make_unique<HeadsNode>(q.x, q), used);
+        } else {
+            const HeadSteps k = head_steps(input(i, 1));
+            CpuValue *v = value(input(i, 2));
+            used.insert(used.end(), {k.x, v});
+            if (k.rotation) used.push_back(k.rotation->table);
+            program_.add(std::make_unique<CacheNode>(group, shape, pools, q, k, v), with_own(used));
+        }
+        program_.add(std::make_unique<AttendNode>(group, shape, pools, sinks, q.x, out), with_own({q.x, out}));
     }
 
     // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.

@@ -37,6 +37,10 @@ ggml_tensor *make_mask(GraphBuild &build, CacheLifetime) {
     return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_kv, build.out.key.n_tokens, "mask");
 }
 
+ggml_tensor *make_row_mask(GraphBuild &build, int) {
+    return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_tokens, build.out.key.n_tokens, "row_mask");
+}
+
 ggml_tensor *capped(ggml_context *ctx, ggml_tensor *x, float cap) {
     return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0F / cap)), cap);
 }
@@ -66,8 +70,11 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
         return ggml_reshape_3d(ctx, ggml_get_rows(ctx, pool, rows), head_dim, n_kv, spec.n_kv_head);
     };
     const KvStore::Rows &layer = store_.rows(operation.layer);
-    ggml_tensor *k = gathered(stored(inputs.k, layer.k, spec.head_dim), spec.head_dim);
-    ggml_tensor *v = gathered(stored(inputs.v, layer.v, spec.v_head_dim), spec.v_head_dim);
+    if (inputs.k != nullptr)
+        build.written[operation.layer] = {stored(inputs.k, layer.k, spec.head_dim),
+                                          stored(inputs.v, layer.v, spec.v_head_dim)};
+    const GraphBuild::Written &written = build.written.at(operation.layer);
+    ggml_tensor *k = gathered(written.k, spec.head_dim), *v = gathered(written.v, spec.v_head_dim);
     ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, inputs.q, 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
     float scale = operation.scale;
     if (operation.soft_cap > 0) {
@@ -79,6 +86,21 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
     if (operation.sinks) ggml_soft_max_add_sinks(odds, operation.sinks->tensor.handle());
     ggml_tensor *mixed = ggml_mul_mat(ctx, ggml_cont(ctx, ggml_permute(ctx, v, 1, 0, 2, 3)), odds);
     return ggml_cont(ctx, ggml_permute(ctx, mixed, 0, 2, 1, 3));
+}
+
+ggml_tensor *StockLowering::attend_rows(GraphBuild &build, const op::AttendRows &operation, AttendInputs inputs) const {
+    ggml_context *ctx = build.context();
+    ggml_tensor *k = ggml_cont(ctx, ggml_permute(ctx, inputs.k, 0, 2, 1, 3)); // {head_dim, n_tokens, n_kv_head}
+    ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, inputs.v, 1, 2, 0, 3)); // {n_tokens, head_dim, n_kv_head}
+    ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, inputs.q, 0, 2, 1, 3));
+    float scale = operation.scale;
+    if (operation.soft_cap > 0) {
+        scores = capped(ctx, ggml_scale(ctx, scores, scale), operation.soft_cap);
+        scale = 1.0F;
+    }
+    ggml_tensor *mask = shared_input(build.out.inputs.row_masks, operation.window, make_row_mask, build);
+    ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
+    return ggml_cont(ctx, ggml_permute(ctx, ggml_mul_mat(ctx, v, odds), 0, 2, 1, 3));
 }
 
 ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &operation) const {
@@ -118,7 +140,11 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         }
         ggml_tensor *operator()(const op::Rope &o) const { return rotated(ctx, value(0), value(1), o.spec); }
         ggml_tensor *operator()(const op::Attend &o) const {
+            if (operation.inputs.size() == 1) return self.attend(build, o, {value(0), nullptr, nullptr});
             return self.attend(build, o, {value(0), value(1), value(2)});
+        }
+        ggml_tensor *operator()(const op::AttendRows &o) const {
+            return self.attend_rows(build, o, {value(0), value(1), value(2)});
         }
         ggml_tensor *operator()(const op::Glu &o) const { return stock_gate(ctx, value(0), value(1), o.activation); }
         ggml_tensor *operator()(const op::Activate &o) const { return stock_activation(ctx, value(0), o.activation); }
@@ -148,7 +174,8 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     size_t n_tensors = 64;
     for (const Operation &operation : trace.operations) {
         const auto *moe = std::get_if<op::Moe>(&operation.kind);
-        const bool attends = std::holds_alternative<op::Attend>(operation.kind);
+        const bool attends = std::holds_alternative<op::Attend>(operation.kind) ||
+                             std::holds_alternative<op::AttendRows>(operation.kind);
         n_tensors += moe != nullptr ? 40 + 2 * static_cast<size_t>(moe->spec.routing.n_used) : attends ? 28 : 4;
         if (const auto *primitive = std::get_if<op::Primitive>(&operation.kind))
             n_tensors += primitive->spec->n_tensors();
@@ -162,15 +189,15 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     GraphBuild build{trace, out, {}};
     build.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) build.values.push_back(lower_operation(build, operation));
-    out.logits = build.values[static_cast<size_t>(trace.output)];
-    ggml_set_output(out.logits);
-    ggml_set_name(out.logits, "logits");
+    out.output = build.values[static_cast<size_t>(trace.output)];
+    ggml_set_output(out.output);
+    ggml_set_name(out.output, "output");
     if (trace.hidden >= 0) {
         out.hidden = build.values[static_cast<size_t>(trace.hidden)];
         ggml_set_output(out.hidden); // so that nothing is put into its memory
     }
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
-    ggml_build_forward_expand(out.graph, out.logits);
+    ggml_build_forward_expand(out.graph, out.output);
     return out;
 }
 

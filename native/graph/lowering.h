@@ -34,6 +34,7 @@ struct GraphInputs {
     // Rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
     std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
+    std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
     std::map<CacheLifetime, ggml_tensor *> masks; // f32 [n_tokens, n_kv], 0 or -inf
 };
 
@@ -47,7 +48,7 @@ struct LoweredGraph {
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
-    ggml_tensor *logits = nullptr; // f32 [n_rows, n_vocab]
+    ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
 };
 

@@ -92,12 +92,19 @@ struct RmsNorm {
 struct Rope {
     RopeSpec spec;
 };
+// Inputs: q, k, v; or q alone, which attends to what another operation of the step has written to the layer.
 struct Attend {
     int layer;
     float scale;
     float soft_cap;
     WeightRef sinks;
 }; // sinks may be null
+// Rows of a sequence attend to each other both ways, and nothing is cached.  Inputs: q, k, v.
+struct AttendRows {
+    float scale;
+    float soft_cap;
+    int window; // w: w / 2 positions to either side; 0: all
+};
 struct Glu {
     Activation activation;
 };
@@ -127,9 +134,10 @@ struct Primitive {
 }; // any other: graph/primitive.h
 } // namespace op
 
-using OperationKind = std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm,
-                                   op::Rope, op::Attend, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe,
-                                   op::Add, op::Multiply, op::Scale, op::Reshape, op::Primitive>;
+using OperationKind =
+    std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm, op::Rope, op::Attend,
+                 op::AttendRows, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe, op::Add, op::Multiply,
+                 op::Scale, op::Reshape, op::Primitive>;
 
 struct Operation {
     OperationKind kind;
@@ -137,15 +145,22 @@ struct Operation {
     TraceShape shape; // of the result
 };
 
-// A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` is attended to
-// exactly once; the output is [rows, n_vocab].
+// What a forward pass ends with: logits, or vectors (of embeddings, or scores of classes).
+enum class OutputKind { logits, vectors };
+
+// A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` that keeps rows is
+// written once; the output is [rows, n].
 struct Trace {
     std::vector<CacheSpec> cache;
     std::vector<Operation> operations;
     int output;
-    int64_t n_vocab;
-    int hidden = -1; // [rows, n]: what the matrix of the output reads; -1 where the output is no product
+    OutputKind kind;
+    int64_t n_vocab; // of the logits, or else of the ids that the model reads
+    // [rows, n]: the output where it is vectors, else what the matrix of the output reads; -1 where it is no product
+    int hidden = -1;
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
+    int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
+    bool attends_both_ways() const;
 };
 
 std::string describe(const Operation &operation);

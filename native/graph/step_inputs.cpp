@@ -80,6 +80,21 @@ void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLif
     upload(target, floats_);
 }
 
+void StepInputs::fill_row_mask(ggml_tensor *target, const StepBatch &batch, int window) {
+    const auto n = static_cast<size_t>(target->ne[0]);
+    floats_.assign(n * n, -std::numeric_limits<float>::infinity());
+    for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
+        const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
+        for (int32_t row = begin; row < end; ++row) {
+            const int32_t reach = window > 0 ? window / 2 : end - begin;
+            float *line = floats_.data() + static_cast<size_t>(row) * n;
+            std::fill(line + std::max(begin, row - reach), line + std::min(end, row + reach + 1), 0.0F);
+        }
+    }
+    for (size_t row = batch.tokens.size(); row < n; ++row) floats_[row * n + row] = 0.0F; // as above
+    upload(target, floats_);
+}
+
 void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     const GraphInputs &inputs = graph.inputs;
     fill_padded(inputs.tokens, batch.tokens);
@@ -87,6 +102,7 @@ void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     fill_padded(inputs.logit_rows, batch.logit_rows);
     for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
     for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
+    for (auto [window, target] : inputs.row_masks) fill_row_mask(target, batch, window);
     for (auto [lifetime, target] : inputs.masks) fill_mask(target, batch, lifetime);
 }
 

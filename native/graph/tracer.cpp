@@ -1,5 +1,6 @@
 #include "graph/tracer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -57,7 +58,7 @@ int hidden_of(const std::vector<Operation> &operations, int output) {
 
 const TraceShape &TraceTensor::shape() const { return tracer->operation(id).shape; }
 
-Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), attended_(cache_.size(), false) {
+Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), written_(cache_.size(), false) {
     CacheLayout(cache_, DType::f32); // checks it
     operations_.push_back({op::Tokens{}, {}, {Lead::tokens, {}}});
     operations_.push_back({op::Positions{}, {}, {Lead::tokens, {}}});
@@ -89,25 +90,44 @@ const CacheRows &Tracer::rows_of(int layer) const {
     return *rows;
 }
 
-void Tracer::mark_attended(int layer) {
-    if (attended_[static_cast<size_t>(layer)])
-        throw ShapeError("attend", cat("layer ", layer, " must be attended to once but is again"));
-    attended_[static_cast<size_t>(layer)] = true;
+void Tracer::mark_written(int layer) {
+    if (written_[static_cast<size_t>(layer)])
+        throw ShapeError("attend", cat("K and V of layer ", layer, " must be written once but are again"));
+    written_[static_cast<size_t>(layer)] = true;
 }
 
-Trace Tracer::finish(const TraceTensor &logits) {
-    if (logits.tracer.get() != this || finished_)
+Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
+    if (output.tracer.get() != this || finished_)
         throw ShapeError("trace", "a trace must be finished once, with its own value");
-    const TraceShape &shape = logits.shape();
+    const TraceShape &shape = output.shape();
     if (shape.lead != Lead::rows || shape.rest.size() != 1) {
-        throw ShapeError("trace", cat("logits must be [rows, n_vocab] but are ", shape_text(shape)));
+        throw ShapeError("trace", cat(kind == OutputKind::logits ? "logits must be [rows, n_vocab] but are "
+                                                                   : "vectors must be [rows, n] but are ",
+                                    shape_text(shape)));
     }
-    for (size_t layer = 0; layer < attended_.size(); ++layer) {
-        if (cache_[layer].rows && !attended_[layer])
-            throw ShapeError("trace", cat("every layer must be attended to but layer ", layer, " is not"));
+    for (size_t layer = 0; layer < written_.size(); ++layer) {
+        if (cache_[layer].rows && !written_[layer])
+            throw ShapeError("trace", cat("every layer's rows must be written but layer ", layer, "'s are not"));
     }
     finished_ = true;
-    return Trace{cache_, operations_, logits.id, shape.rest[0], hidden_of(operations_, logits.id)};
+    Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id};
+    const bool both_ways = trace.attends_both_ways();
+    if (both_ways && !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
+        throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");
+    if (kind == OutputKind::logits) {
+        trace.hidden = hidden_of(operations_, output.id);
+        return trace;
+    }
+    for (const Operation &operation : operations_) {
+        const auto *embed = std::get_if<op::Embed>(&operation.kind);
+        if (embed != nullptr && operation.inputs[0] == 0) trace.n_vocab = embed->weight->tensor.shape()[0];
+    }
+    return trace;
+}
+
+bool Trace::attends_both_ways() const {
+    return std::ranges::any_of(
+        operations, [](const Operation &operation) { return std::holds_alternative<op::AttendRows>(operation.kind); });
 }
 
 TraceTensor add(const TraceTensor &a, const TraceTensor &b) {
@@ -185,6 +205,44 @@ TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec sp
     return x.tracer->record(op::Rope{std::move(spec)}, {x, positions}, x.shape());
 }
 
+namespace {
+void expect_attention(const op::Attend &parameters, int64_t n_head) {
+    expect_positive("attend", "scale", parameters.scale);
+    if (!(parameters.soft_cap >= 0))
+        throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
+    if (parameters.sinks) expect_vector("attend", parameters.sinks, n_head);
+}
+} // namespace
+
+TraceTensor attend_to_written(const TraceTensor &q, op::Attend parameters) {
+    expect_rank("attend", "q", q, 2);
+    const CacheRows &spec = q.tracer->rows_of(parameters.layer);
+    const int64_t n_head = q.shape().rest[0];
+    if (!q.tracer->is_written(parameters.layer))
+        throw ShapeError("attend", cat("K and V of layer ", parameters.layer, " must be written before but are not"));
+    if (q.shape().rest[1] != spec.head_dim || n_head % spec.n_kv_head != 0)
+        throw ShapeError("attend", cat("q must fit the cache of layer ", parameters.layer, " (", spec.n_kv_head,
+                                       " heads of ", spec.head_dim, ") but is ", shape_text(q.shape())));
+    expect_attention(parameters, n_head);
+    return q.tracer->record(std::move(parameters), {q}, {Lead::tokens, {n_head, spec.v_head_dim}});
+}
+
+TraceTensor attend_rows(const Heads &heads, op::AttendRows parameters) {
+    const auto &[q, k, v] = heads;
+    for (const TraceTensor *x : {&q, &k, &v}) expect_rank("attend_rows", "each of q, k, v", *x, 2);
+    const int64_t n_head = q.shape().rest[0], n_kv_head = k.shape().rest[0];
+    if (n_head % n_kv_head != 0 || v.shape().rest[0] != n_kv_head || q.shape().rest[1] != k.shape().rest[1] ||
+        q.shape().lead != Lead::tokens)
+        throw ShapeError("attend_rows",
+                         cat("q, k, v must be heads of tokens that fit each other but are ", shape_text(q.shape()),
+                             ", ", shape_text(k.shape()), ", ", shape_text(v.shape())));
+    expect_positive("attend_rows", "scale", parameters.scale);
+    if (!(parameters.soft_cap >= 0) || parameters.window < 0)
+        throw ShapeError("attend_rows", cat("soft_cap and window must be 0 or above but are ", parameters.soft_cap,
+                                            " and ", parameters.window));
+    return q.tracer->record(parameters, {q, k, v}, {Lead::tokens, {n_head, v.shape().rest[1]}});
+}
+
 TraceTensor attend(const Heads &heads, op::Attend parameters) {
     const auto &[q, k, v] = heads;
     expect_rank("attend", "q", q, 2);
@@ -200,11 +258,8 @@ TraceTensor attend(const Heads &heads, op::Attend parameters) {
                              " heads of ", spec.head_dim, ", values of ", spec.v_head_dim, ") but are ",
                              shape_text(q.shape()), ", ", shape_text(k.shape()), ", ", shape_text(v.shape())));
     }
-    expect_positive("attend", "scale", parameters.scale);
-    if (!(parameters.soft_cap >= 0))
-        throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
-    if (parameters.sinks) expect_vector("attend", parameters.sinks, n_head);
-    q.tracer->mark_attended(parameters.layer);
+    expect_attention(parameters, n_head);
+    q.tracer->mark_written(parameters.layer);
     return q.tracer->record(std::move(parameters), {q, k, v}, {Lead::tokens, {n_head, spec.v_head_dim}});
 }
 
@@ -298,6 +353,7 @@ struct Describe {
     }
     std::string operator()(const op::Rope &o) const { return cat("rope ", o.spec.n_dims, " base ", o.spec.freq_base); }
     std::string operator()(const op::Attend &o) const { return cat("attend layer ", o.layer); }
+    std::string operator()(const op::AttendRows &) const { return "attend_rows"; }
     std::string operator()(const op::Glu &) const { return "glu"; }
     std::string operator()(const op::Activate &) const { return "activate"; }
     std::string operator()(const op::SoftCap &o) const { return cat("soft_cap ", o.cap); }

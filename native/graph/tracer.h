@@ -26,18 +26,19 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     TraceTensor positions() { return {shared_from_this(), 1}; }
     TraceTensor logit_rows() { return {shared_from_this(), 2}; }
 
-    // Ends the trace; the tracer takes no more operations.
-    Trace finish(const TraceTensor &logits);
+    // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.
+    Trace finish(const TraceTensor &output, OutputKind kind);
 
     TraceTensor record(OperationKind kind, const std::vector<TraceTensor> &inputs, TraceShape shape);
     const CacheRows &rows_of(int layer) const;
-    void mark_attended(int layer);
+    void mark_written(int layer);
+    bool is_written(int layer) const { return written_[static_cast<size_t>(layer)]; }
     const Operation &operation(int id) const { return operations_[static_cast<size_t>(id)]; }
 
   private:
     explicit Tracer(std::vector<CacheSpec> cache);
     std::vector<CacheSpec> cache_;
-    std::vector<bool> attended_;
+    std::vector<bool> written_; // by layer
     std::vector<Operation> operations_;
     bool finished_ = false;
 };
@@ -56,6 +57,8 @@ struct Heads {
     TraceTensor q, k, v; // [tokens, n_head or n_kv_head, head_dim]
 };
 TraceTensor attend(const Heads &heads, op::Attend parameters);
+TraceTensor attend_to_written(const TraceTensor &q, op::Attend parameters); // by another operation
+TraceTensor attend_rows(const Heads &heads, op::AttendRows parameters);
 TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activation);
 TraceTensor activate(const TraceTensor &x, Activation activation);
 TraceTensor soft_cap(const TraceTensor &x, float cap);

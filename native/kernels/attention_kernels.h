@@ -23,7 +23,7 @@ struct TileQuery {
     const float *q;       // [head_dim]
     float *out;           // [v_head_dim]
     const int32_t *table; // its sequence's block table
-    int position;
+    int oldest, newest; // tokens of the sequence that it sees
     float sink; // a score without a value that joins the softmax; -infinity: none
 };
 

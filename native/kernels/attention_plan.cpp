@@ -12,7 +12,7 @@ namespace {
 constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
-    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window, shape.type};
+    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window, shape.chunk, shape.both_ways, shape.type};
 }
 
 // A sequence's block table as far as it is in use.
@@ -68,9 +68,14 @@ void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionB
     for (int i = first; i < end; ++i) {
         const Row &row = plan.rows_[static_cast<size_t>(i)];
         const int n_rows = batch.row_begin[row.sequence + 1] - batch.row_begin[row.sequence];
-        const int position = batch.n_kv[row.sequence] - n_rows + row.row;
-        newest = std::max(newest, position);
-        oldest = std::min(oldest, cut_.window > 0 ? std::max(0, position - cut_.window + 1) : 0);
+        AttentionShape shape{};
+        shape.window = cut_.window;
+        shape.chunk = cut_.chunk;
+        shape.both_ways = cut_.both_ways;
+        const int n_kv = batch.n_kv[row.sequence];
+        const SeenTokens seen = seen_tokens(shape, n_kv - n_rows + row.row, n_kv);
+        newest = std::max(newest, seen.newest);
+        oldest = std::min(oldest, seen.oldest);
     }
     tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 0, 0});
 }

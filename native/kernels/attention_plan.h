@@ -23,7 +23,8 @@ class AttentionPlan {
   public:
     // What cutting depends on: layers that agree here share it.
     struct Cut {
-        int n_head, n_kv_head, v_head_dim, window;
+        int n_head, n_kv_head, v_head_dim, window, chunk;
+        bool both_ways;
         KvType type;
         bool operator==(const Cut &) const = default;
     };

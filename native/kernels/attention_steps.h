@@ -15,35 +15,29 @@ struct Range {
     bool operator==(const Range &) const = default;
 };
 
-inline int oldest_seen(const AttentionShape &shape, int position) {
-    return shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
-}
-
 // Whether a query sees tokens of [begin, end), counted from the sequence's first.
-inline bool sees(const AttentionShape &shape, int position, int begin, int end) {
-    return position >= begin && oldest_seen(shape, position) < end;
-}
+inline bool sees(const TileQuery &query, int begin, int end) { return query.newest >= begin && query.oldest < end; }
 
 // Steps of so many blocks each, counted from a sequence's first; i: a query of the tile.
 template <int step_blocks> class TileSteps {
     static constexpr int step_tokens = step_blocks * kv_block_tokens;
 
   public:
-    explicit TileSteps(const AttentionTile &tile) : tile_(tile), shape_(*tile.shape) {}
+    explicit TileSteps(const AttentionTile &tile) : tile_(tile) {}
 
     // Visible blocks of a step.
     int n_blocks(int i, int step) const {
-        const int n = tile_.queries[i].position / kv_block_tokens + 1 - step * step_blocks;
+        const int n = tile_.queries[i].newest / kv_block_tokens + 1 - step * step_blocks;
         return n < step_blocks ? n : step_blocks;
     }
     bool sees(int i, int step) const {
-        return quire::sees(shape_, tile_.queries[i].position, step * step_tokens, (step + 1) * step_tokens);
+        return quire::sees(tile_.queries[i], step * step_tokens, (step + 1) * step_tokens);
     }
     // The tokens of the step that it sees, where it sees any.
     Range seen(int i, int step) const {
-        const int position = tile_.queries[i].position - step * step_tokens;
-        const int oldest = oldest_seen(shape_, tile_.queries[i].position) - step * step_tokens;
-        return {oldest > 0 ? oldest : 0, position + 1 < step_tokens ? position + 1 : step_tokens};
+        const int newest = tile_.queries[i].newest - step * step_tokens;
+        const int oldest = tile_.queries[i].oldest - step * step_tokens;
+        return {oldest > 0 ? oldest : 0, newest + 1 < step_tokens ? newest + 1 : step_tokens};
     }
 
     // act(queries) for those who see some of the step, neighbours that read the same memory there together.
@@ -72,7 +66,6 @@ template <int step_blocks> class TileSteps {
     }
 
     const AttentionTile &tile_;
-    const AttentionShape &shape_;
 };
 
 } // namespace

@@ -78,7 +78,7 @@ template <class L, class T> class TileAttention {
         const bool same_step = end < n_ && steps_.sees(end, step);
         const int i = same_step ? end : 0;
         const int block = (step + (same_step ? 0 : 1)) * kv_step_blocks;
-        const int last = tile_.queries[i].position / block_tokens;
+        const int last = tile_.queries[i].newest / block_tokens;
         return reinterpret_cast<const char *>(keys_of(tile_.queries[i].table[block < last ? block : last]));
     }
 

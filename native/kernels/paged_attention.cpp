@@ -78,9 +78,13 @@ class Worker {
     TileQuery query(AttentionPlan::Row row, int head) const {
         const int32_t *row_begin = batch_.row_begin + row.sequence;
         const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
-        return {data_.q + at * shape_.head_dim, data_.out + at * shape_.v_head_dim,
+        const int n_kv = batch_.n_kv[row.sequence];
+        const SeenTokens seen = seen_tokens(shape_, n_kv - (row_begin[1] - row_begin[0]) + row.row, n_kv);
+        return {data_.q + at * shape_.head_dim,
+                data_.out + at * shape_.v_head_dim,
                 batch_.tables + batch_.table_begin[row.sequence],
-                batch_.n_kv[row.sequence] - (row_begin[1] - row_begin[0]) + row.row,
+                seen.oldest,
+                seen.newest,
                 data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head]};
     }
 

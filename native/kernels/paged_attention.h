@@ -28,7 +28,23 @@ struct AttentionShape {
     float scale; // scores are scale * (q . k)
     float soft_cap = 0.0F; // c: scores become c * tanh(score / c); 0: not capped
     int window = 0; // w: the last w positions, the row's own included; 0: all
+    int chunk = 0; // c: only positions of the row's own chunk [i * c, (i + 1) * c); 0: all
+    // Later positions are seen, too; a window w then reaches w / 2 positions to either side.
+    bool both_ways = false;
 };
+
+// Positions [oldest, newest] of a sequence of n_kv tokens that a row sees.
+struct SeenTokens {
+    int oldest, newest;
+};
+inline SeenTokens seen_tokens(const AttentionShape &shape, int position, int n_kv) {
+    if (shape.both_ways) {
+        const int reach = shape.window > 0 ? shape.window / 2 : n_kv;
+        return {position > reach ? position - reach : 0, position < n_kv - reach ? position + reach : n_kv - 1};
+    }
+    if (shape.chunk > 0) return {position / shape.chunk * shape.chunk, position};
+    return {shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0, position};
+}
 
 // One step.  Rows are query tokens, grouped by sequence, in order.
 struct AttentionBatch {
@@ -70,7 +86,7 @@ void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const fl
 // Poison (core/poison.h) what the tokens of a step leave of their blocks, which a sequence's next tokens will fill.
 void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, void *k_pool, void *v_pool);
 
-// Causal attention of every row to its sequence's cache.  Each worker calls this with the same arguments; work items
+// Attention of every row to what it sees of its sequence's cache.  Each worker calls this with the same arguments; work items
 // come from batch.plan by `next`, which the caller sets to zero before, so that a late worker delays only its own item.
 void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
                      std::atomic<int> &next);

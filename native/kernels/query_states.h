@@ -38,7 +38,7 @@ template <class L> class QueryStates {
     template <class PutInOrder> void end_chunk(int chunk, PutInOrder put_in_order) {
         const int begin = chunk * kv_chunk_tokens, end = begin + kv_chunk_tokens;
         for (int i = 0; i < n_; ++i) {
-            if (!sees(shape_, tile_.queries[i].position, begin, end)) continue;
+            if (!sees(tile_.queries[i], begin, end)) continue;
             if (tile_.partials != nullptr) {
                 put_in_order(sums(i));
                 keep(i,
@@ -88,7 +88,7 @@ template <class L> void merge_tile(const AttentionTile &tile) {
         SoftmaxState merged{};
         for (int chunk = tile.first_chunk; chunk < tile.last_chunk; ++chunk) {
             const int begin = chunk * kv_chunk_tokens;
-            if (!sees(shape, tile.queries[i].position, begin, begin + kv_chunk_tokens)) continue;
+            if (!sees(tile.queries[i], begin, begin + kv_chunk_tokens)) continue;
             const int64_t at = static_cast<int64_t>(chunk - tile.first_chunk) * tile.n_queries + i;
             float *partial = tile.partials + at * partial_floats(shape);
             const SoftmaxState state{partial + n_sums, partial + n_sums + 1, partial};

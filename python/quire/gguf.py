@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from ._native.core import Tensor
     from ._native.gguf import TensorInfo
 
-__all__ = ["GGUFReader", "GGUFWriter", "LoadMode", "Metadata"]
+__all__ = ["REQUIRED", "GGUFReader", "GGUFWriter", "LoadMode", "Metadata", "Required"]
 
 LoadMode = Literal["mmap", "copy", "lock"]
 _T = TypeVar("_T")
 
 
-class _Required:
-    """Marks a key that must be there."""
+class Required:
+    """Stands for the default of a key that must be there."""
 
 
-_REQUIRED = _Required()
+REQUIRED = Required()
 
 
 class Metadata(Mapping[str, object]):
@@ -65,9 +65,9 @@ class Metadata(Mapping[str, object]):
         """``"u32"``, ``"string"``, ``"f32[]"``, ...; KeyError when absent."""
         return self._reader.value_type(key)
 
-    def _typed(self, key: str, kind: type[_T], default: _T | _Required, words: str) -> _T:
+    def _typed(self, key: str, kind: type[_T], default: _T | Required, words: str) -> _T:
         if not self._reader.has(key):
-            if isinstance(default, _Required):
+            if isinstance(default, Required):
                 raise LoadError(f"[gguf] key '{key}' must be there but is not")
             return default
         value = self._reader.value(key)
@@ -75,25 +75,25 @@ class Metadata(Mapping[str, object]):
             raise LoadError(f"[gguf] key '{key}' must be {words} but is {self._reader.value_type(key)}")
         return value
 
-    def integer(self, key: str, default: int | _Required = _REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
+    def integer(self, key: str, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
         """A whole number within ``[low, high]``."""
         value = self._typed(key, int, default, "a whole number")
         if self._reader.has(key) and not low <= value <= high:
             raise LoadError(f"[gguf] key '{key}' must be {low} to {high} but is {value}")
         return value
 
-    def number(self, key: str, default: float | _Required = _REQUIRED) -> float:
+    def number(self, key: str, default: float | Required = REQUIRED) -> float:
         """A finite number."""
         value = self._typed(key, float, default, "a number")
         if not math.isfinite(value):
             raise LoadError(f"[gguf] key '{key}' must be finite but is {value}")
         return value
 
-    def text(self, key: str, default: str | _Required = _REQUIRED) -> str:
+    def text(self, key: str, default: str | Required = REQUIRED) -> str:
         """A string; bytes that are no UTF-8 come as lone surrogates."""
         return self._typed(key, str, default, "a string")
 
-    def flag(self, key: str, default: bool | _Required = _REQUIRED) -> bool:
+    def flag(self, key: str, default: bool | Required = REQUIRED) -> bool:
         """A boolean."""
         return self._typed(key, bool, default, "a boolean")
 
@@ -101,7 +101,7 @@ class Metadata(Mapping[str, object]):
         """An array of numbers or booleans."""
         import numpy as np
 
-        value = self._typed(key, object, _REQUIRED, "an array of numbers")
+        value = self._typed(key, object, REQUIRED, "an array of numbers")
         if not isinstance(value, np.ndarray):
             raise LoadError(f"[gguf] key '{key}' must be an array of numbers but is {self._reader.value_type(key)}")
         return value
@@ -291,6 +291,17 @@ class GGUFWriter:
             self._start = len(header)
             self._order = list(self._tensors)
         return self._file
+
+    def reserve(self) -> Path:
+        """Write what comes before the data and give the file its length; returns where it is until ``close``.
+
+        A reader can open that file, whose tensors hold zeros until they are written.
+        """
+        file = self._begin()
+        file.truncate(self._start + self._data_bytes)
+        file.flush()
+        assert self._temporary is not None
+        return self._temporary
 
     def _put(self, data: bytes | memoryview) -> None:
         assert self._file is not None

@@ -1,13 +1,15 @@
 """Have transformers compute the answers that the tests compare with.
 
-    python tests/references/make_references.py SHARED [tiny] [trained] [package]
+    python tests/references/make_references.py NAME ...             # models/NAME.npz of tests/tiny_checkpoints.py
+    python tests/references/make_references.py trained --shared DIR  # trained.npz, of tiny-chat and tiny-draft
+    python tests/references/make_references.py package --shared DIR  # package.npz
 
-SHARED is the folder of the shared test data (for tiny-chat and tiny-draft).  Needs torch, transformers, tokenizers,
-gguf and numpy; writes tiny.json, tiny.npz, trained.npz, package.npz beside this script.
+DIR is the folder of the shared test data.  Needs torch, transformers, tokenizers, gguf and numpy.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -16,12 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent))
-from tiny_checkpoints import CONFIGS, N_VOCAB, config_of, weight_of, write_checkpoint  # noqa: E402
+from tiny_checkpoints import CONFIGS, config_of, weight_of, write_checkpoint  # noqa: E402
 
 torch.set_grad_enabled(False)
 torch.manual_seed(0)
@@ -49,35 +52,27 @@ def greedy(model: torch.nn.Module, ids: list[int], n_new: int) -> tuple[list[int
     return out[len(ids) :], lead
 
 
-def make_tiny() -> None:
-    shapes, arrays = {}, {}
+def make_model(name: str) -> None:
+    """The checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
-    for name, (kind, _) in CONFIGS.items():
-        config = transformers.AutoConfig.for_model(**config_of(name))
-        model = getattr(transformers, kind)._from_config(config, attn_implementation="eager").float().eval()
-        with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)  # the names as files have them
-            from safetensors import safe_open
-
-            with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-                shapes[name] = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in list(file.keys())}
-            write_checkpoint(Path(folder), name, shapes[name])
-            model = (
-                getattr(transformers, kind)
-                .from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-                .eval()
-            )
-        tied = config_of(name)["tie_word_embeddings"]
-        assert tied == ("lm_head.weight" not in shapes[name])
-        check = weight_of(name, "model.embed_tokens.weight", (N_VOCAB, 64))
-        assert np.array_equal(model.get_input_embeddings().weight.numpy(), check), "the weights must be ours"
-        arrays[f"{name}.logits"] = model(torch.tensor([prompt.tolist()])).logits[0].numpy()
-        tokens, lead = greedy(model, prompt[:12].tolist(), 40)
-        arrays[f"{name}.greedy"] = np.array(tokens)
-        print(name, "smallest lead", lead, "largest logit", np.abs(arrays[f"{name}.logits"]).max())
-    arrays["prompt"] = prompt
-    (HERE / "tiny.json").write_text(json.dumps(shapes, indent=0) + "\n")
-    np.savez_compressed(HERE / "tiny.npz", **arrays)
+    kind = getattr(transformers, CONFIGS[name][0])
+    config = transformers.AutoConfig.for_model(**config_of(name))
+    with tempfile.TemporaryDirectory() as folder:
+        kind._from_config(config, attn_implementation="eager").float().save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", "pt") as file:
+            shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
+        write_checkpoint(Path(folder), name, shapes)
+        model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    embedding = model.get_input_embeddings().weight.numpy()
+    ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
+    assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
+    logits = model(torch.tensor([prompt.tolist()])).logits[0].numpy()
+    tokens, lead = greedy(model, prompt[:12].tolist(), 40)
+    print(name, "smallest lead", lead, "largest logit", np.abs(logits).max())
+    np.savez_compressed(
+        HERE / "models" / f"{name}.npz",
+        shapes=np.array(json.dumps(shapes)), prompt=prompt, logits=logits, greedy=np.array(tokens),
+    )  # fmt: skip
 
 
 def prompts(tokenizer: Tokenizer) -> list[list[int]]:
@@ -137,11 +132,19 @@ def make_package(shared: Path) -> None:
     np.savez_compressed(HERE / "package.npz", **arrays)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=[*CONFIGS, "trained", "package"])
+    parser.add_argument("--shared", type=Path)
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name in CONFIGS:
+            make_model(name)
+        elif arguments.shared is None:
+            parser.error(f"{name} needs --shared")
+        else:
+            {"trained": make_trained, "package": make_package}[name](arguments.shared)
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[2:] or ["tiny", "trained", "package"]
-    if "tiny" in wanted:
-        make_tiny()
-    if "trained" in wanted:
-        make_trained(Path(sys.argv[1]))
-    if "package" in wanted:
-        make_package(Path(sys.argv[1]))
+    main()

@@ -108,7 +108,7 @@ template <class Tiles> class QueryAttention {
         const bool next_run = !next_head && run.queries.end < n_ && steps_.sees(run.queries.end, step);
         const TileQuery &query = tile_.queries[next_run ? run.queries.end : 0];
         const int first = (next_head || next_run ? step : step + 1) * long_step_blocks;
-        const int end = smaller(query.position / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
+        const int end = smaller(query.newest / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
         for (int b = first; b < first + long_step_blocks && b < end; ++b)
             ahead_.add(keys_of(query.table[b], next_head ? run.head + 1 : 0), k_size);
         // Half of it while there is one group's arranging to do, else all of it while products are computed.

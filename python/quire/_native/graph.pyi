@@ -23,6 +23,8 @@ class Weight:
     shape: tuple[int, ...]
     dtype: str
     def __init__(self, name: str, tensor: Tensor) -> None: ...
+    def part(self, begin: int, end: int) -> Weight:
+        """Elements ``begin:end`` of the first dimension, in the same memory."""
 
 @final
 class TraceTensor:
@@ -111,6 +113,8 @@ class Tracer:
         """int32 ``[rows]``: which of the step's tokens need logits."""
     def finish(self, logits: TraceTensor) -> Trace:
         """End the trace.  ``logits`` must be ``["rows", n_vocab]``."""
+    def finish_vectors(self, vectors: TraceTensor) -> Trace:
+        """End the trace of an encoder with vectors ``["rows", n]``: embeddings, or scores of classes."""
 
 @final
 class Trace:
@@ -150,6 +154,19 @@ def attend(
     Causal; window and head counts are those of the layer's ``CacheSpec``.  Scores are scaled, soft-capped (``cap *
     tanh(s / cap)`` where ``soft_cap`` is not 0) and normalized with ``sinks [n_head]`` as extra logits.  Returns
     ``[tokens, n_head, v_head_dim]``.
+    """
+
+def attend_to_written(
+    layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
+) -> TraceTensor:
+    """Attend q to what ``attend`` has written to a layer's cache in the same step; otherwise the same."""
+
+def attend_rows(
+    q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0, window: int = 0
+) -> TraceTensor:
+    """The rows of each sequence attend to each other both ways, and nothing is cached: prompts are not divided.
+
+    ``window`` w: only w // 2 positions to either side are seen; 0: all.
     """
 
 def glu(gate: TraceTensor, up: TraceTensor, activation: Activation) -> TraceTensor:
@@ -270,7 +287,10 @@ class Executor(ExecutorBase):
     def n_vocab(self) -> int: ...
     @property
     def n_hidden(self) -> int:
-        """Size of the hidden states that logits are made of; 0 where they cannot be had."""
+        """Size of the hidden states that logits are made of, or of an encoder's vectors; 0 where they cannot be had."""
+    @property
+    def makes_logits(self) -> bool:
+        """Whether the trace ends with logits; otherwise ``run`` gives vectors."""
     @property
     def n_blocks(self) -> int: ...
     @property

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from quire.chat.detection import detect_tools
 from quire.chat.reasoning import CHANNELS, ReasoningFormat, ReasoningSplitter, detect_reasoning, reasoning_format
 from quire.chat.reply import ChatMessage, MessageDelta, ToolCallDelta, joined
-from quire.chat.tools import detect_tools, tool_format
+from quire.chat.tools import tool_format
 from quire.chat.tools.calls import Call, Kind, Text, ToolFormat, Tools
 from quire.chat.tools.parser import ToolParser
 
@@ -92,11 +93,15 @@ class AnswerParser:
             parts = [*self._splitter.feed(text)]
         return self._delta(self._calls(parts))
 
-    def finish(self) -> MessageDelta:
-        """What is left at the answer's end."""
-        parts = [] if self._splitter is None else self._calls(self._splitter.finish())
+    def finish(self, cut: bool = False) -> MessageDelta:
+        """What is left at the answer's end.
+
+        ``cut``: the answer ended because of its length (``max_tokens``).  A call that is not whole comes as far as it
+        goes then: its name, and the beginning of its arguments; of a mark's beginning nothing comes.
+        """
+        parts = [] if self._splitter is None else self._calls(self._splitter.finish(cut))
         if self._parser is not None:
-            parts += self._parser.finish()
+            parts += self._parser.finish(cut)
         return self._delta(parts)
 
     def _calls(self, parts: Iterable[Call | Text]) -> list[Call | Text]:
@@ -125,8 +130,12 @@ class AnswerParser:
 
 
 def parse_answer(
-    text: str, form: AnswerFormat, tools: Sequence[Mapping[str, object]] | None = None, prompt: str = ""
+    text: str,
+    form: AnswerFormat,
+    tools: Sequence[Mapping[str, object]] | None = None,
+    prompt: str = "",
+    cut: bool = False,
 ) -> ChatMessage:
-    """The message that a whole answer is."""
+    """The message that a whole answer is, or one that was ``cut``."""
     parser = AnswerParser(form, tools, prompt)
-    return joined([parser.feed(text), parser.finish()])
+    return joined([parser.feed(text), parser.finish(cut)])

@@ -54,6 +54,8 @@ REASONING_FORMATS = (
     ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningFormat("gemma", "<|channel>thought", "<channel|>"),
     ReasoningFormat("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ReasoningFormat("minimax", "<mm:think>", "</mm:think>"),
+    ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ReasoningFormat("granite", "Here is my thought process:", "Here is my response:"),
 )
 # Reasoning that the tool format of this name reads as one of its channels.
@@ -66,6 +68,7 @@ CHANNELS = {
             "<|end|>",
             "<|end|><|start|>assistant<|channel|>final<|message|>",
         ),
+        ReasoningFormat("solar", "<|think|>", "<|end|>", "<|end|><|begin|>assistant<|content|>"),
         ReasoningFormat("muse", "to=self<|message|>", "<|eom|>", "<|eom|><|start|>assistant to=user<|message|>"),
     )
 }
@@ -104,8 +107,11 @@ class ReasoningSplitter:
         self._scan.feed(text)
         return list(self._parts())
 
-    def finish(self) -> list[Text]:
-        """What is left at the answer's end."""
+    def finish(self, cut: bool = False) -> list[Text]:
+        """What is left at the answer's end.  ``cut``: it ended because of its length, so that the beginning of a tag is
+        nothing."""
+        if cut and self._reader is not None:
+            self._scan.drop()  # all that is held is such a beginning
         self._scan.close()
         return list(self._parts())
 
@@ -132,9 +138,12 @@ class ReasoningSplitter:
 
 def _read(scan: Scanner, form: ReasoningFormat, opened: bool) -> Steps:
     yield from scan.space()
-    if (yield from scan.optional(form.start)) is None and not opened:
+    tag = yield from scan.optional(form.start, form.end)
+    if tag is None and not opened:
         raise Malformed
     yield from scan.space()
+    if tag == form.end:  # there is none: some models say so
+        return
     space = TrailingSpace()
     while True:
         part, end = scan.piece((form.end,))

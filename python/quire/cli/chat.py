@@ -131,8 +131,8 @@ class Conversation:
         note(f"the answer is dropped: the model called tools {MAX_ROUNDS} times without giving one")
 
     def _stream(self, messages: list[dict[str, object]]) -> ChatMessage | None:
-        """Show an answer while it comes; None for one that was cancelled before it began.  Of a cancelled one only what
-        was said counts."""
+        """Show an answer while it comes; None for one that was cancelled before it began.  Of one that was cancelled or
+        cut only what was said counts: the last of its calls may be a beginning."""
         from ..chat.reply import joined
 
         parts: list[ChatDelta] = []
@@ -151,7 +151,7 @@ class Conversation:
         if finish_reason == "length":
             note("the answer ends here: it reached -n, or the context is full (/reset begins anew)")
         message = joined(parts) if parts else None
-        if message is not None and finish_reason in (None, "cancelled"):
+        if message is not None and finish_reason in (None, "cancelled", "length"):
             return replace(message, tool_calls=[])
         return message
 

@@ -16,6 +16,7 @@ from .text import one_line, size_text
 
 if TYPE_CHECKING:
     from .._native.gguf import TensorInfo
+    from ..chat.detection import ToolSupport
     from ..engine.config import CacheDType, KvDType
     from ..gguf import GGUFReader
 
@@ -92,7 +93,7 @@ def _memory(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     kv_dtype = cache_dtype(wanted, own_kernels=True)
     n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
     n_blocks = -(-n_ctx // BLOCK_TOKENS) + 1  # and the null block
-    executor = Executor(model.trace, find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")
+    executor = Executor(model.trace(), find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")
     return Memory(
         n_ctx=n_ctx,
         kv_dtype=kv_dtype,
@@ -141,6 +142,8 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
         ("dtype", "tensors>", "parameters>", "size>"),
         ((name, str(n), f"{elements:,}", size_text(size)) for name, n, elements, size in _types(reader.tensors)),
     )
+    if (support := _tool_support(reader)) is not None:
+        print(f"tool calls: {_calls_text(support)}")
     if memory is None:
         print(f"memory: not known: {one_line(reason)}")
         return
@@ -153,6 +156,20 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
             ("together", size_text(memory.total_bytes)),
         ),
     )
+
+
+def _tool_support(reader: GGUFReader) -> ToolSupport | None:
+    """What the chat template shows of tools; None where there is no template."""
+    from ..chat.detection import tool_support
+
+    key = "tokenizer.chat_template"
+    return tool_support(reader.metadata.text(key)) if key in reader.metadata else None
+
+
+def _calls_text(support: ToolSupport) -> str:
+    if not support.takes_tools:
+        return "the chat template takes no tools"
+    return support.format_name or "the chat template takes tools but writes calls in no known format"
 
 
 def _value_text(reader: GGUFReader, key: str) -> str:
@@ -192,6 +209,7 @@ def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[s
             {"dtype": name, "n_tensors": n, "n_parameters": elements, "size_bytes": size}
             for name, n, elements, size in _types(reader.tensors)
         ],
+        "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
         "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
         "memory_unknown_because": reason or None,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoint import Fields, read_json
+from ..checkpoint import Fields, read_json
 
 if TYPE_CHECKING:
     from ..gguf import GGUFWriter

@@ -3,35 +3,96 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._native.core import DType
 from .._native.quant import dequantize, quantize
+from ..checkpoint import Checkpoint, Fields, Target, read_json
 from ..errors import LoadError, UnsupportedError
-from ..gguf import GGUFWriter
+from ..gguf import GGUFReader, GGUFWriter
+from ..models import checkpoint_of, load_model
 from ..safetensors import SafetensorsFolder
-from .architectures import Target, family_of, targets, write_keys
-from .checkpoint import Fields, read_json
 from .generation import write_sampling
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
-    from .architectures import Array
+    from ..checkpoint import Array
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 
 
-def _shape(target: Target, checkpoint: SafetensorsFolder) -> tuple[int, ...]:
-    if target.made is not None:
-        return tuple(target.made.shape)
-    shapes = {checkpoint.shape(source) for source in target.sources}
-    if len(shapes) != 1:
-        raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {sorted(shapes)}")
-    shape = shapes.pop()
-    return (len(target.sources), *shape) if target.stacked else shape
+class _Conversion:
+    """One checkpoint on its way."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.whole = Fields("config.json", read_json(source / "config.json"))
+        self.mapping = self._mapping()
+        self.config = self.mapping.config_of(self.whole)
+        self.entries = list(self.mapping.entries(self.config))
+        self.checkpoint = SafetensorsFolder(source)
+        self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        self.mapping.refuse_unread(self.whole)
+
+    def _mapping(self) -> Checkpoint:
+        """By the configuration's ``architectures``."""
+        names = self.whole.value("architectures")
+        if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+            raise LoadError("[convert] 'architectures' of config.json must name one architecture")
+        return checkpoint_of(names[0])
+
+    def _with_head(self, targets: list[Target]) -> list[Target]:
+        """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
+        by_name = {target.name: target for target in targets}
+        head = by_name.get(HEAD)
+        if "output" not in self.mapping.tensors:
+            return targets
+        if head is None:
+            if not self.mapping.is_tied(self.config):
+                raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
+            return targets
+        if not self.mapping.is_tied(self.config) or not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
+            return targets
+        return [target for target in targets if target is not head]
+
+    def _equal(self, one: str, other: str) -> bool:
+        if self.checkpoint.shape(one) != self.checkpoint.shape(other):
+            return False
+        mine, theirs = self.checkpoint[one].numpy(), self.checkpoint[other].numpy()
+        return all((mine[i : i + 1024] == theirs[i : i + 1024]).all() for i in range(0, len(mine), 1024))
+
+    def shape(self, target: Target) -> tuple[int, ...]:
+        """Of the tensor that is written; a change is tried on zeros."""
+        import numpy as np
+
+        if target.made is not None:
+            return tuple(target.made.shape)
+        shapes = [self.checkpoint.shape(source) for source in target.sources]
+        if target.change is not None:
+            try:
+                shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
+            except ValueError as error:
+                source = target.sources[0]
+                raise LoadError(
+                    f"[convert] '{source}' must fit the configuration but is {shapes[0]}: {error}"
+                ) from None
+        if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
+            found = sorted(set(shapes))
+            raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {found}")
+        if target.stacked:
+            return (len(shapes), *shapes[0])
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def pieces(self, target: Target) -> Iterator[Array]:
+        if target.made is not None:
+            yield target.made
+        for source in target.sources:
+            values = dequantize(self.checkpoint[source])
+            yield target.change(values, self.config) if target.change is not None else values
 
 
 def _dtype(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
@@ -41,54 +102,41 @@ def _dtype(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
     return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
 
 
-def _piece(target: Target, checkpoint: SafetensorsFolder, source: str) -> Array:
-    values = dequantize(checkpoint[source])
-    return target.change(values) if target.change is not None else values
-
-
 def convert(
     folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "bf16", progress: Progress | None = None
 ) -> None:
     """Write the checkpoint in ``folder`` as the GGUF file ``out``.
 
     ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  One tensor is in memory at a time, and
-    ``out`` appears when complete.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an
-    architecture, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
+    ``out`` appears when complete.  Before data is written, the model that the file is for has found all its keys and
+    tensors in it.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an architecture, a
+    field, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
     """
     if dtype not in DTYPES:
         raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
-    source = Path(folder)
-    config = Fields("config.json", read_json(source / "config.json"))
-    family = family_of(config)
-    checkpoint = SafetensorsFolder(source)
-    todo = list(targets(config, family, checkpoint.__contains__))
-    used = {name for target in todo for name in target.sources} | {"lm_head.weight"}
-    left = sorted(set(checkpoint) - used)
-    if left:
-        raise UnsupportedError(
-            f"[convert] every tensor of the checkpoint must be known but {left[0]!r} ({len(left)} in all) is not"
-        )
-    with GGUFWriter(out, family.arch) as writer:
-        writer.set("general.name", source.resolve().name)
-        writer.set("general.file_type", DTYPES[dtype], "u32")
-        writer.set("general.quantization_version", 2, "u32")
-        write_keys(writer, config, family)
-        write_vocabulary(writer, source, config.integer("vocab_size"))
-        write_sampling(writer, source)
+    todo = _Conversion(Path(folder))
+    with GGUFWriter(out, todo.mapping.arch) as writer:
+        _write_keys(writer, todo, dtype)
         dtypes = {}
-        for target in todo:
-            shape = _shape(target, checkpoint)
+        for target in todo.targets:
+            shape = todo.shape(target)
             dtypes[target.name] = _dtype(target, shape, DType(dtype))
             writer.add_tensor(target.name, dtypes[target.name], shape)
-        for done, target in enumerate(todo):
+        load_model(GGUFReader(writer.reserve()))
+        for done, target in enumerate(todo.targets):
             if progress is not None:
-                progress(done, len(todo), target.name)
-            pieces = (
-                [target.made]
-                if target.made is not None
-                else (_piece(target, checkpoint, name) for name in target.sources)
-            )
-            for piece in pieces:
+                progress(done, len(todo.targets), target.name)
+            for piece in todo.pieces(target):
                 writer.write(target.name, quantize(piece, dtypes[target.name]).numpy())
         if progress is not None:
-            progress(len(todo), len(todo), "")
+            progress(len(todo.targets), len(todo.targets), "")
+
+
+def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
+    writer.set("general.name", todo.source.resolve().name)
+    writer.set("general.file_type", DTYPES[dtype], "u32")
+    writer.set("general.quantization_version", 2, "u32")
+    for key, kind, value in todo.entries:
+        writer.set(f"{todo.mapping.arch}.{key}", value, kind)
+    write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
+    write_sampling(writer, todo.source)

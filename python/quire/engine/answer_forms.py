@@ -50,6 +50,7 @@ class AnswerForms:
         layout = AnswerLayout(
             reasoning=None if tags is None else ReasoningTags(tags.start, tags.end, tags.opened_by(prompt)),
             format_name=None if tools is None else tools.name,
+            syntaxes=() if tools is None else tools.syntaxes,
             frames_content=tools is not None and tools.frames_content,
             starts=() if tools is None else tools.starts,
             template=template,

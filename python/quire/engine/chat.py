@@ -118,7 +118,7 @@ class ChatCollector:
         parser = self._parsers[delta.choice]
         news = [parser.feed(delta.text)]
         if delta.finish_reason is not None:
-            news.append(parser.finish())
+            news.append(parser.finish(cut=delta.finish_reason == "length"))
         self._deltas[delta.choice] += filter(None, news)
         return ChatDelta(
             delta.choice,

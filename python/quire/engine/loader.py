@@ -135,7 +135,7 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
 def _checkpoint_dtype(folder: Path) -> str:
     """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
-    from ..convert.checkpoint import Fields, read_json
+    from ..checkpoint import Fields, read_json
 
     config = Fields("config.json", read_json(folder / "config.json"))
     stored = config.text("dtype", config.text("torch_dtype", "float32"))
@@ -151,8 +151,9 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
     reader = GGUFReader(path, "mmap" if mapped else config.load)
     model = load_model(reader, _placing(device))
-    n_vocab = model.trace.n_vocab
+    n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    _check_calls_are_known(tokenizer)
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
     block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
@@ -160,7 +161,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     needs = _needs(path, reader, model, block_bytes, state_bytes, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
-        model.trace,
+        model.trace(sizes.n_ctx),
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
@@ -191,6 +192,20 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
     return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling, kv_dtype)
+
+
+def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
+    """Say it where the model takes tools, but nobody would know its calls."""
+    source = None if tokenizer is None else tokenizer.chat_template
+    if source is None or "tools" not in source:
+        return
+    from ..chat.detection import tool_support
+
+    if tool_support(source).is_unknown:
+        _LOG.warning(
+            "[chat] the template takes tools but writes calls in no known format, so that calls will stay text: "
+            "tool_format chooses a format by its name"
+        )
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
@@ -237,7 +252,7 @@ def _needs(
         n_ctx_train=c.n_ctx_train,
         weights_bytes=reader.size_bytes,
         block_bytes=max(1, block_bytes),
-        token_bytes=4 * (8 * c.dim + 4 * max(c.ffn_dim, c.n_head * c.head_dim)),
+        token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
         state_bytes=state_bytes,
     )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from .answers import AnswerLayout, ReasoningTags, ToolUse, answer_source
-from .call_syntax import CALL_SYNTAXES
 from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary, start_deep_thread
 from .gbnf import gbnf_to_lark
 from .schema import check_schema
 from .source import GrammarSource, grammar_source
 
 __all__ = [
-    "CALL_SYNTAXES",
     "AnswerLayout",
     "Compiler",
     "CompilerLimits",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..call_syntax import CallSyntax, Notation
 from ..errors import RequestError, UnsupportedError
 from .arguments import Argument, arguments_of, json_lark
-from .call_syntax import CALL_SYNTAXES, CallSyntax, Notation
 from .frame import Frame, FrameWriter, lark_string
 from .notation import NotationWriter
 from .schema import enforceable
@@ -42,19 +42,21 @@ class ReasoningTags:
 class AnswerLayout:
     """How a model writes answers.
 
-    ``format_name``: the wire format of calls, None for none.  ``frames_content``: plain answers have its marks, too.
-    ``starts``: every text that its reader takes for the beginning of a call.  ``template``: the chat template's source.
+    ``format_name``: the wire format of calls, None for none.  ``syntaxes``: how it is written.  ``frames_content``:
+    plain answers have its marks, too.  ``starts``: every text that its reader takes for the beginning of a call.
+    ``template``: the chat template's source, which tells between the syntaxes.
     """
 
     reasoning: ReasoningTags | None = None
     format_name: str | None = None
+    syntaxes: tuple[CallSyntax, ...] = ()
     frames_content: bool = False
     starts: tuple[str, ...] = ()
     template: str = ""
 
     def syntax(self) -> CallSyntax | None:
         """How calls, and answers beside them, are written; None where no grammar can be given."""
-        for syntax in CALL_SYNTAXES.get(self.format_name or "", ()):
+        for syntax in self.syntaxes:
             if syntax.hint in self.template:
                 return syntax
         return None
@@ -193,7 +195,7 @@ class _Writer:
                 raise RequestError(f"[tools] the schemas of tools must have at most {MAX_TOOLS_BYTES} bytes together")
             self._lark.rule(f"f{i}", body)
         self._lark.rule("function", " | ".join(f"f{i}" for i in range(len(functions))))
-        self._lark.rule("SPACE", r"/[ \n]{1,8}/")
+        self._lark.rule("SPACE", r"/[ \n]{1,16}/")
         if syntax.string_mark:
             self._lark.free_text("STRING", (syntax.string_mark, syntax.end))
         if self._value_end:
@@ -239,9 +241,10 @@ class _Writer:
         listed = parameters if function.strict else function.parameters
         assert isinstance(listed, Mapping)
         before, _, behind = syntax.argument.partition("{value}")
-        end, space, _ = behind.partition("{space}")
+        end = behind.partition("{")[0]
+        rest = behind[len(end) :]
         parts = []
-        for argument in arguments_of(listed, strict=function.strict):
+        for argument in arguments_of(listed, strict=function.strict, end=end):
             is_text = "true" if argument.is_text else "false"
             start = self._text(
                 before.replace("{key}", argument.key).replace("{is_text}", is_text), {"type": _type_names(argument)}
@@ -255,7 +258,7 @@ class _Writer:
             else:
                 self._value_end = end.strip()
                 value = self._lark.mark(end, before="VALUE")
-            part = f"{start} {value} {self._text(space, {})}"
+            part = f"{start} {value} {self._text(rest.replace('{key}', argument.key), {})}"
             parts.append(part if argument.required else f"({part})?")
         return " ".join(parts)
 

@@ -51,17 +51,20 @@ class Argument:
         return self.schema is None
 
 
-def arguments_of(parameters: Mapping[str, object], *, strict: bool) -> list[Argument]:
+def arguments_of(parameters: Mapping[str, object], *, strict: bool, end: str = "<") -> list[Argument]:
     """The arguments that the schema of an object lists, in its order; others are never written.
 
-    Not ``strict``: each may be any text, or absent.  Raises UnsupportedError naming the keyword that text cannot keep.
+    Not ``strict``: each may be any text, or absent.  ``end``: what follows a value.
+
+    Raises UnsupportedError naming the keyword that text cannot keep.
     """
     if not strict:
         properties = parameters.get("properties", {})
         names = properties if isinstance(properties, Mapping) else {}
         return [Argument(key, False) for key in names if _KEY.fullmatch(key)]
     listed, definitions = listed_arguments(parameters)
-    return [_argument(key, schema, required, definitions) for key, schema, required in listed]
+    signs = "".join(sorted({"<", *end.lstrip()[:1]}))
+    return [_argument(key, schema, required, definitions, signs) for key, schema, required in listed]
 
 
 def listed_arguments(
@@ -96,7 +99,7 @@ def json_lark(schema: object) -> str:
     return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
 
 
-def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
+def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object], signs: str) -> Argument:
     if not _KEY.fullmatch(key):
         raise UnsupportedError(f"[json_schema] the name of an argument must be of A-Za-z0-9_.:/- but is {key!r:.80}")
     schema = followed(schema, definitions)
@@ -119,7 +122,7 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
         most = said.get("maxLength", "")
         # A line of text: no beginning of a mark, which might count.
         if said.keys() & _LENGTHS:
-            return Argument(key, required, pattern=rf"[^<\n]{{{said.get('minLength', 0)},{most}}}")
+            return Argument(key, required, pattern=rf"[^{re.escape(signs)}\n]{{{said.get('minLength', 0)},{most}}}")
         return Argument(key, required)
     if kinds is not None and _is_plain(said):
         return Argument(key, required)  # whatever a text is read as is allowed

@@ -111,7 +111,8 @@ def _parts(text: str, control_ids: dict[str, int]) -> list[int | str]:
     if text in control_ids:
         return [control_ids[text]]
     # A name without brackets is not a mark by itself: it may be any word.
-    names = sorted((name for name in control_ids if name[:1] in ("<", "[") and name in text), key=len, reverse=True)
+    marks = (name for name in control_ids if name.startswith(("<", "[", "]")) and name in text)
+    names = sorted(marks, key=len, reverse=True)
     if not names:
         return [text]
     pieces = re.split("(" + "|".join(map(re.escape, names)) + ")", text)

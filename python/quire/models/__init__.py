@@ -1,5 +1,5 @@
 """Model architectures, one file each.  README.md tells how to add one."""
 
-from .registry import ARCHITECTURES, LoadedModel, load_model
+from .registry import LoadedModel, architectures, checkpoint_of, load_model
 
-__all__ = ["ARCHITECTURES", "LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "architectures", "checkpoint_of", "load_model"]

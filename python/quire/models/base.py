@@ -1,74 +1,114 @@
-"""What every architecture shares: the keys of a configuration, the protocol, tracing."""
+"""What architectures share: sizes, the skeleton of a decoder, the protocol, tracing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import LoadError
-from ..gguf import Metadata
-from ..nn import CacheSpec, Step, Tensor, Trace, Tracer, Weights
+from ..nn import CacheSpec, Embedding, Keys, Linear, Step, Tensor, Trace, Tracer, Weights, select_rows
 
 MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far below 2^63
+MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
+
+# Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
+WITHOUT_EFFECT = ("vocab_size", "pooling_type", "tensor_data_layout")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The keys that dense decoders have in common (``{arch}.*`` of the file), checked."""
+    """The sizes that every model has.  An architecture reads its other keys itself, or takes ``DenseConfig``."""
 
     arch: str
     n_vocab: int
     n_ctx_train: int
     n_layer: int
+    dim: int
+
+    @classmethod
+    def read(cls, m: Keys, n_vocab: int) -> Config:
+        """Raises LoadError naming the key that is absent, of another type or out of range."""
+        return Config(
+            arch=m.arch,
+            n_vocab=n_vocab,
+            n_ctx_train=m.integer("context_length", low=1),
+            n_layer=m.integer("block_count", low=1, high=MAX_LAYERS),
+            dim=m.integer("embedding_length", low=1, high=MAX_DIM),
+        )
+
+    @property
+    def widest(self) -> int:
+        """The length of a step's longest rows, by which memory is estimated."""
+        return self.dim
+
+
+@dataclass(frozen=True)
+class DenseConfig(Config):
+    """The keys of decoders whose layers are all alike."""
+
     n_head: int
     n_kv_head: int
     head_dim: int
-    dim: int
+    v_head_dim: int
+    n_rot: int  # how many dimensions of a head are rotated
     ffn_dim: int
     eps: float
 
     @classmethod
-    def read(cls, m: Metadata, arch: str, n_vocab: int) -> Config:
-        """Raises LoadError naming the key that is absent, of another type or out of range."""
-        n_head = m.integer(f"{arch}.attention.head_count", low=1, high=4096)
-        dim = m.integer(f"{arch}.embedding_length", low=1, high=MAX_DIM)
+    def read(cls, m: Keys, n_vocab: int, *, eps: str = "attention.layer_norm_rms_epsilon") -> DenseConfig:
+        """``eps``: the key of what norms add to the variance.  Causal attention is demanded, and no experts."""
+        base = Config.read(m, n_vocab)
+        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        head_dim = m.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
         config = cls(
-            arch=arch,
-            n_vocab=n_vocab,
-            n_ctx_train=m.integer(f"{arch}.context_length", low=1),
-            n_layer=m.integer(f"{arch}.block_count", low=1, high=1024),
+            **vars(base),
             n_head=n_head,
-            n_kv_head=m.integer(f"{arch}.attention.head_count_kv", n_head, low=1, high=4096),
-            head_dim=m.integer(f"{arch}.attention.key_length", max(1, dim // n_head), low=1, high=1024),
-            dim=dim,
-            ffn_dim=m.integer(f"{arch}.feed_forward_length", low=0, high=MAX_DIM),
-            eps=m.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+            n_kv_head=m.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
+            head_dim=head_dim,
+            v_head_dim=m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
+            n_rot=m.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
+            ffn_dim=m.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
+            eps=m.number(eps),
         )
-        if config.n_head % config.n_kv_head:
-            raise LoadError(
-                f"[{arch}] head_count must be divisible by head_count_kv but they are {n_head} and {config.n_kv_head}"
-            )
-        if config.head_dim % 2:
-            raise LoadError(f"[{arch}] the size of a head must be even but is {config.head_dim}")
-        if m.integer(f"{arch}.attention.value_length", config.head_dim, high=1024) != config.head_dim:
-            raise LoadError(f"[{arch}] key_length and value_length must be equal but are not")
-        if m.integer(f"{arch}.rope.dimension_count", config.head_dim, high=1024) not in range(
-            2, config.head_dim + 1, 2
-        ):
-            raise LoadError(f"[{arch}] rope.dimension_count must be even and at most {config.head_dim} but is not")
-        if not 0 < config.eps < 1:
-            raise LoadError(f"[{arch}] layer_norm_rms_epsilon must be between 0 and 1 but is {config.eps}")
+        config.check()
+        m.only("attention.causal", True)
         return config
 
-    def cache(self) -> list[CacheSpec]:
-        """All of the past in every layer."""
-        return [CacheSpec(n_kv_head=self.n_kv_head, head_dim=self.head_dim)] * self.n_layer
+    @property
+    def widest(self) -> int:
+        return max(self.ffn_dim, self.n_head * self.head_dim)
+
+    def check(self) -> None:
+        if self.n_head % self.n_kv_head:
+            counts = f"{self.n_head} and {self.n_kv_head}"
+            raise LoadError(f"[{self.arch}] head_count must be divisible by head_count_kv but they are {counts}")
+        if self.head_dim % 2 or self.v_head_dim % 2:
+            raise LoadError(f"[{self.arch}] the size of a head must be even but is {self.head_dim}, {self.v_head_dim}")
+        if self.n_rot % 2:
+            raise LoadError(f"[{self.arch}] rope.dimension_count must be even but is {self.n_rot}")
+        if not 0 < self.eps < 1:
+            raise LoadError(f"[{self.arch}] the epsilon of norms must be between 0 and 1 but is {self.eps}")
+
+    def cache(self, windows: Sequence[int] | None = None) -> list[CacheSpec]:
+        """All of the past in every layer, or only each layer's window (0: all)."""
+        return [
+            CacheSpec(n_kv_head=self.n_kv_head, head_dim=self.head_dim, v_head_dim=self.v_head_dim, window=window)
+            for window in windows or [0] * self.n_layer
+        ]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What an encoder ends with instead of logits: ``rows ["rows", n]``, embeddings or scores of classes."""
+
+    rows: Tensor
 
 
 class Model(Protocol):
     """An architecture: declares its weights, then spells the wiring."""
 
-    def __init__(self, m: Metadata, w: Weights, n_vocab: int) -> None: ...
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None: ...
 
     @property
     def config(self) -> Config:
@@ -77,11 +117,59 @@ class Model(Protocol):
     def cache(self) -> list[CacheSpec]:
         """What each layer keeps per token."""
 
+    def __call__(self, step: Step) -> Tensor | Vectors:
+        """Logits ``["rows", n_vocab]``, or an encoder's vectors."""
+
+
+Layer = Callable[[Tensor], Tensor]  # rows alone, such as a norm or an MLP
+Mixer = Callable[[Tensor, Step], Tensor]  # rows with those before them, such as attention or a block
+
+
+class Block:
+    """Attention and MLP, each behind a norm and added to what went in."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class Decoder:
+    """Embedding, blocks, a norm, a head, all of the past in every layer: what most decoders have in common.
+
+    An architecture that differs overrides ``cache`` or ``__call__``.
+    """
+
+    def __init__(self, c: DenseConfig, w: Weights, blocks: Sequence[Mixer]) -> None:
+        self.config = c
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks = blocks
+        self.norm = w.norm("output_norm", c.dim, c.eps)
+        self.head = head(w, c, self.embedding)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache()
+
+    def logits(self, x: Tensor, step: Step) -> Tensor:
+        """Of embedded tokens."""
+        for block in self.blocks:
+            x = block(x, step)
+        return self.head(self.norm(select_rows(x, step.logit_rows)))
+
     def __call__(self, step: Step) -> Tensor:
-        """Logits ``["rows", n_vocab]``."""
+        return self.logits(self.embedding(step.tokens), step)
 
 
-def trace(model: Model) -> Trace:
-    """Record the forward pass, once."""
+def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
+    """The output projection; where the file has none, the embedding's matrix."""
+    return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
+
+
+def trace(model: Model, n_ctx: int) -> Trace:
+    """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens."""
     tracer = Tracer(model.cache())
-    return tracer.finish(model(Step(tracer)))
+    output = model(Step(tracer, n_ctx))
+    return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output)

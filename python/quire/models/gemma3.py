@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from ..errors import LoadError
-from ..gguf import Metadata
-from ..nn import CacheSpec, GatedMLP, RopeSpec, Step, Tensor, Weights, rope, rope_spec, select_rows, soft_cap
-from .base import Config
+from collections.abc import Iterator, Sequence
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Fields,
+    Key,
+    adding,
+    f32,
+    made,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import (
+    CacheSpec,
+    GatedMLP,
+    Keys,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+    soft_cap,
+)
+from .base import Decoder, DenseConfig
 
 ARCHES = ("gemma3",)
 PERIOD = 6  # every sixth layer sees all of the past
-LOCAL_BASE = 10000.0
+LOCAL_BASE, GLOBAL_BASE = 10000.0, 1e6
+
+
+def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> float:
+    """What 1 / scale² is: the size of a head, but in the 27-billion model the width that heads would share."""
+    return dim // n_head if n_layer == 62 else head_dim
 
 
 class Attention:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec) -> None:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
         self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        # The 27-billion model scales by the width that a head would have if they shared the hidden size.
-        self.scale = (c.dim / c.n_head) ** -0.5 if c.n_layer == 62 else c.head_dim**-0.5
+        self.scale = attention_scale_of(c.n_layer, c.dim, c.n_head, c.head_dim) ** -0.5
         self.rotation = rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.head_dim)
-        self.o = w.linear("attn_output", c.n_head * c.head_dim, c.dim)
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
         self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
         self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
 
@@ -33,7 +64,7 @@ class Attention:
 
 
 class Block:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec) -> None:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
         self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
         self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
         self.attention = Attention(c, w, layer, rotation)
@@ -44,39 +75,115 @@ class Block:
         return x + self.ffn_post(self.mlp(self.ffn_norm(x)))
 
 
-class Gemma3:
+class Gemma3(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
-    def __init__(self, m: Metadata, w: Weights, n_vocab: int) -> None:
-        arch = m.text("general.architecture")
-        self.config = c = Config.read(m, arch, n_vocab)
-        self.window = m.integer(f"{arch}.attention.sliding_window", low=1)
-        self.cap = m.number(f"{arch}.final_logit_softcapping", 0.0)
-        local_base = m.number(f"{arch}.rope.freq_base_swa", LOCAL_BASE)
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        self.window = m.integer("attention.sliding_window", 0)  # 0: every layer sees all of the past
+        self.is_local = [self.window > 0 and local for local in self.locals(m, c.n_layer)]
+        self.cap = m.number("final_logit_softcapping", 0.0)
+        local_base = m.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
-            raise LoadError(f"[{arch}] rope.freq_base_swa and final_logit_softcapping must not be negative")
-        everywhere = rope_spec(m, arch, w, n_dims=c.head_dim, layout="half")
-        nearby = rope_spec(m, arch, w, n_dims=c.head_dim, layout="half", freq_base=local_base)
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        rotations = [everywhere if self.is_global(i) else nearby for i in range(c.n_layer)]
-        self.blocks = [Block(c, w.scope(f"blk.{i}"), i, rotations[i]) for i in range(c.n_layer)]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head = w.linear("output", c.dim, n_vocab) if w.has("output.weight") else self.embedding.as_head()
+            raise LoadError("[gemma3] rope.freq_base_swa and final_logit_softcapping must not be negative")
+        m.only("rope.dimension_count_swa", c.n_rot)
+        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
+        blocks = [Block(c, b, i, nearby if self.is_local[i] else everywhere) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
 
-    def is_global(self, layer: int) -> bool:
-        return (layer + 1) % PERIOD == 0
+    @staticmethod
+    def locals(m: Keys, n_layer: int) -> list[bool]:
+        """Which layers have a window: all but every n-th, or as an array says."""
+        if m.is_array("attention.sliding_window_pattern"):
+            return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
+        period = m.integer("attention.sliding_window_pattern", PERIOD)
+        return [period == 0 or (i + 1) % period != 0 for i in range(n_layer)]
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
-        windows = [0 if self.is_global(i) else self.window for i in range(c.n_layer)]
-        return [CacheSpec(n_kv_head=c.n_kv_head, head_dim=c.head_dim, window=window) for window in windows]
+        return self.config.cache([self.window if local else 0 for local in self.is_local])
 
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens) * self.config.dim**0.5
-        for block in self.blocks:
-            x = block(x, step)
-        logits = self.head(self.norm(select_rows(x, step.logit_rows)))
+        logits = self.logits(x, step)
         return soft_cap(logits, self.cap) if self.cap else logits
 
 
 MODEL = Gemma3
+
+
+def _pattern(config: Fields) -> Sequence[bool] | None:
+    """Which layers have a window; None where it is the period that files need not name."""
+    n_layer, period = config.integer("num_hidden_layers"), config.integer("sliding_window_pattern", PERIOD)
+    kinds = config.items("layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    local = [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]
+    return None if local == [bool((i + 1) % PERIOD) for i in range(n_layer)] else local
+
+
+def _scale_is_known(config: Fields) -> None:
+    n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
+    expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
+    if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
+        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Scaling is that of the layers that see everything; the others have a base alone."""
+    local = rope_of(config, "sliding_attention")
+    if config.has("rope_parameters"):
+        kinds = config.inner("rope_parameters")
+        if not kinds.has("full_attention") and not kinds.has("sliding_attention"):
+            raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+        if kinds.has("sliding_attention"):
+            if kind_of(local) != "default":
+                raise UnsupportedError(
+                    f"[convert] the rope scaling of sliding_attention must be default but is '{kind_of(local)}'"
+                )
+            yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
+    else:
+        yield "rope.freq_base_swa", "f32", config.number("rope_local_base_freq", LOCAL_BASE)
+    for key, kind, value in rope_keys(config, GLOBAL_BASE):
+        if key == "rope.scaling.attn_factor":
+            raise UnsupportedError("[convert] 'attention_factor' of the rope scaling must be absent but is not")
+        yield key, kind, value
+
+
+_KEYS: dict[str, Key] = {
+    **DECODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=131072),
+    "attention.head_count_kv": u32("num_key_value_heads", default=4),
+    "attention.key_length": u32("head_dim", default=256),
+    "attention.value_length": u32("head_dim", default=256),
+    "attention.sliding_window": u32("sliding_window", default=4096),
+    "attention.sliding_window_pattern": made("bool[]", _pattern),
+    "final_logit_softcapping": f32("final_logit_softcapping", default=None),
+}
+_LAYER = "model.layers.{i}"
+_NORMS = {
+    "output_norm": "model.norm",
+    "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
+    "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+    "blk.{i}.ffn_norm": f"{_LAYER}.pre_feedforward_layernorm",
+    "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
+    "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
+    "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+}
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
+HF = {
+    "Gemma3ForCausalLM": Checkpoint(
+        "gemma3",
+        _KEYS,
+        {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
+        fixed={
+            "hidden_activation": GELU_TANH,
+            "use_bidirectional_attention": (False, None),
+            "attn_logit_softcapping": (None,),
+        },
+        checks=(_scale_is_known,),
+        rope=_rope,
+        tied=True,
+        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
+    )
+}

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from ..gguf import Metadata
-from ..nn import CacheSpec, GatedMLP, Linear, RopeSpec, Step, Tensor, Weights, rope, rope_spec, select_rows
-from .base import Config
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    interleaved,
+    made,
+    no_windows,
+    taken,
+    u32,
+)
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("llama",)
 
 
 class Attention:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec, *, bias: bool = False) -> None:
+    """``bias``: whether q, k and v have one; None: as the file has it, of the output too."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, bias: bool | None = None) -> None:
         self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
         self.scale, self.rotation = c.head_dim**-0.5, rotation
         self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=bias)
         self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=bias)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.head_dim, bias=bias)
-        self.o = w.linear("attn_output", c.n_head * c.head_dim, c.dim)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=bias)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -25,40 +38,57 @@ class Attention:
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
-class Block:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("ffn_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation)
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dim)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attention(self.attn_norm(x), step)
-        return x + self.mlp(self.ffn_norm(x))
-
-
-class Llama:
+class Llama(Decoder):
     """Files store q and k with the halves of each head interleaved, as the original checkpoints did."""
 
-    def __init__(self, m: Metadata, w: Weights, n_vocab: int) -> None:
-        arch = m.text("general.architecture")
-        self.config = c = Config.read(m, arch, n_vocab)
-        self.window = m.integer(f"{arch}.attention.sliding_window", 0)
-        n_rot = m.integer(f"{arch}.rope.dimension_count", c.head_dim)
-        rotation = rope_spec(m, arch, w, n_dims=n_rot, layout="interleaved")
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.blocks = [Block(c, w.scope(f"blk.{i}"), i, rotation) for i in range(c.n_layer)]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head: Linear = w.linear("output", c.dim, n_vocab) if w.has("output.weight") else self.embedding.as_head()
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        m.only("expert_count", 0)
+        m.only("expert_used_count", 0)
+        self.window = m.integer("attention.sliding_window", 0)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
-        return [CacheSpec(n_kv_head=c.n_kv_head, head_dim=c.head_dim, window=self.window)] * c.n_layer
-
-    def __call__(self, step: Step) -> Tensor:
-        x = self.embedding(step.tokens)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.head(self.norm(select_rows(x, step.logit_rows)))
+        return self.config.cache([self.window] * self.config.n_layer)
 
 
 MODEL = Llama
+
+
+def _rope_dims(config: Fields) -> int:
+    return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
+
+
+def _window(config: Fields) -> int | None:
+    return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
+
+
+_KEYS = {**DECODER_KEYS, "rope.dimension_count": made("u32", _rope_dims), "vocab_size": u32("vocab_size")}
+_TENSORS = {
+    **DECODER_TENSORS,
+    "blk.{i}.attn_q": taken("model.layers.{i}.self_attn.q_proj", change=interleaved("num_attention_heads")),
+    "blk.{i}.attn_k": taken(
+        "model.layers.{i}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
+    ),
+}
+HF = {
+    "LlamaForCausalLM": Checkpoint(
+        "llama",
+        _KEYS,
+        _TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        unused=("attention_bias", "mlp_bias"),
+    ),
+    "MistralForCausalLM": Checkpoint(
+        "llama",
+        {**_KEYS, "attention.sliding_window": made("u32", _window)},
+        _TENSORS,
+        fixed={"hidden_act": SILU},
+    ),
+}

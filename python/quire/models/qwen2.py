@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from ..gguf import Metadata
-from ..nn import GatedMLP, RopeSpec, Step, Tensor, Weights, rope_spec, select_rows
-from .base import Config
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
+from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
+from .base import Block, Decoder, DenseConfig
 from .llama import Attention
 
 ARCHES = ("qwen2",)
 
 
-class Block:
-    def __init__(self, c: Config, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("ffn_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation, bias=True)
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dim)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attention(self.attn_norm(x), step)
-        return x + self.mlp(self.ffn_norm(x))
-
-
-class Qwen2:
-    def __init__(self, m: Metadata, w: Weights, n_vocab: int) -> None:
-        arch = m.text("general.architecture")
-        self.config = c = Config.read(m, arch, n_vocab)
-        rotation = rope_spec(m, arch, w, n_dims=c.head_dim, layout="half")
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.blocks = [Block(c, w.scope(f"blk.{i}"), i, rotation) for i in range(c.n_layer)]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head = w.linear("output", c.dim, n_vocab) if w.has("output.weight") else self.embedding.as_head()
-        self.cache = c.cache
-
-    def __call__(self, step: Step) -> Tensor:
-        x = self.embedding(step.tokens)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.head(self.norm(select_rows(x, step.logit_rows)))
+class Qwen2(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation, bias=True), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
 
 
 MODEL = Qwen2
+HF = {
+    "Qwen2ForCausalLM": Checkpoint(
+        "qwen2", DECODER_KEYS, DECODER_TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,)
+    )
+}

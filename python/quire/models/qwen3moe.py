@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
-from ..gguf import Metadata
-from ..nn import MoE, MoeSpec, RopeSpec, Step, Tensor, Weights, rope_spec, select_rows
-from .base import MAX_DIM, Config
-from .qwen3 import Attention
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    flag,
+    no_windows,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import Keys, MoE, MoeSpec, Weights, frequency_factors, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig
+from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("qwen3moe",)
 
 
-class Block:
-    def __init__(
-        self, c: Config, w: Weights, layer: int, rotation: RopeSpec, experts: tuple[int, int, MoeSpec]
-    ) -> None:
-        n_expert, ffn_dim, spec = experts
-        self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("ffn_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation)
-        self.experts = MoE(w, c.dim, ffn_dim, n_expert, spec)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attention(self.attn_norm(x), step)
-        return x + self.experts(self.ffn_norm(x))
-
-
-class Qwen3Moe:
-    def __init__(self, m: Metadata, w: Weights, n_vocab: int) -> None:
-        arch = m.text("general.architecture")
-        self.config = c = Config.read(m, arch, n_vocab)
-        n_expert = m.integer(f"{arch}.expert_count", low=1, high=4096)
-        n_used = m.integer(f"{arch}.expert_used_count", low=1, high=n_expert)
-        ffn_dim = m.integer(f"{arch}.expert_feed_forward_length", low=1, high=MAX_DIM)
+class Qwen3Moe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        n_expert = m.integer("expert_count", low=1, high=4096)
+        n_used = m.same("expert_used_count", c.n_layer, low=1, high=n_expert)
+        expert_dim = m.same("expert_feed_forward_length", c.n_layer, c.ffn_dim // n_used, low=1, high=MAX_DIM)
+        m.only("expert_group_count", 0, 1)
+        m.without_effect("expert_group_used_count")
         # The probabilities of the chosen experts are divided by their sum; files say so only where they do not.
-        experts = (n_expert, ffn_dim, MoeSpec(n_used=n_used, activation="silu", normalize=True))
-        rotation = rope_spec(m, arch, w, n_dims=c.head_dim, layout="half")
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.blocks = [Block(c, w.scope(f"blk.{i}"), i, rotation, experts) for i in range(c.n_layer)]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head = w.linear("output", c.dim, n_vocab) if w.has("output.weight") else self.embedding.as_head()
-        self.cache = c.cache
-
-    def __call__(self, step: Step) -> Tensor:
-        x = self.embedding(step.tokens)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.head(self.norm(select_rows(x, step.logit_rows)))
+        spec = MoeSpec(n_used=n_used, activation="silu", normalize=m.flag("expert_weights_norm", True))
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, expert_dim, n_expert, spec))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
 
 
 MODEL = Qwen3Moe
+
+
+def _experts_everywhere(config: Fields) -> None:
+    if config.items("mlp_only_layers"):
+        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+    if config.integer("decoder_sparse_step", 1) != 1:
+        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+
+
+HF = {
+    "Qwen3MoeForCausalLM": Checkpoint(
+        "qwen3moe",
+        {
+            **DECODER_KEYS,
+            "expert_count": u32("num_experts", "num_local_experts", default=128),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
+            "expert_weights_norm": flag("norm_topk_prob", default=False),
+        },
+        {**DECODER_TENSORS, **EXPERT_TENSORS, **QK_NORMS},
+        fixed={"hidden_act": SILU},
+        checks=(no_windows, _experts_everywhere),
+        unused=("attention_bias",),
+    )
+}

@@ -1,37 +1,90 @@
-"""Which file defines which architecture, and loading a model by it."""
+"""Finding the file of an architecture, and loading a model by it.
+
+A model file says in literals what it answers to: ``ARCHES``, the values of GGUF's ``general.architecture``, and the
+keys of ``HF``, transformers' classes.  They are read from the source, so that only the file asked for is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
-from ..nn import CacheSpec, Trace, Weights
-from . import gemma3, llama, qwen2, qwen3, qwen3moe
-from .base import Config, Model, trace
+from ..nn import CacheSpec, Keys, Trace, Weights
+from .base import WITHOUT_EFFECT, Config, Model, trace
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
+    from ..checkpoint import Checkpoint
 
-_Maker = Callable[[Metadata, Weights, int], Model]
-ARCHITECTURES: dict[str, _Maker] = {
-    **dict.fromkeys(llama.ARCHES, llama.MODEL),
-    **dict.fromkeys(qwen2.ARCHES, qwen2.MODEL),
-    **dict.fromkeys(qwen3.ARCHES, qwen3.MODEL),
-    **dict.fromkeys(qwen3moe.ARCHES, qwen3moe.MODEL),
-    **dict.fromkeys(gemma3.ARCHES, gemma3.MODEL),
-}
+_Maker = Callable[[Keys, Weights, int], Model]
+_HERE = Path(__file__).parent
+
+
+def _names(module: Path, variable: str) -> list[str]:
+    """The strings of a module's tuple, or the keys of its dictionary."""
+    for statement in ast.parse(module.read_text(encoding="utf-8")).body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name) or target.id != variable:
+            continue
+        value = statement.value
+        items = value.keys if isinstance(value, ast.Dict) else value.elts if isinstance(value, ast.Tuple) else []
+        return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return []
+
+
+@cache
+def _index(variable: str) -> Mapping[str, str]:
+    """Which module declares which name."""
+    return {name: path.stem for path in sorted(_HERE.glob("*.py")) for name in _names(path, variable)}
+
+
+def architectures() -> list[str]:
+    """Every ``general.architecture`` that a file here answers to."""
+    return sorted(_index("ARCHES"))
+
+
+def model_file(arch: str) -> str | None:
+    """The module of an architecture: the file of its name, or the one that lists it."""
+    likely = _HERE / f"{arch.replace('-', '_')}.py"
+    if arch.replace("-", "_").isidentifier() and likely.is_file() and arch in _names(likely, "ARCHES"):
+        return likely.stem
+    return _index("ARCHES").get(arch)
+
+
+def checkpoint_of(name: str) -> Checkpoint:
+    """How checkpoints of transformers' class ``name`` are converted.  UnsupportedError lists what there is."""
+    index = _index("HF")
+    if name not in index:
+        raise UnsupportedError(f"[convert] the architecture must be one of {', '.join(sorted(index))} but is '{name}'")
+    module = import_module(f".{index[name]}", __package__)
+    return cast("Mapping[str, Checkpoint]", vars(module)["HF"])[name]
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model's weights, in place, and its traced forward pass."""
+    """A model with its weights in place."""
 
-    config: Config
-    cache: list[CacheSpec]
-    trace: Trace
+    model: Model
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
+
+    @property
+    def cache(self) -> list[CacheSpec]:
+        """What each layer keeps."""
+        return self.model.cache()
+
+    def trace(self, n_ctx: int | None = None) -> Trace:
+        """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on."""
+        return trace(self.model, n_ctx or self.config.n_ctx_train)
 
 
 def n_vocab_of(reader: GGUFReader) -> int:
@@ -46,19 +99,24 @@ def n_vocab_of(reader: GGUFReader) -> int:
     return n_vocab
 
 
+def _maker(metadata: Metadata) -> _Maker:
+    arch = metadata.text("general.architecture")
+    module = model_file(arch)
+    if module is None:
+        raise UnsupportedError(f"[models] the architecture must be one of {', '.join(architectures())} but is '{arch}'")
+    return cast("_Maker", vars(import_module(f".{module}", __package__))["MODEL"])
+
+
 def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LoadedModel:
     """Declare the weights of the file's architecture and trace its forward pass.
 
     ``place`` puts each tensor where the model runs (default: where the reader has it).  Raises UnsupportedError for an
-    architecture that Quire does not know, listing those it knows; LoadError for keys and tensors that do not fit.
+    architecture that Quire does not know, listing those it knows, and for a key of the architecture that its model does
+    not know; LoadError for keys and tensors that do not fit.
     """
-    arch = reader.metadata.text("general.architecture")
-    maker = ARCHITECTURES.get(arch)
-    if maker is None:
-        raise UnsupportedError(
-            f"[models] the architecture must be one of {', '.join(sorted(ARCHITECTURES))} but is '{arch}'"
-        )
-    weights = Weights(reader, place)
-    model = maker(reader.metadata, weights, n_vocab_of(reader))
+    maker = _maker(reader.metadata)
+    keys, weights = Keys(reader.metadata), Weights(reader, place)
+    model = maker(keys, weights, n_vocab_of(reader))
+    keys.finish(WITHOUT_EFFECT)
     weights.finish()
-    return LoadedModel(model.config, model.cache(), trace(model))
+    return LoadedModel(model)

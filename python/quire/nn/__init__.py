@@ -15,16 +15,20 @@ from .._native.graph import (
     soft_cap,
 )
 from .._native.graph import TraceTensor as Tensor
-from .layers import Embedding, Linear, RMSNorm
-from .mlp import GatedMLP, MoE
-from .rotary import rope_spec
+from .keys import Keys
+from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .mlp import MLP, GatedMLP, MoE
+from .rotary import frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
 
 __all__ = [
+    "MLP",
     "CacheSpec",
     "Embedding",
     "GatedMLP",
+    "Keys",
+    "LayerNorm",
     "Linear",
     "MoE",
     "MoeSpec",
@@ -38,6 +42,7 @@ __all__ = [
     "Weights",
     "attend",
     "embed",
+    "frequency_factors",
     "glu",
     "rope",
     "rope_spec",

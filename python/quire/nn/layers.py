@@ -32,6 +32,18 @@ class RMSNorm:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    """Mean and variance norm over the last dimension (Ba, Kiros and Hinton 2016)."""
+
+    weight: Weight | None  # [dim]
+    bias: Weight | None  # [dim]
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return graph.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
 class Embedding:
     """Ids ``[tokens]`` to vectors ``[tokens, dim]``."""
 

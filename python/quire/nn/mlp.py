@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._native import graph
@@ -14,16 +15,29 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with the biases that the file has."""
 
     def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
-        self.gate = w.linear("ffn_gate", dim, ffn_dim)
-        self.up = w.linear("ffn_up", dim, ffn_dim)
-        self.down = w.linear("ffn_down", ffn_dim, dim)
+        self.gate = w.linear("ffn_gate", dim, ffn_dim, bias=None)
+        self.up = w.linear("ffn_up", dim, ffn_dim, bias=None)
+        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(graph.glu(self.gate(x), self.up(x), self.activation))
+
+
+class MLP:
+    """``down(activation(up(x)))``, with the biases that the file has."""
+
+    def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation | Callable[[Tensor], Tensor]) -> None:
+        self.up = w.linear("ffn_up", dim, ffn_dim, bias=None)
+        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
+        self.activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.up(x)
+        return self.down(self.activation(y) if callable(self.activation) else graph.activate(y, self.activation))
 
 
 class MoE:

@@ -3,61 +3,88 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from .._native.graph import RopeSpec
+from .._native.graph import RopeSpec, Weight
 from ..errors import LoadError, UnsupportedError
-from ..gguf import Metadata
+from .keys import Keys
 from .weights import Weights
 
+Layout = Literal["half", "interleaved"]
 KINDS = ("none", "linear", "yarn")
+YARN_KEYS = ("original_context_length", "yarn_*")  # below rope.scaling; without effect where the type is another
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How ``rope.scaling.*`` stretches positions."""
+
+    kind: str
+    factor: float
+    attention: float  # what queries and keys are multiplied by, beyond what YaRN itself does
+
+    @classmethod
+    def read(cls, m: Keys) -> Scaling:
+        """A factor without a type is linear; ``rope.scale_linear`` is its name in old files."""
+        kind = m.text("rope.scaling.type", "linear")
+        if kind not in KINDS:
+            raise UnsupportedError(
+                f"[rope] '{m.full('rope.scaling.type')}' must be one of {', '.join(KINDS)} but is '{kind}'"
+            )
+        factor = m.number("rope.scaling.factor", m.number("rope.scale_linear", 0.0)) or 1.0  # 0 says nothing
+        if factor < 1e-6 or (kind == "yarn" and factor < 1):
+            least = "1 or above for YaRN" if kind == "yarn" else "above 0"
+            raise LoadError(f"[rope] '{m.full('rope.scaling.factor')}' must be {least} but is {factor}")
+        attention = m.number("rope.scaling.attn_factor", 1.0)
+        m.without_effect("rope.scaling.finetuned")
+        if kind != "yarn":
+            m.without_effect(*(f"rope.scaling.{name}" for name in YARN_KEYS))
+        elif m.has("rope.scaling.yarn_attn_factor"):
+            # YaRN multiplies by 1 + 0.1 ln(factor); the key holds what replaces that.
+            attention *= m.number("rope.scaling.yarn_attn_factor") / (1.0 + 0.1 * math.log(factor))
+        return cls(kind, 1.0 if kind == "none" else factor, attention)
+
+
+def frequency_factors(w: Weights, n_dims: int) -> Weight | None:
+    """What the frequencies are divided by (llama 3), where the file holds it."""
+    return w.tensor("rope_freqs.weight", (n_dims // 2,), vector=True) if w.has("rope_freqs.weight") else None
 
 
 def rope_spec(
-    m: Metadata,
-    arch: str,
-    w: Weights,
-    *,
-    n_dims: int,
-    layout: Literal["half", "interleaved"],
-    freq_base: float | None = None,
+    m: Keys, *, n_dims: int, layout: Layout, freq_base: float | None = None, factors: Weight | None = None
 ) -> RopeSpec:
-    """The rotation that ``{arch}.rope.*`` describes: no scaling, linear, YaRN, or frequencies with factors (llama 3).
+    """The rotation that ``rope.*`` describes: of the first ``n_dims`` of a head, with no scaling, linear, or YaRN.
 
-    ``freq_base`` overrides the file's, and then scaling does not apply (gemma 3's local layers).  Raises LoadError for
-    keys that cannot be, UnsupportedError for a scaling that Quire does not know.
+    ``factors``: see ``frequency_factors``.  ``freq_base`` overrides the file's, and then scaling does not apply (gemma
+    3's local layers).  Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
     """
+    scaling = Scaling.read(m)
+    base = m.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
+    if base <= 0:
+        raise LoadError(f"[rope] the base of the frequencies must be above 0 but is {base}")
     if freq_base is not None:
-        return RopeSpec(n_dims=n_dims, layout=layout, freq_base=freq_base)
-    base = m.number(f"{arch}.rope.freq_base", 10000.0)
-    kind = m.text(f"{arch}.rope.scaling.type", "none")
-    if kind not in KINDS:
-        raise UnsupportedError(f"[rope] '{arch}.rope.scaling.type' must be one of {', '.join(KINDS)} but is '{kind}'")
-    factor = m.number(f"{arch}.rope.scaling.factor", 1.0) if kind != "none" else 1.0
-    if base <= 0 or factor < 1e-6:
-        raise LoadError(f"[rope] base and scaling factor must be above 0 but are {base} and {factor}")
-    factors = w.tensor("rope_freqs.weight", (n_dims // 2,), vector=True) if w.has("rope_freqs.weight") else None
-    if kind != "yarn":
-        return RopeSpec(n_dims=n_dims, layout=layout, freq_base=base, freq_scale=1.0 / factor, factors=factors)
-    # ggml multiplies attn_factor with 1 + 0.1 ln(factor), YaRN's own; the key holds what comes on top of it.
-    attention = m.number(f"{arch}.rope.scaling.attn_factor", 1.0)
-    own = 1.0 + 0.1 * math.log(factor)
-    log_multiplier = m.number(f"{arch}.rope.scaling.yarn_log_multiplier", 0.0)
-    if log_multiplier:
-        raise UnsupportedError(f"[rope] '{arch}.rope.scaling.yarn_log_multiplier' must be 0 but is {log_multiplier}")
-    if own <= 0:
-        raise LoadError(f"[rope] '{arch}.rope.scaling.factor' must be 1 or above for YaRN but is {factor}")
+        return RopeSpec(n_dims=n_dims, layout=layout, freq_base=base, attn_factor=scaling.attention)
+    if scaling.kind != "yarn":
+        return RopeSpec(
+            n_dims=n_dims,
+            layout=layout,
+            freq_base=base,
+            freq_scale=1.0 / scaling.factor,
+            attn_factor=scaling.attention,
+            factors=factors,
+        )
+    m.only("rope.scaling.yarn_log_multiplier", 0.0)
+    m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
     return RopeSpec(
         n_dims=n_dims,
         layout=layout,
         freq_base=base,
-        freq_scale=1.0 / factor,
+        freq_scale=1.0 / scaling.factor,
         ext_factor=1.0,
-        attn_factor=attention,
-        beta_fast=m.number(f"{arch}.rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=m.number(f"{arch}.rope.scaling.yarn_beta_slow", 1.0),
-        n_ctx_orig=m.integer(
-            f"{arch}.rope.scaling.original_context_length", m.integer(f"{arch}.context_length"), low=1
-        ),
+        attn_factor=scaling.attention,
+        beta_fast=m.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=m.number("rope.scaling.yarn_beta_slow", 1.0),
+        n_ctx_orig=m.integer("rope.scaling.original_context_length", m.integer("context_length"), low=1),
         factors=factors,
     )

@@ -11,9 +11,13 @@ from .._native.graph import TraceTensor as Tensor
 
 @dataclass(frozen=True)
 class Step:
-    """One step of decoding: some tokens of some sequences."""
+    """One step of decoding: some tokens of some sequences.
+
+    ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).
+    """
 
     tracer: Tracer
+    n_ctx: int
 
     @property
     def tokens(self) -> Tensor:
@@ -46,3 +50,15 @@ class Step:
         Returns ``[tokens, n_head * head_dim]``.
         """
         return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
+
+    def attend_again(
+        self, layer: int, q: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
+    ) -> Tensor:
+        """Attend q to what ``attend`` has cached for another layer."""
+        return graph.attend_to_written(layer, q, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
+
+    def attend_both_ways(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, soft_cap: float = 0.0, window: int = 0
+    ) -> Tensor:
+        """The tokens of a sequence attend to each other, later ones too; nothing is cached."""
+        return graph.attend_rows(q, k, v, scale=scale, soft_cap=soft_cap, window=window).merge_heads()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .._native.graph import Weight
@@ -11,7 +13,7 @@ from ..errors import LoadError, UnsupportedError
 if TYPE_CHECKING:
     from .._native.core import Tensor
     from ..gguf import GGUFReader
-    from .layers import Embedding, Linear, RMSNorm
+    from .layers import Embedding, LayerNorm, Linear, RMSNorm
 
 # What elementwise operations take; matrices may be anything that ggml multiplies.
 _VECTOR_DTYPES = ("f32",)
@@ -30,13 +32,18 @@ class Weights:
         self._place = place
         self._prefix = ""
         self._taken: dict[str, Weight] = {}
+        self._ignored: dict[str, str] = {}  # pattern to reason
 
     def scope(self, name: str) -> Weights:
         """The weights below ``name``."""
         inner = Weights(self._reader, self._place)
         inner._prefix = f"{self._prefix}{name}."
-        inner._taken = self._taken
+        inner._taken, inner._ignored = self._taken, self._ignored
         return inner
+
+    def blocks(self, n: int) -> Iterator[Weights]:
+        """The weights of each of ``n`` layers: ``blk.0``, ``blk.1``, ..."""
+        return (self.scope(f"blk.{i}") for i in range(n))
 
     def has(self, name: str) -> bool:
         """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
@@ -60,12 +67,41 @@ class Weights:
         self._taken[full] = weight
         return weight
 
-    def linear(self, name: str, n_in: int, n_out: int, *, bias: bool = False) -> Linear:
-        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``."""
+    def ignore(self, pattern: str, reason: str) -> None:
+        """Declare tensors below this prefix that files hold and the model does not use; ``*`` stands for any text."""
+        self._ignored[self._prefix + pattern] = reason
+
+    def linear(self, name: str, n_in: int, n_out: int, *, bias: bool | None = False) -> Linear:
+        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``; None: where the file has one."""
         from .layers import Linear
 
+        if bias is None:
+            bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
         return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None)
+
+    def linears(self, name: str, n_in: int, n_outs: Sequence[int], *, bias: bool | None = False) -> list[Linear]:
+        """Several products in one tensor, one below the other, each a part of it: fused q, k and v, gate and up."""
+        from .layers import Linear
+
+        whole = self.linear(name, n_in, sum(n_outs), bias=bias)
+        ends = list(accumulate(n_outs))
+        return [
+            Linear(whole.weight.part(end - n, end), whole.bias.part(end - n, end) if whole.bias else None)
+            for n, end in zip(n_outs, ends, strict=True)
+        ]
+
+    def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
+        """``name.weight [dim]`` of a layer norm and ``name.bias [dim]``; ``bias`` None: where the file has one."""
+        from .layers import LayerNorm
+
+        if bias is None:
+            bias = self.has(f"{name}.bias")
+        return LayerNorm(
+            self.tensor(f"{name}.weight", (dim,), vector=True),
+            self.tensor(f"{name}.bias", (dim,), vector=True) if bias else None,
+            eps,
+        )
 
     def norm(self, name: str, dim: int, eps: float) -> RMSNorm:
         """``name.weight [dim]`` of a root-mean-square norm."""
@@ -80,8 +116,9 @@ class Weights:
         return Embedding(self.tensor(f"{name}.weight", (n_vocab, dim)))
 
     def finish(self) -> None:
-        """LoadError when the file holds tensors that no layer declared."""
+        """LoadError when the file holds tensors that no layer declared and that are not ignored by name."""
         left = [info.name for info in self._reader.tensors if info.name not in self._taken]
+        left = [name for name in left if not any(fnmatchcase(name, pattern) for pattern in self._ignored)]
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")

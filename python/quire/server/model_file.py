@@ -75,7 +75,7 @@ def abilities(tokenizer: Tokenizer) -> list[str]:
     try:
         template = ChatTemplate.from_tokenizer(tokenizer)
         found += ["tools"] if template.reads_tools else []
-        found += ["thinking"] if AnswerFormat.detect(template.source).reasoning is not None else []
+        found += ["thinking"] if AnswerFormat.detect(template.source, tools="none").reasoning is not None else []
     except QuireError:  # there is no template, or one that no chat can be answered with
         pass
     try:

@@ -30,7 +30,7 @@ __all__ = [
     "Work",
 ]
 
-JsonObject: TypeAlias = "dict[str, Any]"
+JsonObject: TypeAlias = dict[str, Any]
 
 
 class Treatment(msgspec.Struct, frozen=True, array_like=True):

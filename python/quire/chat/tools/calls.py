@@ -1,33 +1,33 @@
-"""Tool calls as formats find them, and those that are JSON objects."""
+"""Tool calls as formats find them."""
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-from quire.chat.tools.scanner import Malformed, Scanner, Wait, strict_json
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
 
 __all__ = [
+    "NAME_RUN",
     "Call",
-    "JsonKeys",
     "Kind",
     "Steps",
     "Text",
     "ToolFormat",
     "Tools",
-    "call_of_json",
+    "Unfinished",
     "checked_name",
-    "items",
-    "json_list",
+    "is_name",
     "marked_calls",
-    "members",
     "name_of",
+    "pending",
     "stream",
 ]
 
@@ -57,6 +57,24 @@ class Text:
 
     kind: Kind
     text: str
+
+
+class Unfinished(CutOff):
+    """``CutOff`` with what there is of calls: complete ones, and perhaps one whose arguments are a beginning."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.calls = list(calls)
+
+
+@contextmanager
+def pending(calls: Sequence[Call]) -> Iterator[None]:
+    """Within it, ``calls`` are there but not given yet, because marks must follow: they count if the answer is cut."""
+    try:
+        yield
+    except CutOff as cut:
+        more = cut.calls if isinstance(cut, Unfinished) else []
+        raise Unfinished([*calls, *more]) from None
 
 
 Steps: TypeAlias = Generator["Call | Text | None", None, None]
@@ -97,6 +115,10 @@ class ToolFormat(ABC):
     marks: tuple[str, ...] = ()
     frames_content: bool = False
     """Whether plain answers have marks, too, so that text is read by the format even where there are no tools."""
+    hints: tuple[tuple[str, ...], ...] = ()
+    """Groups of texts: a chat template that writes no calls itself has all of one group."""
+    syntaxes: tuple[CallSyntax, ...] = ()
+    """How calls are written, for grammars; the first whose hint a template has counts."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         """A reader of the answer's beginning, or None."""
@@ -116,30 +138,15 @@ class ToolFormat(ABC):
         return self.starts + self.marks
 
 
-@dataclass(frozen=True)
-class JsonKeys:
-    """The names that a call's parts go by in JSON objects."""
-
-    name: tuple[str, ...] = ("name",)
-    arguments: tuple[str, ...] = ("arguments", "parameters")
-    id: tuple[str, ...] = ("id", "tool_call_id")
-
-    def of_call(self, key: str) -> bool:
-        """Whether a member that is called so holds nothing that a call without arguments would lose."""
-        return key in (*self.name, *self.id, "id", "tool_call_id", "index", "type", "function")
-
-
-KEYS = JsonKeys()
-
-
 def checked_name(name: object) -> str:
     """A tool's name.  Raises Malformed for what cannot be one."""
-    if not isinstance(name, str) or not _is_name(name):
+    if not isinstance(name, str) or not is_name(name):
         raise Malformed
     return name
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Whether a tool may be called so."""
     return 0 < len(text) <= MAX_NAME_CHARACTERS and NAME_RUN.fullmatch(text) is not None
 
 
@@ -157,89 +164,6 @@ def marked_calls(scan: Scanner, call: Callable[[Scanner], Wait[Call]], mark: str
             if section_end is not None:
                 yield from scan.end(section_end)
             return
-
-
-def checked_arguments(raw: str) -> str:
-    """Arguments as the text of a JSON object.  A JSON string that holds one counts too.  Raises Malformed."""
-    value = strict_json(raw)
-    if isinstance(value, str):
-        raw, value = value, strict_json(value)
-    if value is None:
-        return "{}"
-    if not isinstance(value, dict):
-        raise Malformed
-    return raw.strip()
-
-
-_DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-def members(raw: str) -> dict[str, str]:
-    """The members of a valid JSON object, values as they are written.  Raises Malformed for one that is there twice."""
-    found: dict[str, str] = {}
-    at = _skip(raw, raw.index("{") + 1)
-    while raw[at] != "}":
-        key, at = _DECODER.raw_decode(raw, at)
-        start = _skip(raw, _skip(raw, at) + 1)
-        _, at = _DECODER.raw_decode(raw, start)
-        if key in found:
-            raise Malformed
-        found[key] = raw[start:at]
-        at = _skip(raw, at)
-        if raw[at] == ",":
-            at = _skip(raw, at + 1)
-    return found
-
-
-def items(raw: str) -> list[str]:
-    """The items of a valid JSON array, as they are written."""
-    found = []
-    at = _skip(raw, raw.index("[") + 1)
-    while raw[at] != "]":
-        _, end = _DECODER.raw_decode(raw, at)
-        found.append(raw[at:end])
-        at = _skip(raw, end)
-        if raw[at] == ",":
-            at = _skip(raw, at + 1)
-    return found
-
-
-def _skip(raw: str, at: int) -> int:
-    match = _SPACE.match(raw, at)
-    return at if match is None else match.end()
-
-
-def call_of_json(raw: str, keys: JsonKeys = KEYS, bare: bool = False) -> Call:
-    """The call that a JSON object is; ``{"function": {...}}`` counts too.  Raises Malformed.
-
-    ``bare``: the object stands for itself, without marks, so it must have arguments to be a call.
-    """
-    if not raw.lstrip().startswith("{"):
-        raise Malformed
-    parts = members(raw)
-    inner = parts.get("function", "")
-    if inner.startswith("{"):
-        parts = {**parts, **members(inner)}
-    name = next((parts[key] for key in keys.name if key in parts), "null")
-    arguments = next((parts[key] for key in keys.arguments if key in parts), None)
-    if arguments is None and (bare or not all(map(keys.of_call, parts))):
-        raise Malformed  # arguments under another name would be lost
-    id = next((strict_json(parts[key]) for key in keys.id if key in parts), None)
-    return Call(
-        checked_name(strict_json(name)),
-        "{}" if arguments is None else checked_arguments(arguments),
-        id if isinstance(id, str) and _is_name(id) else None,
-    )
-
-
-def json_list(scan: Scanner, keys: JsonKeys = KEYS) -> Wait[list[Call]]:
-    """The calls of a JSON array of objects, or of one object: all or none."""
-    raw = yield from scan.json()
-    calls = [call_of_json(item, keys) for item in items(raw)] if raw.startswith("[") else [call_of_json(raw, keys)]
-    if not calls:
-        raise Malformed
-    return calls
 
 
 def stream(scan: Scanner, kind: Kind, *ends: str) -> Generator[Text | None, None, str]:

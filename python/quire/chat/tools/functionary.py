@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, checked_arguments, name_of, stream
-from quire.chat.tools.scanner import Scanner
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, Unfinished, name_of, stream
+from quire.chat.tools.json_calls import json_arguments
+from quire.chat.tools.scanner import CutOff, Scanner
 from quire.chat.tools.values import arguments_text
 
 _MARK = ">>>"
@@ -29,10 +32,13 @@ def _parts(scan: Scanner) -> Steps:
                 return
             continue
         if recipient == "python" and (yield from scan.next_of("{")) is None:
-            code, mark = yield from scan.until(_MARK)
+            try:
+                code, mark = yield from scan.until(_MARK)
+            except CutOff as cut:
+                raise Unfinished([Call(recipient, started_arguments({}, ("code", cut.text)))]) from None
             yield Call(recipient, arguments_text({"code": code}))
         else:
-            yield Call(recipient, checked_arguments((yield from scan.json())))
+            yield (yield from json_arguments(scan, recipient))
             yield from scan.space()
             mark = (yield from scan.optional(_MARK)) or ""
         if not mark:
@@ -43,4 +49,6 @@ FORMAT = Functionary(
     name="functionary",
     starts=(_MARK,),
     frames_content=True,
+    hints=((">>>all\n",), (">>>all\\n",)),
+    syntaxes=(CallSyntax("{name}\n{arguments}", separator="{space}>>>", content=("all\n", ""), joint=">>>"),),
 )

@@ -1,11 +1,36 @@
-"""GigaChat 3: a JSON object behind ``<|function_call|>``."""
+"""GigaChat 3.1: a JSON object behind ``<|function_call|>``.  GigaChat 3: behind the header of a turn of its own."""
 
 from __future__ import annotations
 
-from quire.chat.tools.tagged_json import TaggedJson
+from quire.call_syntax import JSON_CALL, CallSyntax
+from quire.chat.tools.calls import Steps, ToolFormat, Tools
+from quire.chat.tools.json_calls import json_list
+from quire.chat.tools.scanner import Scanner
 
-FORMAT = TaggedJson(
+_CALL, _TURN, _HEADER = "<|function_call|>", "<|message_sep|>", "function call<|role_sep|>"
+
+
+class GigaChat(ToolFormat):
+    """The mark that ends a turn is not shown; a call may follow it."""
+
+    def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        if start == _TURN:
+            yield from scan.space()
+            if (yield from scan.ended()):
+                return
+            yield from scan.literal(_HEADER)
+        yield from (yield from json_list(scan))
+
+
+FORMAT = GigaChat(
     name="gigachat",
-    starts=("<|function_call|>",),
-    ends=("",),
+    starts=(_CALL, _TURN),
+    # In GigaChat 3's vocabulary line ends are a part of these tokens.
+    marks=("<|role_sep|>", f"{_TURN}\n\n", "<|role_sep|>\n"),
+    frames_content=True,
+    hints=((_CALL, "<|role_sep|>"), ("function call", "<|role_sep|>")),
+    syntaxes=(
+        CallSyntax(f"{_CALL}{JSON_CALL}", trigger=_CALL, content=("", ""), hint=_CALL),
+        CallSyntax(f"{_TURN}\n\n{_HEADER}\n{JSON_CALL}", trigger=f"{_TURN}\n\n", content=("", "")),
+    ),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
-from quire.chat.tools.values import arguments_text, typed_value
 
 __all__ = ["FORMAT", "ArgumentTags"]
 
@@ -25,23 +26,21 @@ class ArgumentTags(ToolFormat):
         tail = self.suffix + ">"
         yield from scan.space()
         name = yield from name_of(scan)
-        yield from scan.optional("<tool_sep" + tail)
-        yield from scan.space()
-        schemas = tools.properties.get(name, {})
-        values: dict[str, object] = {}
-        while (yield from scan.optional("<arg_key" + tail)) is not None:
-            key, end = yield from scan.until("</arg_key" + tail)
+        arguments = ArgumentList(tools, name)
+        with arguments.pending():
+            yield from scan.optional("<tool_sep" + tail)
             yield from scan.space()
-            yield from scan.literal("<arg_value" + tail)
-            text, end = yield from scan.until("</arg_value" + tail)
-            key = key.strip()
-            if not end or key in values:
-                raise Malformed
-            values[key] = typed_value(text, schemas.get(key))
-            yield from scan.space()
-        # Not the end of all instead: an answer that breaks off may lack arguments.
-        yield from scan.literal("</tool_call" + tail)
-        return Call(name, arguments_text(values))
+            while (yield from scan.optional("<arg_key" + tail)) is not None:
+                key, end = yield from scan.until("</arg_key" + tail)
+                if not end:
+                    raise Malformed
+                yield from scan.space()
+                yield from scan.literal("<arg_value" + tail)
+                yield from arguments.take(scan, key.strip(), "</arg_value" + tail)
+                yield from scan.space()
+            # Not the end of all instead: an answer that breaks off may lack arguments.
+            yield from scan.literal("</tool_call" + tail)
+        return arguments.call
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -52,4 +51,13 @@ class ArgumentTags(ToolFormat):
 FORMAT = ArgumentTags(
     name="glm",
     starts=("<tool_call>",),
+    hints=(("<tool_call>", "<arg_key>"),),
+    syntaxes=(
+        CallSyntax(
+            "<tool_call>{name}{space}{arguments}</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<arg_key>{key}</arg_key>{space}<arg_value>{value}</arg_value>{space}",
+        ),
+    ),
 )

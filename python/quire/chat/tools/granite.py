@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import JSON_CALL, CallSyntax
 from quire.chat.tools.tagged_json import TaggedJson
 
 FORMAT = TaggedJson(
     name="granite",
     starts=("<|tool_call|>", "<tool_call>"),
     ends=("", ""),
+    hints=(("<|tool_call|>", "<|start_of_role|>"),),
+    syntaxes=(CallSyntax(JSON_CALL, "<|tool_call|>[", "]", separator=", ", trigger="<|tool_call|>"),),
 )

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, checked_arguments, checked_name, stream
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, checked_name, pending, stream
+from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Malformed, Scanner
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -63,13 +65,13 @@ def _messages(scan: Scanner, start: str) -> Steps:
 
 def _call(scan: Scanner, recipient: str) -> Generator[Call | Text | None, None, str]:
     """Take a call's arguments; returns the mark behind them."""
-    name = checked_name(recipient.removeprefix("functions."))
-    arguments = checked_arguments((yield from scan.json()))
-    yield from scan.space()
-    end = yield from scan.optional(*_ENDS)
-    if end is None and not (yield from scan.ended()):
-        raise Malformed
-    yield Call(name, arguments)
+    call = yield from json_arguments(scan, checked_name(recipient.removeprefix("functions.")))
+    with pending([call]):
+        yield from scan.space()
+        end = yield from scan.optional(*_ENDS)
+        if end is None and not (yield from scan.ended()):
+            raise Malformed
+    yield call
     return end or ""
 
 
@@ -78,4 +80,12 @@ FORMAT = Harmony(
     starts=(_CHANNEL, _START),
     marks=(_MESSAGE, _CONSTRAIN, "<|end|>", "<|call|>", "<|return|>"),
     frames_content=True,
+    hints=(("<|channel|>", "<|message|>", "<|start|>"),),
+    syntaxes=(
+        CallSyntax(
+            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
+            content=("<|channel|>final<|message|>", ""),
+            reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        ),
+    ),
 )

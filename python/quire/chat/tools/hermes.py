@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import JSON_CALL, CallSyntax
 from quire.chat.tools.tagged_json import TaggedJson
 
 FORMAT = TaggedJson(
     name="hermes",
     starts=("<tool_call>",),
     ends=("</tool_call>",),
+    hints=(("<tool_call>", "</tool_call>", "arguments"),),
+    syntaxes=(CallSyntax(f"<tool_call>\n{JSON_CALL}\n</tool_call>", separator="{space}", trigger="<tool_call>"),),
 )

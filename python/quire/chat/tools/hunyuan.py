@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Steps, Tools
 from quire.chat.tools.glm import ArgumentTags
 from quire.chat.tools.scanner import Scanner
@@ -35,4 +36,16 @@ FORMAT = Hunyuan(
     name="hunyuan",
     starts=(f"<tool_calls{_SUFFIX}>", f"<tool_call{_SUFFIX}>"),
     marks=(f"</tool_calls{_SUFFIX}>",),
+    hints=(("<tool_sep", "<arg_key", ":opensource"),),
+    syntaxes=(
+        CallSyntax(
+            "<tool_call:opensource>{name}<tool_sep:opensource>{space}{arguments}</tool_call:opensource>",
+            "<tool_calls:opensource>{space}",
+            "{space}</tool_calls:opensource>",
+            separator="{space}",
+            trigger="<tool_calls:opensource>",
+            argument="<arg_key:opensource>{key}</arg_key:opensource>{space}"
+            "<arg_value:opensource>{value}</arg_value:opensource>{space}",
+        ),
+    ),
 )

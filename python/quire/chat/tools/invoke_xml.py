@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
-from quire.chat.tools.values import arguments_text, typed_value
 
 __all__ = ["InvokeXml", "read_invocations"]
 
@@ -44,17 +44,16 @@ def read_invocations(scan: Scanner, tools: Tools, prefix: str, end: str) -> Step
 def _invocation(scan: Scanner, tools: Tools, prefix: str) -> Wait[Call]:
     name = yield from name_of(scan)
     yield from scan.literal('">')
-    schemas = tools.properties.get(name, {})
-    values: dict[str, object] = {}
+    arguments = ArgumentList(tools, name)
     close = f"</{prefix}invoke>"
-    while True:
-        yield from scan.space()
-        if (yield from scan.literal(f'<{prefix}parameter name="', close)) == close:
-            return Call(name, arguments_text(values))
-        key, _ = yield from scan.until('"')
-        as_text = _WIRE_SAYS_TEXT[(yield from scan.optional(' string="true"', ' string="false"')) or ""]
-        yield from scan.literal(">")
-        text, end = yield from scan.until(f"</{prefix}parameter>")
-        if not end or key in values:
-            raise Malformed
-        values[key] = typed_value(text, schemas.get(key), as_text)
+    with arguments.pending():
+        while True:
+            yield from scan.space()
+            if (yield from scan.literal(f'<{prefix}parameter name="', close)) == close:
+                return arguments.call
+            key, quote = yield from scan.until('"')
+            if not quote:
+                raise Malformed
+            as_text = _WIRE_SAYS_TEXT[(yield from scan.optional(' string="true"', ' string="false"')) or ""]
+            yield from scan.literal(">")
+            yield from arguments.take(scan, key, f"</{prefix}parameter>", as_text)

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import re
 
-from quire.chat.tools.calls import (
-    Call,
-    Steps,
-    ToolFormat,
-    Tools,
-    checked_arguments,
-    checked_name,
-    marked_calls,
-    name_of,
-)
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name, marked_calls, name_of, pending
+from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Scanner, Wait
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -38,14 +31,25 @@ def _call(scan: Scanner) -> Wait[Call]:
     assert match is not None
     yield from scan.space()
     yield from scan.literal(_ARGUMENTS)
-    arguments = checked_arguments((yield from scan.json()))
-    yield from scan.space()
-    yield from scan.end(_CALL_END)
-    return Call(checked_name(match["name"]), arguments, id)
+    call = yield from json_arguments(scan, checked_name(match["name"]), id)
+    with pending([call]):
+        yield from scan.space()
+        yield from scan.end(_CALL_END)
+    return call
 
 
 FORMAT = KimiK2(
     name="kimi_k2",
     starts=(_SECTION, _CALL),
     marks=(_SECTION_END, _CALL_END, _ARGUMENTS),
+    hints=(("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),),
+    syntaxes=(
+        CallSyntax(
+            "<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            separator="",
+            trigger="<|tool_calls_section_begin|>",
+        ),
+    ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
-from quire.chat.tools.values import arguments_text, typed_value
 
 _OPEN, _CLOSE, _SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 
@@ -30,17 +31,16 @@ class KimiK3(ToolFormat):
 
 def _call(scan: Scanner, tools: Tools) -> Wait[Call]:
     name = checked_name((yield from _attributes(scan)).get("tool"))
-    schemas = tools.properties.get(name, {})
-    values: dict[str, object] = {}
-    while (yield from scan.literal(f"{_OPEN}argument ", _close("call"))) != _close("call"):
-        attributes = yield from _attributes(scan)
-        text, end = yield from scan.until(_close("argument"))
-        key = attributes.get("key")
-        if not end or key is None or key in values:
-            raise Malformed
-        kind = attributes.get("type")
-        values[key] = typed_value(text, schemas.get(key), None if kind is None else kind == "string")
-    return Call(name, arguments_text(values))
+    arguments = ArgumentList(tools, name)
+    with arguments.pending():
+        while (yield from scan.literal(f"{_OPEN}argument ", _close("call"))) != _close("call"):
+            attributes = yield from _attributes(scan)
+            key, kind = attributes.get("key"), attributes.get("type")
+            if key is None:
+                raise Malformed
+            as_text = None if kind is None else kind == "string"
+            yield from arguments.take(scan, key, _close("argument"), as_text)
+    return arguments.call
 
 
 def _attributes(scan: Scanner) -> Wait[dict[str, str]]:
@@ -68,4 +68,17 @@ FORMAT = KimiK3(
     ),
     marks=(_OPEN, _CLOSE, _SEPARATOR),
     frames_content=True,
+    hints=(("<|open|>", "<|close|>", "<|sep|>"),),
+    syntaxes=(
+        CallSyntax(
+            '<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
+            "<|open|>tools<|sep|>",
+            "<|close|>tools<|sep|><|close|>message<|sep|>",
+            separator="",
+            content=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+            joint="<|close|>response<|sep|>",
+            argument='<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+            lead="<|open|>response<|sep|><|close|>response<|sep|>",
+        ),
+    ),
 )

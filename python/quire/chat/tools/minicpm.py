@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
-from quire.chat.tools.scanner import Malformed, Scanner
-from quire.chat.tools.values import arguments_text, typed_value
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
+from quire.chat.tools.scanner import Scanner
 
 
 class MiniCpm(ToolFormat):
@@ -13,29 +14,33 @@ class MiniCpm(ToolFormat):
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         name = yield from name_of(scan)
         yield from scan.literal('">')
-        schemas = tools.properties.get(name, {})
-        values: dict[str, object] = {}
-        while True:
-            yield from scan.space()
-            if (yield from scan.literal('<param name="', "</function>")) == "</function>":
-                break
-            key = yield from name_of(scan)
-            yield from scan.literal('">')
-            if key in values:
-                raise Malformed
-            if (yield from scan.optional("<![CDATA[")) is not None:
-                text, end = yield from scan.until("]]>")
-                yield from scan.literal("</param>")
-                values[key] = text
-            else:
-                text, end = yield from scan.until("</param>")
-                values[key] = typed_value(text, schemas.get(key))
-            if not end:
-                raise Malformed
-        yield Call(name, arguments_text(values))
+        arguments = ArgumentList(tools, name)
+        with arguments.pending():
+            while True:
+                yield from scan.space()
+                if (yield from scan.literal('<param name="', "</function>")) == "</function>":
+                    break
+                key = yield from name_of(scan)
+                yield from scan.literal('">')
+                if (yield from scan.optional("<![CDATA[")) is not None:
+                    yield from arguments.take(scan, key, "]]>", as_text=True)
+                    yield from scan.literal("</param>")
+                else:
+                    yield from arguments.take(scan, key, "</param>")
+        yield arguments.call
 
 
 FORMAT = MiniCpm(
     name="minicpm",
     starts=('<function name="',),
+    hints=(("<function name=", "<param name="),),
+    syntaxes=(
+        CallSyntax(
+            '<function name="{name}">{arguments}</function>',
+            separator="{space}",
+            trigger='<function name="',
+            argument='<param name="{key}">{value}</param>{space}',
+            value_start="<![CDATA[",
+        ),
+    ),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_arguments, json_list, name_of
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
+from quire.chat.tools.json_calls import json_arguments, json_list
 from quire.chat.tools.scanner import Malformed, Scanner
 
 _ID = re.compile(r"[A-Za-z0-9_-]*")
@@ -27,8 +29,7 @@ class Mistral(ToolFormat):
             if len(id) > _MAX_ID_CHARACTERS:
                 raise Malformed
         yield from scan.optional("[ARGS]")
-        arguments = checked_arguments((yield from scan.json()))
-        yield Call(name, arguments, id or None)
+        yield (yield from json_arguments(scan, name, id or None))
 
     def new_id(self) -> str | None:
         """Nine letters and digits, which Mistral's templates insist on."""
@@ -39,4 +40,21 @@ FORMAT = Mistral(
     name="mistral",
     starts=("[TOOL_CALLS]",),
     marks=("[ARGS]", "[CALL_ID]"),
+    hints=(("[TOOL_CALLS]",),),
+    syntaxes=(
+        CallSyntax(
+            "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}",
+            separator="",
+            trigger="[TOOL_CALLS]",
+            hint="[CALL_ID]",
+        ),
+        CallSyntax("[TOOL_CALLS]{name}[ARGS]{arguments}", separator="", trigger="[TOOL_CALLS]", hint="[ARGS]"),
+        CallSyntax(
+            '{"name": "{name}", "arguments": {arguments}{id_member}}',
+            "[TOOL_CALLS][",
+            "]",
+            separator=", ",
+            trigger="[TOOL_CALLS]",
+        ),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quire.call_syntax import CallSyntax
 from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, stream
 from quire.chat.tools.invoke_xml import read_invocations
 from quire.chat.tools.scanner import Malformed, Scanner
@@ -47,4 +48,16 @@ FORMAT = Muse(
     starts=(_CALLS, _START),
     marks=("<|start|>", _MESSAGE, _END, _LAST),
     frames_content=True,
+    hints=(("atem:function_calls",),),
+    syntaxes=(
+        CallSyntax(
+            ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n{arguments}</atem:invoke>\n'
+            "</atem:function_calls>",
+            separator="<|eom|><|start|>assistant",
+            content=(" to=user<|message|>", ""),
+            joint="<|eom|><|start|>assistant",
+            reasoning=(" to=self<|message|>", "<|eom|><|start|>assistant"),
+            argument='<atem:parameter name="{key}">{value}</atem:parameter>\n',
+        ),
+    ),
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from quire.call_syntax import JSON_CALL, CallSyntax
 from quire.chat.tools.tagged_json import TaggedJson
 
 FORMAT = TaggedJson(
     name="nemotron",
     starts=("<TOOLCALL>",),
     ends=("</TOOLCALL>",),
+    hints=(("<TOOLCALL>",),),
+    syntaxes=(CallSyntax(JSON_CALL, "<TOOLCALL>[", "]</TOOLCALL>", separator=", ", trigger="<TOOLCALL>"),),
 )

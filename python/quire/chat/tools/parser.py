@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools
-from quire.chat.tools.scanner import Malformed, Scanner, TrailingSpace
+from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, Unfinished
+from quire.chat.tools.scanner import CutOff, Malformed, Scanner, TrailingSpace
 
 __all__ = ["ToolParser"]
 
@@ -26,16 +26,22 @@ class ToolParser:
         self._reader = format.begin(self._scan, self._tools)
         self._space = TrailingSpace()
         self._follows_call = False
+        self._begins_line = True
 
     def feed(self, text: str) -> list[Call | Text]:
         """What is new with more of the answer."""
         self._scan.feed(text)
         return list(self._parts())
 
-    def finish(self) -> list[Call | Text]:
-        """What is left at the answer's end."""
+    def finish(self, cut: bool = False) -> list[Call | Text]:
+        """What is left at the answer's end.
+
+        ``cut``: it ended because of its length, so that a call that is not whole comes as far as it goes, and the
+        beginning of a mark is nothing.
+        """
+        left = self._cut() if cut else []
         self._scan.close()
-        left = list(self._parts())
+        left += self._parts()
         space = self._space.pop()
         if space and not self._follows_call:
             left.append(Text(Kind.CONTENT, space))
@@ -70,6 +76,32 @@ class ToolParser:
             else:
                 yield part
 
+    def _cut(self) -> list[Call | Text]:
+        """What there is of a call, or of a mark; drops their text."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return [] if self._is_prose() else self._dropped([])
+        try:
+            reader.throw(CutOff())
+        except CutOff as cut:
+            return self._dropped(cut.calls if isinstance(cut, Unfinished) else [])
+        except Malformed:
+            pass
+        return [*self._spaced(self._scan.commit())]
+
+    def _is_prose(self) -> bool:
+        """Whether what is held, because it may begin a mark, begins a word within a line."""
+        return self._scan.peek().isalpha() and not self._begins_line
+
+    def _dropped(self, calls: list[Call]) -> list[Call | Text]:
+        """The calls in the place of what they were read from."""
+        text = self._scan.commit() + self._scan.drop()
+        if calls and not self._has_tools:
+            return [*self._spaced(text)]
+        if calls or text:
+            self._space.pop()
+        return [*calls]
+
     def _next_part(self, reader: Steps) -> Call | Text | None:
         """The reader's next part; None where it waits, or has ended."""
         try:
@@ -90,6 +122,7 @@ class ToolParser:
     def _spaced(self, text: str) -> Iterator[Text]:
         """Content, but for the white space at its end, which may stand before a call."""
         shown = self._space.push(text)
+        self._begins_line = text.endswith("\n") if text else self._begins_line
         if shown:
             self._follows_call = False
             yield Text(Kind.CONTENT, shown)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, checked_name
-from quire.chat.tools.literals import python_calls
-from quire.chat.tools.scanner import Malformed, Scanner
+from quire.call_syntax import CallSyntax, Notation
+from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, Unfinished, checked_name
+from quire.chat.tools.literals import CallReader, python_calls
+from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
 from quire.chat.tools.values import arguments_text
 
-__all__ = ["FORMAT", "calls_of_python"]
+__all__ = ["FORMAT", "calls_of_python", "started_python_calls", "take_python_calls"]
 
+_FENCE = "```tool_code\n"
 _ENDS = ("<|python_end|>", "<|eot|>", "</function_calls>")
 
 
@@ -17,36 +20,76 @@ def calls_of_python(text: str) -> list[Call]:
     return [Call(checked_name(name), arguments_text(values)) for name, values in python_calls(text)]
 
 
+def started_python_calls(text: str) -> list[Call]:
+    """The calls that a text may be the beginning of.  Raises Malformed."""
+    if not text.strip():
+        return []
+    reader = CallReader(text)
+    last = reader.read_beginning()
+    calls = [Call(checked_name(name), arguments_text(values)) for name, values in reader.found]
+    if last is not None:
+        calls.append(Call(checked_name(last.name), started_arguments(last.arguments, last.begun)))
+    return calls
+
+
+def take_python_calls(scan: Scanner, *ends: str, before: str = "") -> Wait[list[Call]]:
+    """Take the calls up to one of ``ends``; ``before``: what of them was taken already."""
+    try:
+        text, _ = yield from scan.until(*ends)
+    except CutOff as cut:
+        raise Unfinished(started_python_calls(before + _without_print(cut.text))) from None
+    return calls_of_python(before + _without_print(text))
+
+
+def _without_print(text: str) -> str:
+    """A call that stands in ``print()``, as Gemma 3 writes them."""
+    inner = text.strip()
+    return inner.removeprefix("print(").removesuffix(")") if inner.startswith("print(") else text
+
+
 class Pythonic(ToolFormat):
     """Read, never evaluated: only literals are arguments."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
-        return _list(scan)
+        return _list(scan, tools)
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
-        if start != "```tool_code\n":
-            text, _ = yield from scan.until(*_ENDS)
-            yield from calls_of_python(text)
-            return
-        text, _ = yield from scan.until("```")
-        text = text.strip()
-        if text.startswith("print(") and text.endswith(")"):
-            text = text[len("print(") : -1]
-        yield from calls_of_python(text)
+        yield from (yield from take_python_calls(scan, *(("```",) if start == _FENCE else _ENDS)))
 
 
-def _list(scan: Scanner) -> Steps:
+def _list(scan: Scanner, tools: Tools) -> Steps:
     yield from scan.space()
     yield from scan.literal("[")
-    name = yield from scan.run(NAME_RUN)
+    try:
+        name = yield from scan.run(NAME_RUN)
+    except CutOff as cut:
+        if any(name.startswith(cut.text) for name in tools.properties):
+            raise
+        raise Malformed from None
     if (yield from scan.next_of("(")) is None or not name:
         raise Malformed
-    text, _ = yield from scan.until(*_ENDS)
-    yield from calls_of_python("[" + name + text)
+    try:
+        calls = yield from take_python_calls(scan, *_ENDS, before="[" + name)
+    except CutOff:
+        if name in tools.properties:
+            raise
+        raise Malformed from None
+    yield from calls
 
 
 FORMAT = Pythonic(
     name="pythonic",
-    starts=("<|python_start|>", "<function_calls>", "```tool_code\n"),
+    starts=("<|python_start|>", "<function_calls>", _FENCE),
     marks=_ENDS,
+    hints=(("<|python_start|>",), ("```tool_code",), ("<function_calls>", "<functions>", "<|im_start|>")),
+    syntaxes=(
+        CallSyntax(
+            "<function_calls>{name}({arguments})</function_calls>",
+            separator="{space}",
+            trigger="<function_calls>",
+            hint="<function_calls>",
+            notation=Notation.PYTHON,
+        ),
+        CallSyntax("{name}({arguments})", "[", "]", separator=", ", notation=Notation.PYTHON),
+    ),
 )

@@ -2,49 +2,70 @@
 
 from __future__ import annotations
 
-from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
-from quire.chat.tools.scanner import Malformed, Scanner, Wait
-from quire.chat.tools.values import arguments_text, typed_value
+from dataclasses import dataclass
+
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of, pending
+from quire.chat.tools.scanner import Scanner, Wait
+
+__all__ = ["FORMAT", "FunctionTags"]
+
+_FUNCTION = "<function="
 
 
-class Qwen3Coder(ToolFormat):
-    """Values are text between line ends; the tools' schemas say what they are.  ``<tool_call>`` around it may be
-    absent."""
+@dataclass(frozen=True)
+class FunctionTags(ToolFormat):
+    """Values are text between line ends; the tools' schemas say what they are.  The tag around it, which ends with
+    ``end``, may be absent."""
+
+    end: str = "</tool_call>"
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
-        if start == "<function=":
+        if start == _FUNCTION:
             yield (yield from _function(scan, tools))
             return
         yield from scan.space()
-        yield from scan.literal("<function=")
-        calls = [(yield from _function(scan, tools))]
-        yield from scan.space()
-        while (yield from scan.optional("<function=")) is not None:
+        yield from scan.literal(_FUNCTION)
+        calls: list[Call] = []
+        with pending(calls):
             calls.append((yield from _function(scan, tools)))
             yield from scan.space()
-        yield from scan.end("</tool_call>")
+            while (yield from scan.optional(_FUNCTION)) is not None:
+                calls.append((yield from _function(scan, tools)))
+                yield from scan.space()
+            yield from scan.end(self.end)
         yield from calls
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        return (*self.starts, self.end, *self.marks)
 
 
 def _function(scan: Scanner, tools: Tools) -> Wait[Call]:
     name = yield from name_of(scan)
     yield from scan.literal(">")
-    schemas = tools.properties.get(name, {})
-    values: dict[str, object] = {}
-    while True:
-        yield from scan.space()
-        if (yield from scan.literal("<parameter=", "</function>")) == "</function>":
-            return Call(name, arguments_text(values))
-        key = yield from name_of(scan)
-        yield from scan.literal(">")
-        text, end = yield from scan.until("</parameter>")
-        if not end or key in values:
-            raise Malformed
-        values[key] = typed_value(text.removeprefix("\n").removesuffix("\n"), schemas.get(key))
+    arguments = ArgumentList(tools, name)
+    with arguments.pending():
+        while True:
+            yield from scan.space()
+            if (yield from scan.literal("<parameter=", "</function>")) == "</function>":
+                return arguments.call
+            key = yield from name_of(scan)
+            yield from scan.literal(">")
+            yield from arguments.take(scan, key, "</parameter>", lines=True)
 
 
-FORMAT = Qwen3Coder(
+FORMAT = FunctionTags(
     name="qwen3_coder",
-    starts=("<tool_call>", "<function="),
-    marks=("</tool_call>",),
+    starts=("<tool_call>", _FUNCTION),
+    hints=(("<function=", "<parameter="),),
+    syntaxes=(
+        CallSyntax(
+            "<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
+            separator="{space}",
+            trigger="<tool_call>",
+            argument="<parameter={key}>\n{value}\n</parameter>\n",
+        ),
+    ),
 )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Generator
 from typing import TypeVar
 
-__all__ = ["Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
+__all__ = ["MAX_DEPTH", "CutOff", "Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
 
 T = TypeVar("T")
 Wait = Generator[None, None, T]
@@ -27,6 +27,13 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 class Malformed(Exception):
     """The text is not of the format: it is content."""
+
+
+class CutOff(Exception):
+    """Thrown into a reader where it waits, when the answer ended because of its length: no more text comes, and what
+    there is of a call counts.  ``text``: what the scanner's step had taken, as far as that is a part of a value."""
+
+    text = ""
 
 
 def held_back(text: str, marks: tuple[str, ...]) -> int:
@@ -103,6 +110,16 @@ class Scanner:
         """Characters that arrived and were not taken."""
         return len(self._rest) - self._at
 
+    def peek(self) -> str:
+        """The next character, if it arrived."""
+        return self._rest[self._at : self._at + 1]
+
+    def drop(self) -> str:
+        """Pass over all that arrived and was not taken; returns it."""
+        dropped = self._rest[self._at :]
+        self._rest, self._at = "", 0
+        return dropped
+
     def commit(self, but: str = "") -> str:
         """What was taken since the last time; from now on it is done with, but for ``but`` at its end."""
         taken = "".join(self._taken)
@@ -173,7 +190,11 @@ class Scanner:
             parts.append(self.take(0 if match is None else match.end() - self._at))
             if self.closed or not self.at_end:
                 return "".join(parts)
-            yield
+            try:
+                yield
+            except CutOff as cut:
+                cut.text = "".join(parts)
+                raise
 
     def space(self) -> Wait[str]:
         """Take white space."""
@@ -188,7 +209,11 @@ class Scanner:
             parts.append(part)
             if end is not None:
                 return "".join(parts), end
-            yield
+            try:
+                yield
+            except CutOff as cut:
+                cut.text = "".join(parts)
+                raise
 
     def piece(self, ends: tuple[str, ...]) -> tuple[str, str | None]:
         """Take what arrived before the nearest of ``ends``, and the end itself; None for one that did not come."""
@@ -205,7 +230,15 @@ class Scanner:
 
     def json(self) -> Wait[str]:
         """Take a JSON object or array, and white space before it; its text, which is valid JSON."""
-        yield from self.space()
+        start = len(self._taken)
+        try:
+            yield from self.space()
+            return (yield from self._json())
+        except CutOff as cut:
+            cut.text = "".join(self._taken[start:]).lstrip()
+            raise
+
+    def _json(self) -> Wait[str]:
         parts = [(yield from self.literal("{", "["))]
         closers = [_CLOSERS[parts[0]]]
         while closers:

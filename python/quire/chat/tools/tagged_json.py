@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.chat.tools.calls import KEYS, Call, JsonKeys, Steps, ToolFormat, Tools, json_list
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, pending
+from quire.chat.tools.json_calls import KEYS, JsonKeys, json_list
 from quire.chat.tools.scanner import Scanner
 
 __all__ = ["TaggedJson"]
@@ -19,13 +20,15 @@ class TaggedJson(ToolFormat):
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         end = self.ends[self.starts.index(start)]
-        calls: list[Call] = yield from json_list(scan, self.keys)
-        if end:
-            yield from scan.space()
-            while (yield from scan.next_of("{", "[")) is not None:
-                calls += yield from json_list(scan, self.keys)
+        calls: list[Call] = []
+        with pending(calls):
+            calls += yield from json_list(scan, self.keys)
+            if end:
                 yield from scan.space()
-            yield from scan.end(end)
+                while (yield from scan.next_of("{", "[")) is not None:
+                    calls += yield from json_list(scan, self.keys)
+                    yield from scan.space()
+                yield from scan.end(end)
         yield from calls
 
     @property

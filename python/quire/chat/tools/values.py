@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from quire.chat.tools.literals import python_value
 from quire.chat.tools.scanner import Malformed, strict_json
 
-__all__ = ["arguments_text", "typed_value"]
+__all__ = ["allows", "arguments_text", "is_text", "typed_value"]
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "integer": int,
@@ -26,6 +26,17 @@ def arguments_text(values: Mapping[str, object]) -> str:
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError):
         raise Malformed from None
+
+
+def is_text(schema: object, as_text: bool | None = None) -> bool:
+    """Whether a value can be nothing but the text that it is written as."""
+    return as_text is True or _types(schema) == {"string"}
+
+
+def allows(schema: object, kind: str) -> bool:
+    """Whether a schema allows a type of JSON, given by its name."""
+    types = _types(schema)
+    return types is None or kind in types
 
 
 def typed_value(text: str, schema: object, as_text: bool | None = None) -> object:

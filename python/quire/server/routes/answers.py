@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...chat.tools.json_calls import started_object
+from ...chat.tools.scanner import Malformed
 from ..calls import Call
 from ..engine import Stream, StreamEvent
 from ..failures import ApiError
 from ..protocol import Delta, Finished, Logprob
 
-__all__ = ["Answering", "Message", "Usage", "new_id"]
+__all__ = ["Answering", "Message", "Usage", "arguments_object", "new_id"]
 
 # Tokens that an answer without a limit counts as in the queue: most are shorter, and no context is so short that few
 # such answers would fill the queue.
@@ -126,6 +129,21 @@ class Message:
         for call in delta.calls:
             empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
             self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object: of those that ``max_tokens`` cut, the members that are whole; what is no
+    object at all is shown as it is."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        if not text.startswith("{"):
+            return {"arguments": text}
+        try:
+            return {key: json.loads(part) for key, part in started_object(text).members.items()}
+        except Malformed:
+            return {"arguments": text}
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 def new_id() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from ..engine import Engine
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
-from .answers import Answering, Message, new_id
+from .answers import Answering, Message, arguments_object, new_id
 from .fields import Count, Name, Share, Stop, Text, treatment_of
 from .known_fields import check_blocks, check_fields
 
@@ -287,18 +286,14 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     for call in message.calls.values():
         function = call["function"]
         blocks.append(
-            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _arguments(function["arguments"])}
+            {
+                "type": "tool_use",
+                "id": call["id"],
+                "name": function["name"],
+                "input": arguments_object(function["arguments"]),
+            }
         )
     return blocks
-
-
-def _arguments(text: str) -> Any:
-    """The object that a model wrote; what is no JSON object is shown as it is."""
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {"arguments": text}
-    return value if isinstance(value, dict) else {"arguments": value}
 
 
 async def _pieces(head: dict[str, Any], answering: Answering) -> AsyncIterator[bytes]:

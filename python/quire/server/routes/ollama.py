@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from ..engine import Engine
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
-from .answers import Answering
+from .answers import Answering, arguments_object
 from .fields import treatment_of
 from .ollama_fields import Answered, ChatBody, GenerateBody, Options, name_of
 
@@ -203,17 +202,8 @@ class _ChatShape(_Shape):
 def _call(index: int, call: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": call["id"],
-        "function": {"index": index, "name": call["name"], "arguments": _arguments(call["arguments"])},
+        "function": {"index": index, "name": call["name"], "arguments": arguments_object(call["arguments"])},
     }
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """The object that a model wrote; what is none is shown as it is."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {"arguments": text}
-    return value if isinstance(value, dict) else {"arguments": value}
 
 
 def _logprob(token: Logprob) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -248,11 +249,20 @@ def _reasoning_item(text: str) -> dict[str, Any]:
     return {"id": f"rs_{new_id()}", "type": "reasoning", "summary": [], "content": content}
 
 
+def _is_whole(arguments: str) -> bool:
+    """Whether arguments were not cut by ``max_output_tokens``."""
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _call_item(made: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": f"fc_{new_id()}",
         "type": "function_call",
-        "status": "completed",
+        "status": "completed" if _is_whole(made["function"]["arguments"]) else "incomplete",
         "call_id": made["id"],
         "name": made["function"]["name"],
         "arguments": made["function"]["arguments"],

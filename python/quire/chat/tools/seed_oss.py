@@ -1,0 +1,23 @@
+"""Seed-OSS: the tags of Qwen3-Coder in ``<seed:tool_call>``, values without line ends of the format."""
+
+from __future__ import annotations
+
+from quire.call_syntax import CallSyntax
+from quire.chat.tools.qwen3_coder import FunctionTags
+
+_START, _END = "<seed:tool_call>", "</seed:tool_call>"
+
+FORMAT = FunctionTags(
+    name="seed_oss",
+    starts=(_START, "<function="),
+    end=_END,
+    hints=((_START,),),
+    syntaxes=(
+        CallSyntax(
+            f"{_START}\n<function={{name}}>\n{{arguments}}</function>\n{_END}",
+            separator="{space}",
+            trigger=_START,
+            argument="<parameter={key}>{value}</parameter>\n",
+        ),
+    ),
+)

@@ -1,0 +1,39 @@
+"""How checkpoints of transformers become GGUF files: the words that model files say it in.
+
+``models/README.md`` shows them at work.
+"""
+
+from .changes import Array, Change, adding, interleaved, rows, squeezed, transposed
+from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, no_windows
+from .fields import Fields, read_json
+from .keys import Key, f32, flag, made, u32
+from .mapping import SILU, Checkpoint
+from .rope import rope_keys
+from .tensors import Source, Target, taken
+
+__all__ = [
+    "DECODER_KEYS",
+    "DECODER_TENSORS",
+    "EXPERT_TENSORS",
+    "SILU",
+    "Array",
+    "Change",
+    "Checkpoint",
+    "Fields",
+    "Key",
+    "Source",
+    "Target",
+    "adding",
+    "f32",
+    "flag",
+    "interleaved",
+    "made",
+    "no_windows",
+    "read_json",
+    "rope_keys",
+    "rows",
+    "squeezed",
+    "taken",
+    "transposed",
+    "u32",
+]

@@ -1,0 +1,63 @@
+"""What is done to a tensor on its way into the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from .fields import Fields
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[np.float32]"
+# A tensor and the configuration; the shape of the result must not depend on values.
+Change: TypeAlias = "Callable[[Array, Fields], Array]"
+
+
+def interleaved(*n_heads: str) -> Change:
+    """Rows of each head from halves to pairs: 0, n/2, 1, n/2 + 1, ...
+
+    ``n_heads`` names the field with the number of heads; where it is absent, the next one counts.
+    """
+
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        n_head = config.integer(next((name for name in n_heads if config.has(name)), n_heads[0]))
+        split = x.reshape(n_head, 2, x.shape[0] // n_head // 2, *x.shape[1:])
+        return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(x.shape)
+
+    return change
+
+
+def adding(number: float) -> Change:
+    """A constant that checkpoints leave out, such as the 1 of Gemma's norms."""
+
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        shifted: Array = x + np.float32(number)
+        return shifted
+
+    return change
+
+
+def transposed(x: Array, config: Fields) -> Array:
+    """Of GPT-2's Conv1D, which stores ``[in, out]``; biases stay."""
+    return x.T.copy() if x.ndim == 2 else x
+
+
+def squeezed(x: Array, config: Fields) -> Array:
+    """Without the dimensions of 1, such as the middle one of depthwise convolutions."""
+    return x.squeeze()
+
+
+def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:
+    """A part of a fused tensor: its rows ``[begin, end)``, each a function of the configuration."""
+
+    def change(x: Array, config: Fields) -> Array:
+        return x[begin(config) : end(config)]
+
+    return change

@@ -1,0 +1,51 @@
+"""Fields and names that the checkpoints of most decoders have in common (transformers' ``LlamaForCausalLM``)."""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from .fields import Fields
+from .keys import Key, f32, u32
+from .tensors import Source
+
+DECODER_KEYS: dict[str, Key] = {
+    "context_length": u32("max_position_embeddings"),
+    "embedding_length": u32("hidden_size"),
+    "block_count": u32("num_hidden_layers"),
+    "feed_forward_length": u32("intermediate_size"),
+    "attention.head_count": u32("num_attention_heads", low=1),
+    "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
+    "attention.key_length": u32("head_dim", default=None),
+    "attention.value_length": u32("head_dim", default=None),
+    "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-6),
+}
+
+DECODER_TENSORS: dict[str, str | Source] = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "blk.{i}.attn_norm": "model.layers.{i}.input_layernorm",
+    "blk.{i}.ffn_norm": "model.layers.{i}.post_attention_layernorm",
+    "blk.{i}.attn_q": "model.layers.{i}.self_attn.q_proj",
+    "blk.{i}.attn_k": "model.layers.{i}.self_attn.k_proj",
+    "blk.{i}.attn_v": "model.layers.{i}.self_attn.v_proj",
+    "blk.{i}.attn_output": "model.layers.{i}.self_attn.o_proj",
+    "blk.{i}.ffn_gate": "model.layers.{i}.mlp.gate_proj",
+    "blk.{i}.ffn_up": "model.layers.{i}.mlp.up_proj",
+    "blk.{i}.ffn_down": "model.layers.{i}.mlp.down_proj",
+}
+
+EXPERT_TENSORS: dict[str, str | Source] = {
+    "blk.{i}.ffn_gate_inp": "model.layers.{i}.mlp.gate",
+    "blk.{i}.ffn_gate_exps": "model.layers.{i}.mlp.experts.{e}.gate_proj",
+    "blk.{i}.ffn_up_exps": "model.layers.{i}.mlp.experts.{e}.up_proj",
+    "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.{e}.down_proj",
+}
+
+
+def no_windows(config: Fields) -> None:
+    """UnsupportedError for a configuration whose layers see less than all of the past."""
+    if config.flag("use_sliding_window", False):
+        raise UnsupportedError("[convert] 'use_sliding_window' must be false for this architecture but is true")
+    config.read(("sliding_window", "max_window_layers"))
+    if any(kind != "full_attention" for kind in config.items("layer_types")):
+        raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")

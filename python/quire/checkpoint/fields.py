@@ -1,0 +1,113 @@
+"""The JSON files of a checkpoint folder, read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import LoadError, UnsupportedError
+
+_T = TypeVar("_T")
+_MAX_BYTES = 256 << 20
+
+
+def read_json(path: Path) -> Mapping[str, object]:
+    """A JSON object.  LoadError when the file is absent, too large or something else."""
+    if not path.is_file():
+        raise LoadError(f"[convert] '{path}' must be there but is not")
+    if path.stat().st_size > _MAX_BYTES:
+        raise LoadError(f"[convert] '{path}' must be at most {_MAX_BYTES} bytes")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"[convert] '{path}' must be JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise LoadError(f"[convert] '{path}' must hold a JSON object")
+    return value
+
+
+class Fields:
+    """Typed access to a JSON object; what is absent or of another type is a LoadError that names it.
+
+    It remembers which fields were read, so that ``refuse_unread`` can refuse the others by name.  A field that is null
+    counts as absent; where null has a meaning of its own, ask ``is_null`` first.
+    """
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self.where = where
+        self._values = values
+        self._read: set[str] = set()
+        self._inner: dict[str, Fields] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(name) is not None
+
+    def is_null(self, name: str) -> bool:
+        """Whether the field is there and null."""
+        return name in self._values and self._values[name] is None
+
+    def value(self, name: str) -> object:
+        """The field as it is; None where it is absent."""
+        self._read.add(name)
+        return self._values.get(name)
+
+    def _get(self, name: str, kinds: tuple[type, ...], default: _T | None, words: str) -> object:
+        value = self.value(name)
+        if value is None:
+            if default is None:
+                raise LoadError(f"[convert] '{name}' must be in {self.where} but is not")
+            return default
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise LoadError(f"[convert] '{name}' of {self.where} must be {words} but is {type(value).__name__}")
+        return value
+
+    def integer(self, name: str, default: int | None = None, *, low: int = 0) -> int:
+        """A whole number from ``low`` to 2^31 - 1."""
+        value = self._get(name, (int,), default, "a whole number")
+        assert isinstance(value, int)
+        if not low <= value < 2**31:
+            raise LoadError(f"[convert] '{name}' of {self.where} must be {low} to 2^31 - 1 but is {value}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._get(name, (int, float), default, "a number")
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return str(self._get(name, (str,), default, "a string"))
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        return bool(self._get(name, (bool,), default, "a boolean"))
+
+    def items(self, name: str) -> list[object]:
+        """An array; empty when absent."""
+        value = self._get(name, (list,), [], "an array")
+        assert isinstance(value, list)
+        return value
+
+    def inner(self, name: str) -> Fields:
+        """A nested object, whose fields must be read as well; empty when absent."""
+        value = self._get(name, (dict,), {}, "an object")
+        assert isinstance(value, dict)
+        if name not in self._inner:
+            self._inner[name] = Fields(f"'{name}' of {self.where}", value)
+        return self._inner[name]
+
+    def read(self, names: Iterable[str]) -> None:
+        """Count fields as read: their values have no effect."""
+        self._read.update(names)
+
+    def refuse_unread(self, without_effect: Iterable[str] = ()) -> None:
+        """UnsupportedError for a field that nobody read and that no pattern of ``without_effect`` lists."""
+        patterns = list(without_effect)
+        for name in self._values:
+            listed = name in self._read or any(fnmatchcase(name, pattern) for pattern in patterns)
+            if self.has(name) and not listed:
+                raise UnsupportedError(f"[convert] every field of {self.where} must be known but '{name}' is not")
+        for inner in self._inner.values():
+            inner.refuse_unread(patterns)

@@ -1,0 +1,81 @@
+"""Where the value of a GGUF key comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .fields import Fields
+
+Value = int | float | bool | str | Sequence[int] | Sequence[bool] | Sequence[float]
+Reading = Callable[[Fields], "Value | None"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A GGUF type (``u32``, ``f32``, ``bool[]``, ...) and how the value is read; None leaves the key out."""
+
+    kind: str
+    read: Reading
+
+
+class _Required:
+    """Stands for the default of a field that must be there."""
+
+
+REQUIRED = _Required()
+Default = int | float | bool | Callable[[Fields], int] | None | _Required
+
+
+def _first(config: Fields, names: Sequence[str]) -> str:
+    """Of several names of one field, the one that the configuration has."""
+    return next((name for name in names if config.has(name)), names[0])
+
+
+def _default(config: Fields, default: Default) -> int | float | bool | None:
+    assert not isinstance(default, _Required)
+    return default(config) if callable(default) else default
+
+
+def u32(*names: str, default: Default = REQUIRED, low: int = 0) -> Key:
+    """A whole number of at least ``low``, by the first of ``names`` that is there.
+
+    ``default`` is transformers', or a function of the configuration; None leaves the key out.
+    """
+
+    def read(config: Fields) -> Value | None:
+        name = _first(config, names)
+        if config.has(name) or isinstance(default, _Required):
+            return config.integer(name, low=low)
+        return _default(config, default)
+
+    return Key("u32", read)
+
+
+def f32(*names: str, default: Default = REQUIRED) -> Key:
+    """A number; see ``u32``."""
+
+    def read(config: Fields) -> Value | None:
+        name = _first(config, names)
+        if config.has(name) or isinstance(default, _Required):
+            return config.number(name)
+        return _default(config, default)
+
+    return Key("f32", read)
+
+
+def flag(*names: str, default: Default = REQUIRED) -> Key:
+    """A boolean; see ``u32``."""
+
+    def read(config: Fields) -> Value | None:
+        name = _first(config, names)
+        if config.has(name) or isinstance(default, _Required):
+            return config.flag(name)
+        return _default(config, default)
+
+    return Key("bool", read)
+
+
+def made(kind: str, read: Reading) -> Key:
+    """A value that a function makes of the configuration; None leaves the key out."""
+    return Key(kind, read)

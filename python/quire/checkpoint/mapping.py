@@ -1,0 +1,135 @@
+"""All that is said about the checkpoints of one of transformers' classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from ..errors import LoadError, UnsupportedError
+from .changes import Array
+from .fields import Fields
+from .keys import Key
+from .rope import Entry, llama3_factors, rope_keys, rope_of
+from .tensors import Source, Target, layers_of, planned
+
+# Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
+# configuration says, how another program ran it.
+WITHOUT_EFFECT = (
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_commit_hash",
+    "auto_map", "torchscript", "use_bfloat16", "use_cache", "gradient_checkpointing", "initializer_range",
+    "initializer_factor", "*_dropout", "*_dropout_prob", "*_pdrop", "dropout", "pretraining_tp",
+    "*_attn_implementation*", "_flash_attn_2_enabled", "output_attentions", "output_hidden_states",
+    "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "return_dict*", "chunk_size_feed_forward",
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    "tokenizer_class", "prefix", "unsloth_*", "transformers.js_config", "is_llama_config", "is_decoder", "*_token_id",
+    "tf_legacy_loss",
+    # Of generation, which older versions saved here.
+    "max_length", "min_length", "max_new_tokens", "do_sample", "num_beams", "num_beam_groups", "num_return_sequences",
+    "early_stopping", "temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "repetition_penalty", "length_penalty", "diversity_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
+)  # fmt: skip
+
+# Buffers that older versions saved, and that follow from the configuration.
+IGNORED_TENSORS = ("*.rotary_emb.inv_freq", "*.rotary_emb.original_inv_freq")
+
+Permitted = tuple[object, ...]
+SILU: Permitted = ("silu", "swish")
+# What no model here computes otherwise, null included where it says the same; a class may permit other values.
+FIXED: Mapping[str, Permitted] = {
+    "is_causal": (True,), "is_encoder_decoder": (False,), "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
+    "rope_interleaved": (False,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How the checkpoints of one of transformers' classes become files of an architecture.
+
+    Every field of config.json is read, or listed as without effect, or refused by name; so is every tensor.
+    """
+
+    arch: str  # general.architecture
+    keys: Mapping[str, Key]  # GGUF's key below the architecture's name, and where its value comes from
+    tensors: Mapping[str, str | Source]  # GGUF's name, and the checkpoint's; see tensors.planned
+    fixed: Mapping[str, Permitted] = field(default_factory=dict)  # fields, and the values that the model computes
+    checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
+    rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
+    tied: bool = False  # transformers' default of tie_word_embeddings
+    unused: tuple[str, ...] = ()  # fields without effect, as patterns
+    ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
+    section: str = ""  # the field that holds the configuration of the text model, where there are several
+    base: str = "model."  # what checkpoints of the model without its head leave out of names
+
+    def config_of(self, whole: Fields) -> Fields:
+        """The configuration of the text model."""
+        return whole.inner(self.section) if self.section and whole.has(self.section) else whole
+
+    def entries(self, config: Fields) -> Iterator[Entry]:
+        """Every key below the architecture's name; then no field is left that could change an answer."""
+        for name, permitted in {**FIXED, **self.fixed}.items():
+            value = config.value(name)
+            if (value is not None or config.is_null(name)) and value not in permitted:
+                words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in permitted)
+                raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
+        for check in self.checks:
+            check(config)
+        for name, key in self.keys.items():
+            if (made := key.read(config)) is not None:
+                yield name, key.kind, made
+        if self.rope is not None:
+            yield from self.rope(config)
+        config.integer("vocab_size")
+        self.is_tied(config)
+
+    def refuse_unread(self, whole: Fields) -> None:
+        """UnsupportedError for a field that nobody read and that is not listed as without effect."""
+        self.config_of(whole).refuse_unread([*WITHOUT_EFFECT, *self.unused])
+        if self.section and whole.has(self.section):
+            whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
+
+    def is_tied(self, config: Fields) -> bool:
+        """Whether the head is the embedding's matrix where the checkpoint holds no head."""
+        return config.flag("tie_word_embeddings", self.tied)
+
+    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
+        """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""
+        table = self._named_as(there)
+        n_layer = self.keys["block_count"].read(config)
+        assert isinstance(n_layer, int)
+        targets = list(planned(table, there, n_layer))
+        targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
+        used = {source for target in targets for source in target.sources}
+        patterns = [*IGNORED_TENSORS, *self.ignored]
+        left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
+        if left:
+            raise UnsupportedError(
+                f"[convert] every tensor of the checkpoint must be known but {min(left)!r} ({len(left)} in all) is not"
+            )
+        present = layers_of(table, used)
+        for i in range(n_layer):
+            if i not in present:
+                name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
+                raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
+        return targets
+
+    def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
+        """What the frequencies of rotation are divided by, where that is a tensor."""
+        if self.rope is None:
+            return
+        values = {key: value for key, _, value in entries}
+        shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+        n_rot = values.get("rope.dimension_count", values.get("attention.key_length", shared))
+        base = values.get("rope.freq_base")
+        assert isinstance(n_rot, int)
+        if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
+            yield "rope_freqs.weight", factors
+
+    def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
+        """The table, without the prefix where the checkpoint is of the model without its head."""
+        if not self.base or any(name.startswith(self.base) for name in there):
+            return self.tensors
+        return {target: Source.of(entry).without(self.base) for target, entry in self.tensors.items()}

@@ -1,0 +1,103 @@
+"""Which tensors of a checkpoint become which tensors of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from .changes import Array, Change
+
+SUFFIXES = ("", ".weight", ".bias")
+# What GGUF files keep in f32 although it has two dimensions.
+KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight",
+            "position_embd.weight", "token_types.weight", "ssm_a")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """Checkpoint tensors and what is done to each; several are put one below the other.
+
+    In a table a plain string stands for a source without change.
+    """
+
+    names: tuple[str, ...]
+    change: Change | None = None
+
+    @classmethod
+    def of(cls, entry: str | Source) -> Source:
+        return entry if isinstance(entry, Source) else cls((entry,))
+
+    def without(self, prefix: str) -> Source:
+        return Source(tuple(name.removeprefix(prefix) for name in self.names), self.change)
+
+
+def taken(*names: str, change: Change | None = None) -> Source:
+    """Tensors of the checkpoint, with a change."""
+    return Source(names, change)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor to write: its name, the checkpoint tensors it is made of, and what is done to each."""
+
+    name: str
+    sources: tuple[str, ...]
+    change: Change | None = None
+    stacked: bool = False  # along a new first dimension
+    made: Array | None = None  # computed from the configuration, with no source
+
+    @property
+    def keep_f32(self) -> bool:
+        return self.name.endswith(KEPT_F32) or "norm" in self.name or self.made is not None
+
+
+def planned(table: Mapping[str, str | Source], there: Collection[str], n_layer: int) -> Iterator[Target]:
+    """The targets for which the checkpoint has the sources.
+
+    A table's names are those of modules or of tensors, with ``{i}`` for the layer and ``{e}`` for experts, which are
+    stacked: ``.weight`` and ``.bias`` are tried on both sides.
+    """
+    per_layer = [entry for entry in table.items() if "{i}" in entry[0]]
+    for target, entry in table.items():
+        if "{i}" not in target:
+            yield from _module(target, Source.of(entry), there, "")
+    for i in range(n_layer):
+        for target, entry in per_layer:
+            yield from _module(target, Source.of(entry), there, str(i))
+
+
+def _module(target: str, source: Source, there: Collection[str], layer: str) -> Iterator[Target]:
+    target = target.replace("{i}", layer)
+    names = [name.replace("{i}", layer) for name in source.names]
+    for suffix in SUFFIXES:
+        full = [name + suffix for name in names]
+        stacked = any("{e}" in name for name in full)
+        if stacked:
+            full = [name.replace("{e}", str(e)) for name in full for e in range(_count(name, there))]
+        if full and all(name in there for name in full):
+            yield Target(target + suffix, tuple(full), source.change, stacked)
+
+
+def _count(name: str, there: Collection[str]) -> int:
+    """How many experts the checkpoint has of a name with ``{e}``."""
+    n = 0
+    while name.replace("{e}", str(n)) in there:
+        n += 1
+    return n
+
+
+def layers_of(table: Mapping[str, str | Source], there: Collection[str]) -> dict[int, str]:
+    """The layers that the checkpoint holds tensors of, each with one of these."""
+    patterns = {
+        re.escape(name).replace(r"\{i\}", r"(\d+)").replace(r"\{e\}", r"\d+")
+        for entry in table.values()
+        for name in Source.of(entry).names
+        if "{i}" in name
+    }
+    every = re.compile("|".join(f"(?:{pattern})" for pattern in sorted(patterns)) or r"(?!)")
+    found: dict[int, str] = {}
+    for name in there:
+        if match := every.match(name):
+            found.setdefault(int(next(group for group in match.groups() if group is not None)), name)
+    return found

@@ -1,0 +1,133 @@
+"""Attention of other kinds than causal over all of the past: NumPy against ggml's operators against our own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from trace_bench import Bench
+
+from quire._native import graph
+from quire._native.core import find_device
+from quire._native.graph import CacheSpec, Executor, Trace, Tracer
+from quire.errors import ShapeError
+
+Array = npt.NDArray[np.float32]
+N_HEAD, N_KV_HEAD, DIM = 4, 2, 8
+
+
+def attention(q: Array, k: Array, v: Array, seen: npt.NDArray[np.bool_], scale: float) -> Array:
+    """q ``[n, heads, d]``, k and v ``[m, kv heads, d]``; ``seen [n, m]``."""
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    scores = np.where(seen[None], np.einsum("nhd,mhd->hnm", q, k) * scale, -np.inf)
+    odds = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("hnm,mhd->nhd", odds / odds.sum(-1, keepdims=True), v)
+
+
+def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Array:
+    """Sequences of those lengths in one step; block i + 1 and its followers are sequence i's."""
+    executor = Executor(
+        trace,
+        find_device("cpu"),
+        n_blocks=64,
+        threads=2,
+        kernels=kernels,
+        kv_dtype="f32",
+        max_rows=256,
+        max_sequences=256,
+    )  # type: ignore[arg-type]
+    tables, slots, first = [], [], 1
+    for n in lengths:
+        tables.append(list(range(first, first + -(-n // 32))))
+        slots += [first * 32 + i for i in range(n)]
+        first += len(tables[-1])
+    rows = sum(lengths)
+    return executor.run(
+        tokens,
+        positions=[i for n in lengths for i in range(n)],
+        slots=slots,
+        logit_rows=list(range(rows)),
+        row_begin=np.cumsum([0, *lengths]).tolist(),
+        n_kv=lengths,
+        tables=tables,
+    )
+
+
+def heads_of(bench: Bench, n_rows: int) -> tuple[list[graph.TraceTensor], list[Array], list[int]]:
+    bench.tokens = bench.random.integers(0, 24, n_rows).astype(np.int32)
+    made = [bench.value(h, DIM) for h in (N_HEAD, N_KV_HEAD, N_KV_HEAD)]
+    return [t for t, _ in made], [a for _, a in made], bench.tokens.tolist()
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("window", [0, 9])
+def test_rows_attend_both_ways(window: int, kernels: str) -> None:
+    lengths = [3, 70, 1, 33]
+    bench = Bench()
+    (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
+    y = graph.attend_rows(q, k, v, scale=0.3, window=window).merge_heads()
+    trace = bench.tracer.finish_vectors(graph.select_rows(y, bench.tracer.logit_rows))
+    found = run(trace, lengths, tokens, kernels)
+    first = 0
+    for n in lengths:
+        rows = slice(first, first + n)
+        apart = np.abs(np.arange(n)[:, None] - np.arange(n))
+        expected = attention(*(x[rows] for x in numbers), apart <= (window // 2 if window else n), 0.3)
+        np.testing.assert_allclose(found[rows], expected.reshape(n, -1), atol=1e-5)
+        first += n
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("spec", [{"window": 7}, {"chunk": 40}, {}])
+def test_windows_and_chunks(spec: dict[str, int], kernels: str) -> None:
+    lengths = [90, 5, 41]
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM, **spec)]))
+    (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
+    y = graph.attend(0, q, k, v, scale=0.3).merge_heads()
+    found = run(bench.tracer.finish(graph.select_rows(y, bench.tracer.logit_rows)), lengths, tokens, kernels)
+    first = 0
+    for n in lengths:
+        rows, at = slice(first, first + n), np.arange(n)
+        seen = at[:, None] >= at
+        if "window" in spec:
+            seen &= at[:, None] - at < spec["window"]
+        if "chunk" in spec:
+            seen &= at[:, None] // spec["chunk"] == at // spec["chunk"]
+        expected = attention(*(x[rows] for x in numbers), seen, 0.3)
+        np.testing.assert_allclose(found[rows], expected.reshape(n, -1), atol=1e-5)
+        first += n
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+def test_a_layer_may_be_attended_to_again(kernels: str) -> None:
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM), CacheSpec()]))
+    (q, k, v), numbers, tokens = heads_of(bench, 50)
+    second, again = bench.value(N_HEAD, DIM)
+    once = graph.attend(0, q, k, v, scale=0.3)
+    twice = graph.attend_to_written(0, second, scale=0.5)
+    y = (once + twice).merge_heads()
+    found = run(bench.tracer.finish(graph.select_rows(y, bench.tracer.logit_rows)), [50], tokens, kernels)
+    seen = np.tri(50, dtype=bool)
+    expected = attention(*numbers, seen, 0.3) + attention(again, *numbers[1:], seen, 0.5)
+    np.testing.assert_allclose(found, expected.reshape(50, -1), atol=1e-5)
+
+
+def test_what_a_layer_keeps_is_checked() -> None:
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM), CacheSpec()]))
+    (q, k, v), _, _ = heads_of(bench, 3)
+    with pytest.raises(ShapeError, match="must be written before"):
+        graph.attend_to_written(0, q, scale=1.0)
+    with pytest.raises(ShapeError, match="layer 1 must keep rows"):
+        graph.attend(1, q, k, v, scale=1.0)
+    y = graph.attend(0, q, k, v, scale=1.0)
+    with pytest.raises(ShapeError, match="must be written once"):
+        graph.attend(0, q, k, v, scale=1.0)
+    both = graph.attend_rows(q, k, v, scale=1.0)
+    out = graph.select_rows((y + both).merge_heads(), bench.tracer.logit_rows)
+    with pytest.raises(ShapeError, match="must keep nothing"):
+        bench.tracer.finish(out)
+
+
+def test_a_window_and_chunks_exclude_each_other() -> None:
+    with pytest.raises(ShapeError, match="a window or chunks"):
+        Tracer([CacheSpec(n_kv_head=1, head_dim=8, window=3, chunk=4)])

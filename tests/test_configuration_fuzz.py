@@ -1,0 +1,365 @@
+"""One field of config.json, or one key of a GGUF file, changed at a time: honoured or refused, never ignored.
+
+Oracle for fields: transformers, reading the same changed folder.  ``benchmarks/fuzz_gguf_keys.py`` does the same for
+keys against llama.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire.convert import convert
+from quire.errors import LoadError, QuireError, UnsupportedError
+from quire.gguf import GGUFReader, GGUFWriter
+from quire.models import architectures, load_model
+from test_models import TOLERANCE, Runner
+from tiny_checkpoints import CONFIGS, config_of, shapes_of, weight_of, write_checkpoint, write_safetensors
+
+Array = npt.NDArray[np.float32]
+IDS = [3, 250, 17, 99, 1, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18, 27, 111, 90, 45, 8]
+# One checkpoint of each class of transformers.
+NAMES = list({CONFIGS[name][0]: name for name in reversed(CONFIGS)}.values())
+
+# Fields that classes read although their own configuration does not list them, and names of old and new versions.
+MORE_FIELDS = (
+    "is_causal", "rope_theta", "rope_scaling", "partial_rotary_factor", "rope_local_base_freq", "sliding_window_pattern",
+    "attention_bias", "mlp_bias", "hidden_act", "hidden_activation", "head_dim", "num_experts", "num_local_experts",
+    "norm_topk_prob", "query_pre_attn_scalar", "use_bidirectional_attention", "layer_types", "use_sliding_window",
+    "sliding_window", "max_window_layers", "attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier",
+    "residual_multiplier", "embedding_multiplier", "logits_scaling", "rope_interleaved", "qk_norm", "use_qk_norm",
+    "no_rope_layers", "clip_qkv", "scale_embedding",
+)  # fmt: skip
+ROPES: list[object] = [
+    {"rope_type": "default", "rope_theta": 500.0},
+    {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
+    {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 0.5},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.5},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.7, "mscale_all_dim": 1.1},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False},
+    {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+    {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "proportional", "rope_theta": 10000.0, "factor": 8.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 16},
+    {"full_attention": {"rope_type": "linear", "rope_theta": 3e5, "factor": 2.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 700.0}},
+    {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+    {"full_attention": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+    {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}},
+]  # fmt: skip
+
+
+def alternatives(name: str, value: object) -> Iterator[object]:
+    """Other values of a field: of its type, and of the types that a field without a value may have."""
+    if name == "rope_parameters":
+        yield from ROPES
+    elif name == "rope_scaling":
+        yield from [
+            {k: v for k, v in rope.items() if k != "rope_theta"} for rope in ROPES[1:9] if isinstance(rope, dict)
+        ]
+        yield {"type": "linear", "factor": 3.0}
+    elif name in ("hidden_act", "hidden_activation"):
+        yield from ("silu", "swish", "gelu", "relu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "relu2")
+    elif name == "layer_types":
+        yield from (
+            ["full_attention"] * 7,
+            ["sliding_attention"] * 7,
+            ["full_attention", "sliding_attention"] * 3 + ["full_attention"],
+        )
+        yield from (["sliding_attention"] * 2, ["full_attention", "sliding_attention"], ["full_attention"] * 2)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (0, 1, 2, 3, value + 1, 2 * value)
+    elif isinstance(value, float):
+        yield from (0.0, 0.5, 2.0 * value)
+    elif isinstance(value, str):
+        yield "something else"
+    elif value is None:
+        yield from (True, 1, 0.5)
+    elif isinstance(value, list):
+        yield from ([0], [1], [])
+    yield None
+
+
+def cases(name: str, fields: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+    """What is changed, and config.json with it; last, every field left out in turn."""
+    base = config_of(name)
+    for field in sorted({*fields, *base, *MORE_FIELDS} - {"architectures", "model_type", "vocab_size"}):
+        for value in alternatives(field, base.get(field, fields.get(field))):
+            if value != base.get(field, "absent"):
+                yield f"{field}={value!r}", {**base, field: value}
+        if field in base:
+            yield f"{field} absent", {key: value for key, value in base.items() if key != field}
+
+
+def near(one: Array, other: Array) -> bool:
+    return bool(np.abs(one - other).max() <= TOLERANCE * np.abs(other).max())
+
+
+def theirs(folder: Path, kind: str) -> Array | None:
+    """Transformers' logits; None where it makes no claim: it raises, or weights are missing."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model, info = getattr(transformers, kind).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+        if info["missing_keys"] or info["mismatched_keys"]:
+            return None
+        with torch.no_grad():
+            logits: Array = model.eval()(torch.tensor([IDS])).logits[0].numpy()
+    except Exception:  # whatever it raises, it gives no answer
+        return None
+    return logits if np.isfinite(logits).all() else None
+
+
+def ours(folder: Path) -> Array | None:
+    """Our logits; None where the configuration is refused."""
+    try:
+        convert(folder, folder / "x.gguf", "f32")
+        return Runner(folder / "x.gguf").logits(IDS)
+    except QuireError:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch and transformers
+@pytest.mark.parametrize("name", NAMES)
+def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    write_checkpoint(tmp_path, name)
+    kind = CONFIGS[name][0]
+    fields = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
+    plain = theirs(tmp_path, kind)
+    assert plain is not None
+    ignored, seen = [], Counter[str]()
+    for label, config in cases(name, fields):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        expected, found = theirs(tmp_path, kind), ours(tmp_path)
+        if expected is None:
+            continue
+        has_effect = not near(expected, plain)
+        seen["honoured" if found is not None else "refused"] += has_effect
+        seen["harmless and accepted"] += not has_effect and found is not None
+        if found is not None and not near(found, expected):
+            ignored.append(label)
+    assert ignored == []
+    assert seen["honoured"] >= 5
+    assert seen["refused"] >= 5
+    assert seen["harmless and accepted"] >= 30
+
+
+def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
+    """The checkpoint with fields set, or left out where they are ``...``."""
+    write_checkpoint(tmp_path / "hf", name)
+    config = {key: value for key, value in (config_of(name) | changes).items() if value is not ...}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "hf"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        *((name, {"hidden_act": "relu"}, "hidden_act") for name in NAMES if not name.startswith("gemma")),
+        ("gemma3", {"hidden_activation": "silu"}, "hidden_activation"),
+        *((name, {"is_causal": False}, "is_causal") for name in NAMES),
+        *((name, {"is_causal": None}, "is_causal") for name in NAMES),
+        *((name, {"mystery": 1}, "mystery") for name in NAMES),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma3", {"query_pre_attn_scalar": ...}, "query_pre_attn_scalar"),
+        ("gemma3", {"rope_parameters": ROPES[13]}, "sliding_attention"),
+        ("llama", {"rope_parameters": ROPES[9]}, "partial_rotary_factor"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    ],
+)
+def test_fields_that_change_the_answer_are_refused_by_name(
+    tmp_path: Path, name: str, changes: dict[str, object], field: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=field):
+        convert(with_fields(tmp_path, name, **changes), tmp_path / "x.gguf", "f32")
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def keys_of(folder: Path, out: Path) -> dict[str, object]:
+    convert(folder, out, "f32")
+    return dict(GGUFReader(out).metadata)
+
+
+def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
+    """Of its configuration classes (5.17)."""
+    out = tmp_path / "x.gguf"
+    moe = keys_of(with_fields(tmp_path / "a", "qwen3moe", norm_topk_prob=...), out)
+    assert moe["qwen3moe.expert_weights_norm"] is False
+    mistral = keys_of(with_fields(tmp_path / "b", "mistral", sliding_window=...), out)
+    assert mistral["llama.attention.sliding_window"] == 4096
+    mistral = keys_of(with_fields(tmp_path / "c", "mistral", sliding_window=None), out)
+    assert "llama.attention.sliding_window" not in mistral
+    gemma = keys_of(with_fields(tmp_path / "d", "gemma3", rope_parameters=..., sliding_window=...), out)
+    assert gemma["gemma3.rope.freq_base"] == 1e6
+    assert gemma["gemma3.rope.freq_base_swa"] == 1e4
+    assert gemma["gemma3.attention.sliding_window"] == 4096
+
+
+def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) -> None:
+    """As transformers takes it: tied only where both are equal."""
+    shapes = shapes_of("qwen3") | {"lm_head.weight": shapes_of("qwen3")["model.embed_tokens.weight"]}
+    write_checkpoint(tmp_path / "hf", "qwen3", shapes)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    head = weight_of("qwen3", "lm_head.weight", tuple(shapes["lm_head.weight"]))
+    assert np.array_equal(GGUFReader(tmp_path / "x.gguf").tensor("output.weight").numpy(), head)
+    tensors = {name: weight_of("qwen3", name, tuple(shape)) for name, shape in shapes.items()}
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    write_safetensors(tmp_path / "hf" / "model.safetensors", tensors)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    assert "output.weight" not in GGUFReader(tmp_path / "x.gguf")
+
+
+def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="must hold a head"):
+        convert(with_fields(tmp_path, "qwen3", tie_word_embeddings=False), tmp_path / "x.gguf", "f32")
+
+
+def test_buffers_of_rotation_are_accepted(tmp_path: Path) -> None:
+    """Older versions of transformers saved them."""
+    shapes = shapes_of("llama") | {"model.layers.1.self_attn.rotary_emb.inv_freq": [8]}
+    write_checkpoint(tmp_path / "hf", "llama", shapes)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    assert not any("inv_freq" in info.name for info in GGUFReader(tmp_path / "x.gguf").tensors)
+
+
+def edited(source: Path, out: Path, changes: dict[str, tuple[object, str] | None]) -> Path:
+    """The file with keys below the architecture's name set, or left out (None)."""
+    reader = GGUFReader(source)
+    arch = reader.metadata.text("general.architecture")
+    full = {f"{arch}.{name}": change for name, change in changes.items()}
+    with GGUFWriter(out, arch) as writer:
+        for key in reader.metadata:
+            kind = reader.metadata.type_of(key)
+            value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+            if key not in full:
+                writer.set(key, value, kind)  # type: ignore[arg-type]
+        for key, change in full.items():
+            if change is not None:
+                writer.set(key, *change)  # type: ignore[arg-type]
+        for info in reader.tensors:
+            writer.add_tensor(info.name, info.dtype, info.shape)
+        for info in reader.tensors:
+            writer.write(info.name, reader.tensor(info.name).numpy())
+    return out
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Converted checkpoints, by name."""
+    folder = tmp_path_factory.mktemp("fuzz")
+
+    def make(name: str) -> Path:
+        if not (folder / f"{name}.gguf").is_file():
+            write_checkpoint(folder / name, name)
+            convert(folder / name, folder / f"{name}.gguf", "f32")
+        return folder / f"{name}.gguf"
+
+    return make
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("mystery", (1, "u32")),
+        ("attention.causal", (False, "bool")),
+        ("logit_scale", (2.0, "f32")),
+        ("attention.scale", (0.5, "f32")),
+        ("rope.scaling.type", ("longrope", "string")),
+        ("rope.scaling.alpha", (8.0, "f32")),
+        ("expert_group_count", (4, "u32")),
+        ("nextn_predict_layers", (1, "u32")),
+    ],
+)
+def test_keys_that_change_the_answer_are_refused_by_name(
+    tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str]
+) -> None:
+    with pytest.raises(UnsupportedError, match=key):
+        load_model(GGUFReader(edited(tiny(name), tmp_path / "x.gguf", {key: change})))
+
+
+def test_every_architecture_is_fuzzed(tiny: Callable[[str], Path]) -> None:
+    made = {GGUFReader(tiny(name)).metadata.text("general.architecture") for name in NAMES}
+    assert made == set(architectures())
+
+
+SCALED = {"rope.scaling.factor": (4.0, "f32")}
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        # A factor without a type is linear, and so is the key of old files; 0 says nothing.
+        ("llama", SCALED, {**SCALED, "rope.scaling.type": ("linear", "string")}),
+        ("llama", {"rope.scale_linear": (4.0, "f32")}, {**SCALED, "rope.scaling.type": ("linear", "string")}),
+        ("llama", {"rope.scaling.factor": (0.0, "f32")}, {}),
+        ("llama", {**SCALED, "rope.scaling.type": ("none", "string")}, {}),
+        # A window after all but every n-th layer, as a number and as a list.
+        ("gemma3", {"attention.sliding_window_pattern": (6, "u32")}, {}),
+        ("gemma3", {"attention.sliding_window_pattern": ([True] * 5 + [False, True], "bool[]")}, {}),
+        ("gemma3", {"attention.sliding_window_pattern": (3, "u32")}, {"attention.sliding_window_pattern": ([1, 1, 0, 1, 1, 0, 1], "u32[]")}),
+        ("gemma3", {"attention.sliding_window_pattern": (1, "u32")}, {"attention.sliding_window": (0, "u32")}),
+        ("llama", {"attention.head_count_kv": ([2, 2], "u32[]")}, {}),
+    ],
+)  # fmt: skip
+def test_two_ways_to_say_one_thing(
+    tiny: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    one: dict[str, tuple[object, str] | None],
+    other: dict[str, tuple[object, str] | None],
+) -> None:
+    mine = Runner(edited(tiny(name), tmp_path / "one.gguf", one)).logits(IDS)
+    assert np.array_equal(mine, Runner(edited(tiny(name), tmp_path / "other.gguf", other)).logits(IDS))
+    if one and other:
+        assert not near(mine, Runner(tiny(name)).logits(IDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"rope.scaling.attn_factor": (1.5, "f32")}),
+        ("llama", {"rope.dimension_count": (8, "u32")}),
+        ("qwen3", {"rope.dimension_count": (16, "u32")}),
+        ("gemma3", {"attention.sliding_window_pattern": (2, "u32")}),
+        ("gemma3", {"attention.sliding_window": (3, "u32")}),
+        ("gemma3", {"rope.freq_base_swa": (500.0, "f32")}),
+        ("gemma3", {"final_logit_softcapping": (2.0, "f32")}),
+        ("qwen3moe", {"expert_weights_norm": (False, "bool")}),
+        ("qwen3moe", {"expert_used_count": (3, "u32")}),
+        ("mistral", {"attention.sliding_window": (5, "u32")}),
+    ],
+)
+@pytest.mark.parametrize("kernels", ["auto", "stock"])
+def test_keys_have_their_effect(
+    tiny: Callable[[str], Path], tmp_path: Path, name: str, changes: dict[str, tuple[object, str] | None], kernels: str
+) -> None:
+    """That it is the right one is for benchmarks/fuzz_gguf_keys.py to say, and transformers above."""
+    mine = Runner(edited(tiny(name), tmp_path / "x.gguf", changes), kernels).logits(IDS)
+    assert not near(mine, Runner(tiny(name), kernels).logits(IDS))
+
+
+def test_tensors_that_are_known_and_not_used(tiny: Callable[[str], Path]) -> None:
+    from quire.nn import Weights
+
+    w = Weights(GGUFReader(tiny("qwen3")), lambda tensor: tensor)
+    with pytest.raises(LoadError, match="24 are not"):
+        w.finish()
+    for block in w.blocks(2):
+        block.ignore("*", "the test reads no layer")
+    with pytest.raises(LoadError, match=r"2 are not: token_embd\.weight, output_norm\.weight"):
+        w.finish()
