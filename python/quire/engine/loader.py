@@ -13,6 +13,7 @@ from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache, cache_bytes_per_block
 from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
+from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
@@ -158,12 +159,14 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
     block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
-    needs = _needs(path, reader, model, block_bytes=block_bytes, own_kernels=own_kernels)
+    state_bytes = CacheLayout(model.cache, kv_dtype).state_bytes
+    needs = _needs(path, reader, model, block_bytes, state_bytes, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
         model.trace(sizes.n_ctx),
         device,
         n_blocks=sizes.n_blocks,
+        n_states=sizes.n_states,
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
@@ -245,7 +248,9 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
     return device.memory_free_bytes if left is None else left
 
 
-def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: int, own_kernels: bool) -> ModelNeeds:
+def _needs(
+    path: Path, reader: GGUFReader, model: LoadedModel, block_bytes: int, state_bytes: int, *, own_kernels: bool
+) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
     return ModelNeeds(
@@ -255,4 +260,5 @@ def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: i
         block_bytes=max(1, block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
+        state_bytes=state_bytes,
     )
