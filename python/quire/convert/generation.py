@@ -94,7 +94,7 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     never, whole = _suppressed(advice, config.get("vocab_size"))
     if never:
         writer.set(_NEVER, never, "u32[]")
-    left = [name for name in advice.values if advice.has(name) and not _is_followed(name, advice.values[name])]
+    left = [name for name in advice.names() if advice.has(name) and not _is_followed(name, advice.value(name))]
     if left or not whole:
         names = ", ".join(sorted([*left, *([] if whole else ["bad_words_ids"])]))
         _LOG.warning("[convert] %s asks for what is not followed: %s", advice.where, names)
@@ -116,10 +116,10 @@ def _is_followed(name: str, value: object) -> bool:
 
 def _suppressed(advice: Fields, n_vocab: object) -> tuple[list[int], bool]:
     """Tokens that are never drawn, and whether that is all of what must not come: words of several tokens may not."""
-    ends = advice.values.get("eos_token_id")
+    ends = advice.value("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     words = [[id] for id in _ids(advice, "suppress_tokens")]
-    listed = advice.values.get("bad_words_ids") or []
+    listed = advice.value("bad_words_ids") or []
     if not isinstance(listed, list) or not all(isinstance(word, list) for word in listed):
         raise LoadError(f"[convert] 'bad_words_ids' of {advice.where} must be a list of lists of ids")
     words += [_checked(advice, "bad_words_ids", word) for word in listed if word not in [[end] for end in ends]]
@@ -130,7 +130,7 @@ def _suppressed(advice: Fields, n_vocab: object) -> tuple[list[int], bool]:
 
 
 def _ids(advice: Fields, name: str) -> list[int]:
-    values = advice.values.get(name)
+    values = advice.value(name)
     if values is not None and not isinstance(values, list):
         raise LoadError(f"[convert] {name!r} of {advice.where} must be a list of ids but is {type(values).__name__}")
     return _checked(advice, name, values or [])
