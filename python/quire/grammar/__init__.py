@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from .answers import AnswerLayout, ReasoningTags, ToolUse, answer_source
 from .call_syntax import CALL_SYNTAXES
-from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary, start_deep_thread
+from .compiler import Compiler, CompilerLimits
+from .deep_thread import start_deep_thread
 from .gbnf import gbnf_to_lark
+from .matching import Grammar, Matcher
 from .schema import check_schema
 from .source import GrammarSource, grammar_source
+from .turns import Budget
+from .vocabulary import TokenVocabulary
 
 __all__ = [
     "CALL_SYNTAXES",
     "AnswerLayout",
+    "Budget",
     "Compiler",
     "CompilerLimits",
     "Grammar",

@@ -156,7 +156,7 @@ class Stream:
 
     def _failed(self, message: Failed) -> ApiError:
         self._n_unfinished = 0
-        return api_error(message.kind, message.message)
+        return api_error(message.kind, message.message, message.retry_after_s)
 
     async def _wait(self, idle_s: float | None) -> bool:
         """Whether there is a message, after at most ``idle_s``.  ApiError after a time limit."""

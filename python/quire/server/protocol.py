@@ -202,11 +202,12 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The last message of a request that failed.  ``kind``: the name of a class of ``quire.errors``, or ``"Lost"``
-    where the worker went away.  ``id`` 0: the model could not be opened."""
+    where the worker went away.  ``id`` 0: the model could not be opened.  ``retry_after_s``: when the same may pass."""
 
     id: int
     kind: str
     message: str
+    retry_after_s: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
