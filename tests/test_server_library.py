@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from one_call import call, post
 from quire.engine.loader import packaged_model
 from quire.errors import LoadError
-from quire.server.engine import EngineState
+from quire.server.engine import EngineState, OpeningLost
 from quire.server.failures import ApiError
 from quire.server.library import Library, find_models, size_of
 from served import served
@@ -32,18 +33,24 @@ class SlowEngine(FakeEngine):
         await asyncio.sleep(0.01)
         if self.name == "bad":
             raise LoadError("[test] the file must be a model but is not")
+        if self.name == "lost":
+            raise OpeningLost("[test] the worker must open the model but ended")
         self.state = EngineState.READY
 
     async def stop(self) -> None:
         self.stopped = True
 
 
-class Shop:
-    """A library of models ``a b c bad`` of 40 bytes each, and the engines it made."""
+NAMES = ("a", "b", "c", "bad", "lost", "large")
 
-    def __init__(self, budget: int) -> None:
+
+class Shop:
+    """A library of models ``a b c bad lost`` of 40 bytes each and a ``large`` one, and the engines it made."""
+
+    def __init__(self, budget: int, default: str | None = "a", names: Sequence[str] = NAMES) -> None:
         self.made: list[SlowEngine] = []
-        self.library = Library("a", lambda: dict.fromkeys(["a", "b", "c", "bad"], 40), self._make, budget)
+        sizes = {name: 101 if name == "large" else 40 for name in names}
+        self.library = Library(default, lambda: sizes, self._make, budget)
 
     def _make(self, name: str) -> SlowEngine:
         self.made.append(SlowEngine(name))
@@ -103,7 +110,14 @@ def test_one_that_does_not_open_leaves_nothing() -> None:
         for _ in range(2):
             with pytest.raises(ApiError, match="must be a model") as refused:
                 await shop.use("bad")
-            assert refused.value.status == 503
+            assert (refused.value.status, refused.value.code) == (500, "model_not_loadable")
+            assert refused.value.retry_after_s is None
+        with pytest.raises(ApiError, match="but ended") as refused:
+            await shop.use("lost")
+        assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
+        with pytest.raises(ApiError, match="must fit into 100 bytes but its file has 101") as refused:
+            await shop.use("large")
+        assert (refused.value.status, refused.value.retry_after_s) == (500, None)
         assert shop.open == []
         with pytest.raises(ApiError) as refused:
             await shop.use("none")
@@ -122,6 +136,63 @@ def test_a_caller_that_leaves_does_not_stop_the_opening_for_others() -> None:
         assert [engine.name for engine in shop.made] == ["a"]
 
     run(test)
+
+
+BODY = {"prompt": "x", "max_tokens": 2}
+
+
+def answered(shop: Shop, **fields: str) -> tuple[int, str]:
+    """The status of a completion, and the name that it goes by or the error's code."""
+    response = post("/v1/completions", {**BODY, **fields}, library=shop.library, options={"strict": False})
+    answer = response.json()
+    return response.status_code, answer["model"] if response.status_code == 200 else answer["error"]["code"]
+
+
+def test_without_a_name_the_default_answers_or_the_one_that_is_open() -> None:
+    assert answered(Shop(200)) == (200, "a")
+    assert answered(Shop(200, default=None)) == (400, "missing_model")
+    assert answered(Shop(200, default=None, names=["b"])) == (200, "b")
+    shop = Shop(200, default=None)
+    asyncio.run(shop.use("c"))
+    asyncio.run(shop.use("b"))
+    assert answered(shop) == (200, "b")
+    assert answered(shop, model="c") == (200, "c")
+    assert answered(shop) == (200, "c")
+    assert [engine.name for engine in shop.made] == ["c", "b"]
+
+
+def test_a_call_stays_with_its_model_whatever_is_asked_for_meanwhile() -> None:
+    shop = Shop(200, default=None)
+    for name in ("a", "b"):
+        asyncio.run(shop.use(name))
+
+    def submit(self: SlowEngine, work: Any) -> Any:
+        shop.library._shelves["a"].used_s += 1000.0  # as if another call used it
+        return FakeEngine.submit(self, work)
+
+    shop.made[1].submit = submit.__get__(shop.made[1])  # type: ignore[method-assign]
+    response = post("/v1/completions", {**BODY, "prompt": ["x", "y"]}, library=shop.library)
+    assert response.json()["model"] == "b"
+    assert [len(engine.asked) for engine in shop.made] == [0, 2]
+
+
+def test_an_unknown_name_is_answered_by_the_only_model_unless_strict() -> None:
+    for path, body in (
+        ("/v1/completions", BODY),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        ("/api/generate", {"prompt": "x"}),
+    ):
+        assert post(path, {**body, "model": "gpt-4"}).status_code == 200
+        strict = post(path, {**body, "model": "gpt-4"}, options={"strict": True})
+        assert strict.status_code == 404, path
+    assert post("/v1/completions", {**BODY, "model": "gpt-4"}).json()["model"] == "gpt-4"
+    assert answered(Shop(200), model="gpt-4") == (404, "model_not_found")
+    # What is asked about a model is about that one.
+    assert call("GET", "/v1/models/gpt-4").status_code == 404
+    assert post("/api/show", {"model": "gpt-4"}).status_code == 404
+    assert post("/v1/models/unload", {"model": "gpt-4"}).status_code == 404
+    assert post("/v1/models/load", {"model": "gpt-4"}).status_code == 404
 
 
 def test_files_by_name(tmp_path: Path) -> None:
@@ -179,3 +250,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
         assert [row["model"] for row in client.get("/v1/models/active").json()["models"]] == ["one"]
         for name in ("../models/one", "/etc/passwd", "one.gguf", "two\x00"):
             assert complete(name).status_code == 404
+        (folder / "broken.gguf").write_bytes(b"GGUF" + bytes(1000))
+        broken = complete("broken")
+        assert (broken.status_code, broken.json()["error"]["code"]) == (500, "model_not_loadable")
+        assert "retry-after" not in broken.headers

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..errors import LoadError
 from .failures import ApiError, api_error
 from .protocol import (
     Admitted,
@@ -29,9 +30,13 @@ from .protocol import (
 )
 from .time_limits import TimeLimits
 
-__all__ = ["Engine", "EngineState", "Stream", "StreamEvent", "Streams"]
+__all__ = ["Engine", "EngineState", "OpeningLost", "Stream", "StreamEvent", "Streams"]
 
 StreamEvent = Delta | Finished
+
+
+class OpeningLost(LoadError):
+    """What was to open a model ended without a word: another time it may be different."""
 
 
 class EngineState(enum.Enum):

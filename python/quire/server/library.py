@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import QuireError
-from .engine import Engine, EngineState
-from .failures import ApiError, of_quire
+from .engine import Engine, EngineState, OpeningLost
+from .failures import ApiError
 
 __all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
 
@@ -80,9 +80,9 @@ class Library:
     while something is under way in it."""
 
     def __init__(
-        self, default: str, sizes: Callable[[], dict[str, int]], make: Callable[[str], Engine], budget_bytes: int
+        self, default: str | None, sizes: Callable[[], dict[str, int]], make: Callable[[str], Engine], budget_bytes: int
     ) -> None:
-        """``sizes``: the models that there are now, with bytes of their files; ``make``: an engine for one."""
+        """``default``: the model that is meant where none is named; ``sizes``: the models that there are now, with bytes of their files; ``make``: an engine for one."""
         self.default = default
         self._sizes = sizes
         self._make = make
@@ -105,6 +105,16 @@ class Library:
         """The models that are open or being opened."""
         return {name: shelf.engine for name, shelf in self._shelves.items()}
 
+    @property
+    def usual(self) -> str | None:
+        """The model that is meant where none is named: the default, else the open one that was used last, else the only
+        one; None where that leaves a choice."""
+        if self.default is not None:
+            return self.default
+        if self._shelves:
+            return max(self._shelves, key=lambda name: self._shelves[name].used_s)
+        return next(iter(self.known)) if len(self.known) == 1 else None
+
     def rescan(self) -> dict[str, int]:
         """The models that there are now, with bytes of their files."""
         self.known = self._sizes()
@@ -126,17 +136,15 @@ class Library:
     async def pinned(self, name: str) -> AsyncIterator[Engine]:
         """A model, opened if it is not, which stays while the block runs.
 
-        ApiError 404 for one that there is not, 503 where there is no room for it or it does not open.
+        ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
         """
         shelf = self._shelves.get(name) or await self._begin(name)
         shelf.n_pins += 1
         try:
             if shelf.opening is not None:
-                await asyncio.shield(shelf.opening)
+                await _opened(shelf.opening)
             shelf.used_s = time.monotonic()
             yield shelf.engine
-        except QuireError as error:
-            raise of_quire(error) from error
         finally:
             shelf.n_pins -= 1
 
@@ -175,12 +183,25 @@ class Library:
 
     async def _make_room(self, size: int) -> None:
         """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
+        if size > self._budget_bytes:
+            text = f"the model must fit into {self._budget_bytes} bytes but its file has {size}"
+            raise ApiError(500, "model_too_large", text, "model")
         while sum(shelf.bytes_now for shelf in self._shelves.values()) + size > self._budget_bytes:
             idle = [(shelf.used_s, name) for name, shelf in self._shelves.items() if not shelf.busy]
             if not idle:
                 text = f"open models must fit into {self._budget_bytes} bytes but there is no room for {size} more"
                 raise ApiError(503, "no_room_for_model", text, retry_after_s=5)
             await self.close(min(idle)[1])
+
+
+async def _opened(opening: asyncio.Task[None]) -> None:
+    """Wait for a model to be open.  What is wrong with its file, or with the budget, is wrong the next time, too."""
+    try:
+        await asyncio.shield(opening)
+    except OpeningLost as error:
+        raise ApiError(503, "model_not_ready", str(error), "model", 5) from error
+    except QuireError as error:
+        raise ApiError(500, "model_not_loadable", str(error), "model") from error
 
 
 def not_ready(engines: dict[str, Engine]) -> dict[str, str]:

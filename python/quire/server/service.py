@@ -41,8 +41,8 @@ class Service:
 
     @property
     def model(self) -> str:
-        """The name of the model that answers where a request names none."""
-        return self.library.default
+        """What answers where a request names no model: its name, or where models are, while none is the usual one."""
+        return self.library.usual or self.settings.models_dir or ""
 
     @property
     def version(self) -> str:
@@ -58,9 +58,26 @@ class Service:
         """The open models, by name."""
         return self.library.engines()
 
+    def exactly(self, model: str) -> str:
+        """The model that goes by a name, which there may not be."""
+        return (self.library.usual or model) if model in self.settings.aliases else model
+
     def name_of(self, model: str | None) -> str:
-        """The model that a request means."""
-        return self.model if model is None or model in self.settings.aliases else model
+        """The model that is to answer a request: the one that it names, else the usual one.
+
+        An unknown name means the only model that there is, but where ``settings.strict``.  ApiError 400 where no model
+        is the usual one.
+        """
+        if model is not None:
+            name = self.exactly(model)
+            if self.settings.strict or name in self.library.known or name in (known := self.library.rescan()):
+                return name
+            return next(iter(known)) if len(known) == 1 else name
+        usual = self.library.usual
+        if usual is None:
+            text = f"model must be one of {', '.join(self.names[:20])} but is absent, and none is open"
+            raise ApiError(400, "missing_model", text, "model")
+        return usual
 
     def engine(self, model: str | None) -> Engine:
         """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
@@ -73,9 +90,9 @@ class Service:
         known = ", ".join(self.names[:20])
         raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
 
-    def pinned(self, model: str | None) -> AbstractAsyncContextManager[Engine]:
+    def pinned(self, name: str) -> AbstractAsyncContextManager[Engine]:
         """A model for as long as a block runs, opened if it is not."""
-        return self.library.pinned(self.name_of(model))
+        return self.library.pinned(name)
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
         """Let a request in.  ApiError 429 where there are too many."""
@@ -100,7 +117,7 @@ def open_service(
 ) -> Service:
     """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
 
-    Where there is a folder and no path, models are opened when they are asked for, the first of them by default.
+    Where there is a folder and no path, models are opened when they are asked for, and none is the default.
     ``launched``: a worker for the model that is open from the start.
     """
     from .protocol import Open
@@ -125,9 +142,9 @@ def open_service(
         return engine_of(str(paths()[name]))
 
     budget = settings.memory_budget_bytes or memory_bytes()
-    default = next(iter([*given, *paths()]), "")
+    default = next(iter(given), None)
     library = Library(default, lambda: {name: size_of(found) for name, found in paths().items()}, make, budget)
-    if given:
+    if default is not None:
         library.open_from_start(default)
     return Service(settings, library)
 

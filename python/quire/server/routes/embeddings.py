@@ -136,7 +136,7 @@ async def embed(call: Call[EmbeddingsBody]) -> Reply:
         shown = [b64encode(encoded).decode() for encoded in made.encoded]
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
-    return Reply.json({"object": "list", "data": data, "model": body.model or call.service.model, "usage": usage})
+    return Reply.json({"object": "list", "data": data, "model": body.model or call.model, "usage": usage})
 
 
 async def llama_embed(call: Call[LlamaBody]) -> Reply:

@@ -93,7 +93,7 @@ async def _answer(call: Call[Any], engine: Engine, prompts: list[str | list[int]
     for answering in answerings:
         await answering.start()
     shown = [p if isinstance(p, str) else await _text(call, engine, p) for p in prompts]
-    shape = _Shape(body, settings, body.model or call.service.model, answerings, shown)
+    shape = _Shape(body, settings, body.model or call.model, answerings, shown)
     if body.stream:
         return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
     results = await shape.whole()
