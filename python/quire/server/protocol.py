@@ -78,7 +78,8 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, and ``n_tokens``.
+    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and the
+    ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
     largest absolute value, None by nothing.

@@ -117,6 +117,7 @@ async def _embedded(
             answer = await stream.answer()
             encoded.append(answer["vector"])
             n_tokens += answer["n_tokens"]
+            call.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
     call.scope["quire.ticket"].charge(n_tokens)
     call.scope["quire.usage"] = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return _Vectors(encoded, n_tokens)

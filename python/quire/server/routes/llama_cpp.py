@@ -270,13 +270,14 @@ def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
 
 
 def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
-    """Times of a choice in milliseconds, with rates (0 where nothing was done)."""
+    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
+    but its prompt's."""
     n_read = end.n_prompt_tokens - end.n_cached_tokens
     n_new = end.n_generated_tokens if n_new is None else n_new
     return {
         "cache_n": end.n_cached_tokens,
         **_rate("prompt", n_read, end.prefill_s),
-        **_rate("predicted", n_new, end.decode_s),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
     }
 
 
