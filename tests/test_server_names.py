@@ -92,7 +92,7 @@ def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
     (inside / "link.gguf").symlink_to(outside / "secret.gguf")
     made: list[str] = []
 
-    def make(name: str) -> FakeEngine:
+    def make(name: str, share: int) -> FakeEngine:
         made.append(name)
         return FakeEngine()
 

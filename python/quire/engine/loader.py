@@ -21,7 +21,7 @@ from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .engine import Pooling
 from .memory import available_bytes
-from .sizes import ModelNeeds, Sizes, check_weights, choose_sizes
+from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -45,6 +45,8 @@ _ADVICE = {
     "mirostat_eta": "mirostat_eta",
 }
 
+# Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
+_TOKEN_BYTES = 700
 # Values of the key pooling_type.  Where it is absent, or says that there is none, the last token has seen all others.
 _POOLING: dict[int, Pooling] = {0: "last", 1: "mean", 3: "last"}
 
@@ -59,6 +61,7 @@ class OpenedModel:
     architecture: str
     n_vocab: int
     sizes: Sizes
+    reserved_bytes: int  # of the cache and of a step, which are taken as they are used
     sampling: SamplingParams
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
@@ -155,7 +158,7 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
     block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
-    needs = _needs(path, reader, model, block_bytes=block_bytes, own_kernels=own_kernels)
+    needs = _needs(path, reader, model, config, block_bytes=block_bytes, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
         model.trace,
@@ -182,7 +185,9 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling, kv_dtype)
+    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+    arch = model.config.arch
+    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype)
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
@@ -219,9 +224,12 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
     return device.memory_free_bytes if left is None else left
 
 
-def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: int, own_kernels: bool) -> ModelNeeds:
+def _needs(
+    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, *, block_bytes: int, own_kernels: bool
+) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
+    n_vocab = model.trace.n_vocab
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
@@ -229,4 +237,5 @@ def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: i
         block_bytes=max(1, block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * max(c.ffn_dim, c.n_head * c.head_dim)),
         paged=own_kernels,
+        fixed_bytes=n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
     )

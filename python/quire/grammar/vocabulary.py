@@ -91,8 +91,12 @@ class GrammarVocabulary:
                 vocabulary = self._vocabulary_of()
                 if not vocabulary.eog_ids:
                     raise UnsupportedError("[grammar] the vocabulary must have an end-of-generation token but has none")
-                wrapped = TokenizerWrapper(_Source(vocabulary))
-                tokenizer = LLTokenizer(wrapped, eos_token=sorted(vocabulary.eog_ids))
+                source = _Source(vocabulary)
+                eos = sorted(vocabulary.eog_ids)
+                # In two steps, as each holds the interpreter's lock: half a second for 150 000 tokens.
+                tokenizer = LLTokenizer(TokenizerWrapper(source), eos_token=eos, slices=[])
+                tokenizer = tokenizer.with_slices(LLTokenizer.general_slices())
+                source.tokens = []  # they are in the tree now
                 self._opened = (tokenizer, vocabulary, _drawable(vocabulary))
             return self._opened
 

@@ -20,6 +20,7 @@ from ..engine.prompts import RequestOptions
 from ..errors import BusyError, InternalError, QuireError, RequestError
 from . import protocol as wire
 from .fair_pool import FairPool
+from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of, set_fields
 from .predict_limit import PredictLimit
 from .process_memory import process_memory
@@ -54,7 +55,7 @@ class Host(FrontEnd):
     """
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
-        super().__init__(opened.path, **opened.config)
+        super().__init__(opened.path, **with_share_of_model(opened.config))
         self._path = opened.path
         self._emit = emit
         self._lock = threading.Lock()
@@ -65,6 +66,8 @@ class Host(FrontEnd):
         self._forming = FairPool(1, "quire-form")
         shown = self.tokenizer.all_token_bytes()
         self._shown = shown + [b""] * (self.n_vocab - len(shown))
+        self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
+        check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._verbs: dict[str, Callable[..., object]] = {
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
@@ -91,6 +94,7 @@ class Host(FrontEnd):
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
             version=__version__,
+            memory_bytes=self._memory_bytes,
         )
 
     def beat(self) -> wire.Beat:

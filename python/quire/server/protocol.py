@@ -78,8 +78,8 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and the
-    ``seconds`` that reading the others took.
+    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and
+    the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
     largest absolute value, None by nothing.
@@ -114,7 +114,8 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise."""
+    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
+    ``memory_bytes``: what its process may come to take, its cache full."""
 
     name: str
     architecture: str
@@ -128,6 +129,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     bos: str
     eos: str
     version: str
+    memory_bytes: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

@@ -11,7 +11,9 @@ from .engine import EngineState
 from .failures import ApiError
 from .kept import Kept
 from .library import Library, find_models, memory_bytes, size_of
+from .memory_share import LEAST_BYTES
 from .metrics import Metrics
+from .process_memory import process_memory
 from .recent import Recent
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 __all__ = ["Service", "model_name", "open_service"]
+
+
+# What the listener takes beside what it has at the start: requests, and answers that are kept for a while.
+_OWN_LATER_BYTES = 8 << 20
 
 
 class Service:
@@ -123,27 +129,31 @@ def open_service(
     from .protocol import Open
     from .supervisor import WorkerEngine
 
-    if settings.memory_budget_bytes is not None:
-        config = {**config, "memory_bytes": settings.memory_budget_bytes}
+    own = process_memory()[0] + _OWN_LATER_BYTES
+    budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None) -> Engine:
-        return WorkerEngine(Open(file, config), launched=waiting.pop() if waiting else None)
+    def engine_of(file: str | None, memory_bytes: int | None) -> Engine:
+        given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
+        return WorkerEngine(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
 
     if settings.models_dir is None:
-        return Service(settings, Library.of(model_name(path), lambda: engine_of(path)))
+        left = None if budget is None else budget - own
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left)))
     folder = Path(settings.models_dir)
     given = {} if path is None else {model_name(path): Path(path)}
 
     def paths() -> dict[str, Path]:
         return {**find_models(folder), **given}
 
-    def make(name: str) -> Engine:
-        return engine_of(str(paths()[name]))
+    def make(name: str, share: int) -> Engine:
+        return engine_of(str(paths()[name]), share)
 
-    budget = settings.memory_budget_bytes or memory_bytes()
+    def sizes() -> dict[str, int]:
+        return {name: size_of(found) for name, found in paths().items()}
+
     default = next(iter(given), None)
-    library = Library(default, lambda: {name: size_of(found) for name, found in paths().items()}, make, budget)
+    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES)
     if default is not None:
         library.open_from_start(default)
     return Service(settings, library)

@@ -127,7 +127,7 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
 
 
 def end_fields(answering: Answering) -> dict[str, Any]:
-    """How an answer ended; times in nanoseconds.  Of one new token, which takes no time but its prompt's, there is none."""
+    """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
     end = answering.ends[0]
     fields = {
         "done": True,
