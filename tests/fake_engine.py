@@ -54,7 +54,7 @@ class FakeEngine(Streams):
         if isinstance(work, Ask):
             return [Answer(id_, {"tokens": [1, 2], "text": "ab", **DESCRIBED})]
         if isinstance(work, Embed):
-            return [Answer(id_, {"vector": bytes(8), "n_tokens": 2})]
+            return [Answer(id_, {"vector": bytes(8), "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
         messages: list[FromEngine] = [Started(id_, 3)]
         for choice in range(int(work.params.get("n", 1))):
             messages += [Delta(id_, choice, text, [number]) for number, text in enumerate(answer)]

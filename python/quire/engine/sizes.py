@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from ..errors import CapacityError
 from .config import EngineConfig
 
-__all__ = ["BLOCK_TOKENS", "ModelNeeds", "Sizes", "check_weights", "choose_sizes"]
+__all__ = ["BLOCK_TOKENS", "MOST_SEQUENCES", "ModelNeeds", "Sizes", "check_weights", "choose_sizes"]
 
 BLOCK_TOKENS = 32
 # Of what the weights leave: the rest is for everything else on the machine.
 _CACHE_PART, _STEP_PART, _STATE_PART = 2, 8, 4
-_MOST_SEQUENCES, _TOKENS_OF_A_SEQUENCE, _LEAST_TOKENS_OF_A_SEQUENCE = 32, 1024, 256
+MOST_SEQUENCES, _TOKENS_OF_A_SEQUENCE, _LEAST_TOKENS_OF_A_SEQUENCE = 32, 1024, 256
 _MOST_STEP_TOKENS, _LEAST_STEP_TOKENS = 512, 32
 _LEAST_N_CTX = 512
 
@@ -35,6 +35,8 @@ class ModelNeeds:
     """Bytes that a model takes: its weights, a block of its cache, a sequence's recurrent state, and the step's buffer
     for each token.
 
+    ``fixed_bytes``: of its vocabulary and the rows of logits, whatever sizes are chosen.
+
     ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
     is used; elsewhere every graph is planned for all of it.
     """
@@ -46,6 +48,7 @@ class ModelNeeds:
     token_bytes: int
     paged: bool = True
     state_bytes: int = 0
+    fixed_bytes: int = 0
 
 
 def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) -> Sizes:
@@ -57,7 +60,12 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
     asked for, do not fit.
     """
     check_weights(needs.name, needs.weights_bytes, available_bytes)
-    left = available_bytes - needs.weights_bytes
+    left = available_bytes - needs.weights_bytes - needs.fixed_bytes
+    if left <= 0:
+        raise CapacityError(
+            f"[memory] the vocabulary of {needs.name} must fit beside its weights but "
+            f"{_mib(needs.fixed_bytes)} are more than the memory at hand"
+        )
     n_states = _states(needs, config, left)
     left -= n_states * needs.state_bytes
     fair_blocks, most_blocks = left // _CACHE_PART // needs.block_bytes, left // needs.block_bytes
@@ -70,7 +78,7 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
             f"[memory] {asked} must fit into the {_mib(left)} beside the weights of {needs.name} "
             f"but takes {_mib(needed * needs.block_bytes)}"
         )
-    n_sequences = min(_MOST_SEQUENCES, n_states // 2) if n_states else _MOST_SEQUENCES
+    n_sequences = min(MOST_SEQUENCES, n_states // 2) if n_states else MOST_SEQUENCES
     if config.n_blocks is None:
         n_sequences = max(1, min(n_sequences, (n_blocks - 1) * BLOCK_TOKENS // _LEAST_TOKENS_OF_A_SEQUENCE))
     return Sizes(
@@ -94,7 +102,7 @@ def check_weights(name: str, n_bytes: int, available_bytes: int) -> None:
 def _states(needs: ModelNeeds, config: EngineConfig, left: int) -> int:
     if needs.state_bytes == 0:
         return 0
-    n_states = 1 + 2 * (config.max_sequences or _MOST_SEQUENCES)
+    n_states = 1 + 2 * (config.max_sequences or MOST_SEQUENCES)
     if config.max_sequences is None:
         n_states = max(3, min(n_states, left // _STATE_PART // needs.state_bytes))
     if n_states * needs.state_bytes >= left:
@@ -128,7 +136,7 @@ def _context(needs: ModelNeeds, config: EngineConfig, fair_blocks: int, most_blo
 def _blocks(needs: ModelNeeds, config: EngineConfig, n_ctx: int, fair_blocks: int) -> int:
     """One context at least; beyond it what 32 usual sequences fill, or two contexts where a large cache costs more."""
     per_context = _blocks_of(n_ctx)
-    n_sequences = config.max_sequences or _MOST_SEQUENCES
+    n_sequences = config.max_sequences or MOST_SEQUENCES
     wanted = n_sequences * _blocks_of(min(n_ctx, _TOKENS_OF_A_SEQUENCE)) if needs.paged else 2 * per_context
     return max(min(wanted, fair_blocks - 1), per_context)
 

@@ -49,14 +49,21 @@ class Call(Generic[T]):
     closing: AsyncExitStack
     arrived_s: float = field(default_factory=time.monotonic)
     ignored: list[str] = field(default_factory=list)
+    answering: str | None = None  # the model that was opened for this call
 
     def path(self, name: str) -> str:
         """A part of the path."""
         return str(self.scope["path_params"][name])
 
     def engine(self, model: str | None) -> Engine:
-        """The engine of a model; ApiError 404 for one that there is not."""
-        return self.service.engine(model)
+        """The engine that answers this call, or (where none was opened for it) that of a model; ApiError 404 for one
+        that there is not."""
+        return self.service.engine(self.answering if self.answering is not None else model)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers."""
+        return self.answering or self.service.model
 
     def submit(self, engine: Engine, work: Work) -> Stream:
         """Hand in work that ends, at the latest, with this call."""
@@ -183,7 +190,8 @@ class Endpoint:
         if body is not None and route.opens:
             # It stays open until the call ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            await closing.enter_async_context(service.pinned(model))
+            call.answering = service.name_of(model)
+            await closing.enter_async_context(service.pinned(call.answering))
         return await route.handler(call)
 
 

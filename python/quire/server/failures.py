@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import QuireError
+from ..errors import BusyError, QuireError
 
 __all__ = ["ApiError", "Dialect", "api_error", "error_body", "of_quire"]
 
@@ -76,12 +76,13 @@ _STATUS = {
     "ShapeError": (400, "invalid_request"),
     "UnsupportedError": (400, "unsupported"),
     "CapacityError": (400, "capacity_exceeded"),
+    "BusyError": (429, "grammar_busy"),
     "LoadError": (503, "model_not_loaded"),
     "Lost": (503, "worker_lost"),
 }
 
 
-def api_error(kind: str, message: str) -> ApiError:
+def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiError:
     """The refusal for an error of the engine, by the name of its class."""
     context = _CONTEXT.search(message)
     if context is not None:
@@ -93,12 +94,13 @@ def api_error(kind: str, message: str) -> ApiError:
         param = place
     elif status == 400 and (found := _FIELD.match(message)):
         param = found[1]
-    return ApiError(status, code, message, param, 1 if status == 503 else None)
+    return ApiError(status, code, message, param, 1 if status == 503 else retry_after_s)
 
 
 def of_quire(error: QuireError) -> ApiError:
     """The refusal for an error that was raised here."""
-    return api_error(type(error).__name__, str(error))
+    retry_after_s = error.retry_after_s if isinstance(error, BusyError) else None
+    return api_error(type(error).__name__, str(error), retry_after_s)
 
 
 def error_body(error: ApiError, dialect: Dialect) -> dict[str, Any]:

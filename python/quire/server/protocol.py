@@ -78,7 +78,8 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, and ``n_tokens``.
+    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and
+    the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
     largest absolute value, None by nothing.
@@ -113,7 +114,8 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise."""
+    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
+    ``memory_bytes``: what its process may come to take, its cache full."""
 
     name: str
     architecture: str
@@ -127,6 +129,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     bos: str
     eos: str
     version: str
+    memory_bytes: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -202,11 +205,12 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The last message of a request that failed.  ``kind``: the name of a class of ``quire.errors``, or ``"Lost"``
-    where the worker went away.  ``id`` 0: the model could not be opened."""
+    where the worker went away.  ``id`` 0: the model could not be opened.  ``retry_after_s``: when the same may pass."""
 
     id: int
     kind: str
     message: str
+    retry_after_s: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):

@@ -39,7 +39,8 @@ class Settings:
     allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``allowed_hosts``:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
     ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
-    (the header ``x-quire-ignored`` names them).  ``aliases``: further names of the model.
+    (the header ``x-quire-ignored`` names them).  ``strict``: requests that name an unknown model are refused even where
+    there is one only.  ``aliases``: further names of the model.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
 
@@ -58,6 +59,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     lenient: bool = False
+    strict: bool = False
     aliases: tuple[str, ...] = ()
     models_dir: str | None = None
     memory_budget_bytes: int | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import LoadError
-from .engine import EngineState, Stream, Streams
+from .engine import EngineState, OpeningLost, Stream, Streams
 from .failures import ApiError
 from .frames import frame
 from .launch import Launched, launch
@@ -141,8 +141,10 @@ class WorkerEngine(Streams):
             await self._changed.wait()
             self._changed.clear()
         if self._state is not EngineState.READY:
-            failure = self._failure or Failed(0, "LoadError", "[serve] the worker must open the model but ended")
+            failure = self._failure
             await self.stop()
+            if failure is None:
+                raise OpeningLost("[serve] the worker must open the model but ended")
             raise _quire_error(failure)
 
     async def stop(self) -> None:

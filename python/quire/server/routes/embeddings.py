@@ -117,6 +117,7 @@ async def _embedded(
             answer = await stream.answer()
             encoded.append(answer["vector"])
             n_tokens += answer["n_tokens"]
+            call.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
     call.scope["quire.ticket"].charge(n_tokens)
     call.scope["quire.usage"] = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return _Vectors(encoded, n_tokens)
@@ -136,7 +137,7 @@ async def embed(call: Call[EmbeddingsBody]) -> Reply:
         shown = [b64encode(encoded).decode() for encoded in made.encoded]
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
-    return Reply.json({"object": "list", "data": data, "model": body.model or call.service.model, "usage": usage})
+    return Reply.json({"object": "list", "data": data, "model": body.model or call.model, "usage": usage})
 
 
 async def llama_embed(call: Call[LlamaBody]) -> Reply:

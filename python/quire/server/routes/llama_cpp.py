@@ -93,7 +93,7 @@ async def _answer(call: Call[Any], engine: Engine, prompts: list[str | list[int]
     for answering in answerings:
         await answering.start()
     shown = [p if isinstance(p, str) else await _text(call, engine, p) for p in prompts]
-    shape = _Shape(body, settings, body.model or call.service.model, answerings, shown)
+    shape = _Shape(body, settings, body.model or call.model, answerings, shown)
     if body.stream:
         return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
     results = await shape.whole()
@@ -270,13 +270,14 @@ def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
 
 
 def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
-    """Times of a choice in milliseconds, with rates (0 where nothing was done)."""
+    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
+    but its prompt's."""
     n_read = end.n_prompt_tokens - end.n_cached_tokens
     n_new = end.n_generated_tokens if n_new is None else n_new
     return {
         "cache_n": end.n_cached_tokens,
         **_rate("prompt", n_read, end.prefill_s),
-        **_rate("predicted", n_new, end.decode_s),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
     }
 
 

@@ -126,9 +126,9 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
 
 
 def end_fields(answering: Answering) -> dict[str, Any]:
-    """How an answer ended; times in nanoseconds."""
+    """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
     end = answering.ends[0]
-    return {
+    fields = {
         "done": True,
         "done_reason": "length" if end.reason == "length" else "stop",
         "total_duration": int((time.monotonic() - answering.call.arrived_s) * 1e9),
@@ -136,8 +136,8 @@ def end_fields(answering: Answering) -> dict[str, Any]:
         "prompt_eval_count": end.n_prompt_tokens,
         "prompt_eval_duration": int(end.prefill_s * 1e9),
         "eval_count": end.n_generated_tokens,
-        "eval_duration": int(end.decode_s * 1e9),
     }
+    return {**fields, "eval_duration": int(end.decode_s * 1e9)} if end.n_generated_tokens > 1 else fields
 
 
 @dataclass

@@ -155,7 +155,7 @@ async def complete(call: Call[ChatBody]) -> Reply | Events:
     engine = call.engine(body.model)
     answering = Answering(call, call.submit(engine, body.work(engine, call)))
     await answering.start()
-    shape = _Shape(body, body.model or call.service.model)
+    shape = _Shape(body, body.model or call.model)
     if body.stream:
         return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
     return Reply.json(await shape.whole(answering))

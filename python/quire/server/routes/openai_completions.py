@@ -122,7 +122,7 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
         "id": f"cmpl-{new_id()}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": body.model or call.service.model,
+        "model": body.model or call.model,
         **shown_tier(body.service_tier),
     }
     if body.stream:

@@ -143,7 +143,7 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     messages = earlier + messages_of(body.input)
     answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
     await answering.start()
-    shape = ResponseShape(body, answering, messages, body.model or call.service.model)
+    shape = ResponseShape(body, answering, messages, body.model or call.model)
     if body.stream:
         return Events(shape.pieces(), shape.failed)
     async for delta in answering.deltas():
