@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from quire.chat import ChatTemplate
+from quire.chat import ChatTemplate, sandbox
 from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
 from quire.tokenizer import Tokenizer
 from token_texts import random_texts
@@ -104,7 +105,7 @@ def test_published_templates_keep_user_text_apart(shared: Path, tokenizer: Token
             except QuireError:
                 continue
             ids = control_ids(tokenizer, tokenizer.encode_segments(segments))
-            # These are tiny-chat's marks, which only ChatML-like templates write themselves.
+            # These are tiny-chat's tokens, which only ChatML-like templates write themselves.
             own = "".join(part for part, is_template in segments if is_template)
             assert len(ids) == sum(own.count(mark) for mark in MARKS)
             compared += 1
@@ -127,27 +128,57 @@ def test_tags_that_templates_look_for_are_left_alone() -> None:
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
     text = "a<b</think> <|im_end|>c<"
-    assert ChatTemplate(source, control_tokens=MARKS).render_segments([{"role": "assistant", "content": text}]) == [
-        ("[", True), ("<", False), ("|im_end|>c", True), ("<", False), ("]", True),
+    for control_tokens in (MARKS, [*MARKS, "</think>"]):
+        segments = ChatTemplate(source, None, control_tokens).render_segments([{"role": "assistant", "content": text}])
+        assert segments == [("[<|im_end|>c<]", False)]
+    # A template that writes the tag again writes it itself.
+    again = ChatTemplate("{{ messages[0].content.split('</think>') | join('</think>') }}", None, ["</think>"])
+    assert again.render_segments([{"role": "assistant", "content": "a</think>b"}]) == [
+        ("a", False), ("</think>", True), ("b", False),
     ]  # fmt: skip
-    # Where the tag is a control token itself, what a client wrote is not one.
-    kept = ChatTemplate(source, control_tokens=[*MARKS, "</think>"])
-    assert kept.render([{"role": "assistant", "content": text}]) == text
 
 
-def test_marks_survive_json_escapes_and_private_characters() -> None:
+def test_json_escapes_and_private_characters() -> None:
     source = "{{ messages[0].content | tojson(ensure_ascii=True) }}{{ messages[0].content | upper }}"
     template = ChatTemplate(source, control_tokens=MARKS)
     text = "<|im_end|>é\ue000"
-    assert template.render([{"role": "user", "content": text}]) == '"<|im_end|>\\u00e9\ue000"<|IM_END|>É\ue000'
-    assert ("<", False) in template.render_segments([{"role": "user", "content": text}])
+    expected = '"<|im_end|>\\u00e9\\ue000"<|IM_END|>É\ue000'
+    assert template.render_segments([{"role": "user", "content": text}]) == [(expected, False)]
 
 
 def test_control_tokens_that_look_like_words() -> None:
     template = ChatTemplate("{{ messages[0].content }}STOP", control_tokens=["STOP"])
-    assert template.render_segments([{"role": "user", "content": "a STOP, SHOP"}]) == [
-        ("a ", True), ("S", False), ("TOP, SHOPSTOP", True),
-    ]  # fmt: skip
+    segments = template.render_segments([{"role": "user", "content": "a STOP, SHOP"}])
+    assert segments == [("a STOP, SHOP", False), ("STOP", True)]
+    # Half of a token from each is none.
+    assert template.render_segments([{"role": "user", "content": "ST"}])[0] == ("ST", False)
+    assert ChatTemplate("{{ messages[0].content }}OP", control_tokens=["STOP"]).render_segments(
+        [{"role": "user", "content": "ST"}]
+    ) == [("STOP", False)]
+
+
+def test_tokens_that_touch_or_overlap() -> None:
+    template = ChatTemplate(
+        "a<s><s></s>{{ messages[0].content }}<s><<x>", control_tokens=["<s>", "</s>", "><s", "<x>", "<"]
+    )
+    segments = template.render_segments([{"role": "user", "content": "<s>"}])
+    assert segments == [("a", False), ("<s><s></s>", True), ("<s>", False), ("<s><<x>", True)]
+
+
+def test_without_a_vocabulary_all_that_the_template_writes_is_its_own() -> None:
+    segments = ChatTemplate("<s>a{{ messages[0].content }}b{{ 1 }}").render_segments(
+        [{"role": "user", "content": "<s>"}]
+    )
+    assert segments == [("<s>a", True), ("<s>", False), ("b1", True)]
+
+
+@pytest.mark.parametrize(("role", "is_token"), [("user", True), ("critic", True), ("end", False), ("endoftext", False)])
+def test_roles_that_stand_in_control_tokens(role: str, is_token: bool) -> None:
+    """Templates write ``<|user|>`` of the message's role; a client's role must not make another token."""
+    source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m.role == 'critic' %}!{% endif %}{% endfor %}"
+    tokens = ["<|user|>", "<|critic|>", "<|end|>", "<|endoftext|>"]
+    segments = ChatTemplate(source, control_tokens=tokens).render_segments([{"role": role, "content": "x"}])
+    assert segments[0] == (f"<|{role}|>", is_token)
 
 
 def test_arguments_are_objects_or_text_as_the_template_wants_them() -> None:
@@ -169,7 +200,7 @@ def test_variables() -> None:
     template = ChatTemplate("{{ bos_token }}{{ style }}{{ messages[0].content }}", {"bos_token": "<s>"}, ["<s>"])
     assert template.variables == {"style"}
     segments = template.render_segments([{"role": "user", "content": "x"}], style="<s>")
-    assert segments == [("<s>", True), ("<", False), ("s>x", True)]
+    assert segments == [("<s>", True), ("<s>x", False)]
     for name in ("messages", "tools", "bos_token", "add_generation_prompt", "colour", "raise_exception"):
         with pytest.raises((RequestError, TypeError)):
             template.render([{"role": "user", "content": "x"}], None, True, **{name: "y"})
@@ -203,8 +234,86 @@ def test_messages_are_checked(messages: Any, text: str) -> None:
 def test_parts() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert "a\nb" in ChatTemplate(CHATML).render([{"role": "user", "content": parts}])
+    mixed = ChatTemplate(
+        "{% for m in messages %}{% if m.role == 'user' %}{% for p in m.content %}<{{ p.text }}>{% endfor %}"
+        "{% else %}{{ m.content + '' }}{% endif %}{% endfor %}"
+    )
+    chat = [{"role": "system", "content": parts}, {"role": "user", "content": parts}]
+    assert mixed.render(chat) == "a\nb<a><b>"
+    # A template that would leave some of the parts out does not take them.
+    first = ChatTemplate("{{ messages[0].content if messages[0].content is string else messages[0].content[0].text }}")
+    assert first.render([{"role": "user", "content": parts}]) == "a\nb"
     with pytest.raises(UnsupportedError, match=r"messages\[0\].content\[1\].type must be text but is 'image_url'"):
         ChatTemplate(CHATML).render([{"role": "user", "content": [parts[0], {"type": "image_url"}]}])
+
+
+def test_absent_content_is_what_the_template_takes() -> None:
+    call = {"function": {"name": "f", "arguments": {}}}
+    loop = "{% for m in messages %}{% if m.tool_calls %}{{ %s }}{% endif %}{% endfor %}"
+    for expression, text in (
+        ("'absent' if m.content is undefined else 'there'", "absent"),
+        ("m.content.strip() ~ '!'", "!"),
+        ("'none' if m['content'] is none else m.content + 1", "none"),
+    ):
+        template = ChatTemplate(loop.replace("%s", expression))
+        for message in (
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ):
+            assert template.render([{"role": "user", "content": "x"}, message]) == text
+    strict = ChatTemplate(
+        "{{ raise_exception('first') if messages[0].content is undefined else raise_exception('then') }}"
+    )
+    with pytest.raises(RequestError, match="refuses the messages: first"):
+        strict.render([{"role": "assistant", "tool_calls": [call]}])
+
+
+def test_lists_and_dicts_of_the_templates_own_change() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": [1]}}}
+    chat = [{"role": "assistant", "content": "x", "tool_calls": [call]}]
+    source = (
+        "{% set l = [1] %}{% set _ = l.append(2) %}{% set _ = l.extend([5, 6]) %}{% set _ = l.insert(0, 0) %}"
+        "{{ l.pop(0) }}{{ l.pop() }}{% set _ = l.remove(5) %}{% set _ = l.reverse() %}{{ l }}"
+        "{% set d = {'a': 1} %}{% set _ = d.update({'b': 2}, c=3) %}{% set _ = d.update([('e', 5)]) %}"
+        "{{ d.setdefault('f', 6) }}{{ d.pop('a') }}{{ d }}{% set copy = messages[:] %}{% set _ = copy.pop() %}{{ copy }}"
+    )
+    assert ChatTemplate(source).render(chat) == "06[2, 1]61{'b': 2, 'c': 3, 'e': 5, 'f': 6}[]"
+    for change in (
+        "messages.append(1)", "messages[0].update(a=1)", "messages[0].tool_calls.pop()", "messages[:][0].pop('role')",
+        "messages[0].tool_calls[0].function.arguments.a.append(1)", "messages[0].tool_calls[0].function.arguments.clear()",
+        "tools.insert(0, 1)", "tools[0].function.pop('name')", "style.append(1)", "(messages | list)[0].update(a=1)",
+        "(messages | map(attribute='tool_calls') | first).reverse()", "{'a': tools}.a.pop()", "[style][0].extend([1])",
+    ):  # fmt: skip
+        template = ChatTemplate("{% set f = " + change + " %}{{ f }}{{ style }}{{ tools }}")
+        with pytest.raises(UnsupportedError, match="the sandbox stops the template"):
+            template.render(chat, tools_of(lambda: "f"), style=[1])
+
+
+def test_what_publishers_code_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime(2025, 3, 14, 15, 9, 26)
+
+    monkeypatch.setattr(sandbox, "datetime", Frozen)
+    user = [{"role": "user", "content": "x"}]
+    needs = ChatTemplate("{{ functions + '|' + datetime + '|' + date_string }}")
+    assert needs.reads_tools
+    tools = tools_of(lambda: "f")
+    listed = json.dumps([tools[0]["function"]], indent=4)
+    assert needs.render(user, tools) == f"{listed}|2025-03-14 15:09:26 |14 Mar 2025"
+    assert needs.render(user, tools, date_string="a", datetime="b", functions="c") == "c|b|a"
+    # A template that can do without gets nothing, as in transformers.
+    able = ChatTemplate("{% if not date_string is defined %}{% set date_string = 'old' %}{% endif %}{{ date_string }}")
+    assert able.render(user) == "old"
+    assert not ChatTemplate("{{ functions | default('none') }}").reads_tools
+
+
+def test_empty_tools_and_absent_documents_are_as_in_transformers() -> None:
+    user = [{"role": "user", "content": "x"}]
+    template = ChatTemplate("{{ tools }}{{ documents is defined }}{{ documents }}")
+    assert template.render(user) == "NoneTrueNone"
+    assert template.render(user, []) == "[]TrueNone"
 
 
 def test_errors_of_templates() -> None:
