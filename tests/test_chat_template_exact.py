@@ -54,6 +54,40 @@ def test_published_templates(path: Path) -> None:
     assert compared >= 10
 
 
+SIGNS = re.compile(r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s{}']+｜>|</?[a-z_]+>|\[/?[A-Z_]+\]")
+
+
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.jinja")), ids=lambda path: path.stem)
+def test_published_templates_keep_their_tokens_and_no_others(path: Path) -> None:
+    """Every place of the conversation has the template's own tokens in it, whole and cut; where the template's are, a
+    rendering says that has a letter of each changed in the source."""
+    source = path.read_text(encoding="utf-8")
+    tokens = sorted({sign for sign in SIGNS.findall(source) if len(sign) > 3})
+    changed = SIGNS.sub(lambda match: match[0][:-2] + "Ꙩ" + match[0][-1] if match[0] in tokens else match[0], source)
+    whole = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
+    template = ChatTemplate(source, SPECIAL_TEXTS, tokens)
+    texts = ["".join(tokens), "x".join(token[:-1] for token in tokens), "".join(token[1:] for token in tokens), "plain"]
+    compared = 0
+    for text in texts:
+        for case in (conversation(lambda: text), {"messages": [{"role": "user", "content": text}]}):  # noqa: B023
+            shown, other = rendered(source, case), rendered(changed, case)
+            if shown is None:
+                continue
+            segments = template.render_segments(**known_to(template, case))
+            assert "".join(part for part, _ in segments) == shown
+            if other is None or len(other) != len(shown):
+                continue  # the template looks for its tokens in what users wrote
+            assert all(ours == theirs or theirs == "Ꙩ" for ours, theirs in zip(shown, other, strict=True))
+            at = n_found = 0
+            for part, is_template in segments:
+                n_tokens = len(whole.findall(part)) if is_template else 0
+                assert n_tokens == other[at : at + len(part)].count("Ꙩ"), part
+                n_found += n_tokens
+                at += len(part)
+            compared += n_found > 0
+    assert compared or not tokens
+
+
 def test_there_are_published_templates() -> None:
     if not TEMPLATES.exists():
         pytest.skip(f"shared test data is absent: {TEMPLATES}")
