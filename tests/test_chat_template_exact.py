@@ -85,7 +85,7 @@ def test_published_templates_keep_their_tokens_and_no_others(path: Path) -> None
                 n_found += n_tokens
                 at += len(part)
             compared += n_found > 0
-    assert compared or not tokens
+    assert compared or not any("|" in token for token in tokens)
 
 
 def test_there_are_published_templates() -> None:
@@ -202,7 +202,7 @@ def check_authors(source: str, case: dict[str, Any], *, all_found: bool) -> int 
 KNOWING = [
     "X + Y", "X ~ Y", "X ~ 5 ~ Y", "[X, Y] | join('@')", "[X, Y] | join", "'@'.join([X, Y])", "X.join([Y, '@'])", "X | trim",
     "X.strip('xe ')", "X.lstrip()", "X.rstrip('x')", "X[1:]", "X[:-1]", "X[3:] ~ Y[:5]", "X[::2]", "X | replace('x', '@')",
-    "X.replace('e', Y)", "X | replace('x', Y, 2)", "X.split('x') | join(Y)", "X.split() | join('@')", "X.rsplit('x', 1) | last",
+    "X.replace('e', Y)", "X | replace('x', Y, 2)", "X.split('x') | join(Y)", "X.split() | join('@')", "X.rsplit('x', 2) | join('@')",
     "X.splitlines() | join('@')", "X.splitlines(true) | join", "X.partition('x') | join('@')", "X.rpartition('e')[2] ~ Y",
     "'%s@%s' % (X, Y)", "'@%5s' % X", "X ~ '@%%@' % ()", "'%(a)s@' % {'a': X}", "'{}@{}'.format(X, Y)", "'{b}{0}@'.format(X, b=Y)",
     "'@{{}}{:>3}'.format(X)", "'%s@' | format(X)", "X | string", "X | default(Y)", "X * 2", "X if Y else '@'", "namespace(a=X).a",
@@ -243,6 +243,18 @@ def expression(rng: random.Random, operations: list[str], depth: int) -> str:
 def hostile_text(rng: random.Random) -> str:
     pieces = [TOKEN, TOKEN, "[/IN", "ST]", "[", "]", "x", "e", " ", "\n", "INST", "é", "\ue000", ""]
     return "".join(rng.choice(pieces) for _ in range(rng.randint(1, 6)))
+
+
+@pytest.mark.parametrize("operation", KNOWING)
+def test_each_operation_knows_what_the_template_wrote(operation: str) -> None:
+    rng = random.Random(operation)
+    many = "messages[0].content ~ '@' ~ style ~ '@' ~ 'x ' ~ '@' ~ style ~ '@' ~ '\\n@' ~ messages[2].content ~ '@'"
+    n_found = 0
+    for i in range(24):
+        around = ("('x ' ~ '@' ~ ", "('  ' ~ '@' ~ ")[i % 2] + many + (" ~ 'x')", " ~ 'ex ')")[i % 2]
+        source = READ + "{{ " + operation.replace("Y", "('@e' ~ messages[2].name)").replace("X", around) + " }}"
+        n_found += check_authors(source, conversation(lambda: hostile_text(rng)), all_found=True) or 0
+    assert n_found > 0 or operation in ("X | first", "X[::2]")
 
 
 @pytest.mark.parametrize("seed", range(4))
