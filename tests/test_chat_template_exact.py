@@ -6,6 +6,7 @@ template with another text in the token's place: where that is, the template wro
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -22,7 +23,7 @@ sys.path.insert(0, str(REFERENCES))
 from chat_cases import CASES, HOSTILE, SPECIAL_TEXTS  # noqa: E402
 from transformers_chats import Frozen, frozen, rendered, rendered_as_given  # noqa: E402
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "shared" / "templates"
+TEMPLATES = Path(os.environ.get("QUIRE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "templates"
 TOKEN, OTHER = "[/INST]", "(~QWZ^)"
 CONTROLS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "[INST]", TOKEN, "<|end|>", "<|user|>", "STOP"]
 
