@@ -19,6 +19,7 @@ from ..protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, arguments_object, new_id
 from .fields import Count, Name, Share, Stop, Text, treatment_of
 from .known_fields import check_blocks, check_fields
+from .text_parts import content_of
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
 
@@ -101,7 +102,7 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
         """The messages by the names of templates."""
         messages: list[dict[str, Any]] = []
         if self.system:
-            messages.append({"role": "system", "content": _text(self.system, "system")})
+            messages.append({"role": "system", "content": _content(self.system, "system")})
         for i, message in enumerate(self.messages):
             messages += _message(message, f"messages[{i}]")
         return messages
@@ -149,8 +150,8 @@ def _refuse(place: str, what: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{place} must {what}", place)
 
 
-def _text(content: Any, place: str) -> str:
-    """Text, or the text of blocks."""
+def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
+    """Text, or the texts of blocks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -161,7 +162,7 @@ def _text(content: Any, place: str) -> str:
             kind = block.get("type") if isinstance(block, dict) else None
             raise _refuse(f"{place}[{i}]", f"be a block of text but is {kind!r:.40}")
         texts.append(block["text"])
-    return "\n".join(texts)
+    return content_of(texts)
 
 
 def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
@@ -188,15 +189,13 @@ def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
             function = {"name": _field(block, "name", str, at), "arguments": _field(block, "input", dict, at)}
             calls.append({"id": _field(block, "id", str, at), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
-            content_of = _text(block.get("content") or "", f"{at}.content")
-            results.append(
-                {"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": content_of}
-            )
+            result = _content(block.get("content") or "", f"{at}.content")
+            results.append({"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": result})
         else:
             raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {kind!r:.40}")
     own: dict[str, Any] = {"role": role}
     if texts or not (calls or thoughts or results):
-        own["content"] = "\n".join(texts)
+        own["content"] = content_of(texts)
     if thoughts:
         own["reasoning_content"] = "\n".join(thoughts)
     if calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..failures import ApiError
+from .text_parts import content_of
 
 __all__ = ["messages_of", "tool_of"]
 
@@ -39,7 +40,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
         if role not in ("user", "assistant", "system", "developer"):
             raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {role!r:.40}")
         role = "system" if role == "developer" else role
-        messages.append({"role": role, "content": _text(item.get("content"), f"{place}.content")})
+        messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content")})
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         made = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -48,7 +49,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(made)
     elif kind == "function_call_output":
-        output = _text(item.get("output"), f"{place}.output")
+        output = _content(item.get("output"), f"{place}.output")
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "reasoning":  # what the model thought in another turn is not shown to it again
         return
@@ -58,7 +59,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
         )
 
 
-def _text(content: Any, place: str) -> str:
+def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -70,4 +71,4 @@ def _text(content: Any, place: str) -> str:
             kind = part.get("type") if isinstance(part, dict) else None
             raise _refuse(f"{place}[{i}]", f"be a part of text but is {kind!r:.40}")
         texts.append(part["text"])
-    return "\n".join(texts)
+    return content_of(texts)
