@@ -24,6 +24,7 @@ _TYPES = {
     413: "request_too_large",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     501: "not_supported_error",
     503: "overloaded_error",
     504: "timeout_error",
@@ -65,8 +66,8 @@ class ApiError(Exception):
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.allow is not None:
             found.append((b"allow", self.allow.encode("ascii")))
-        # The rest of the body is not waited for, or nobody knows where it ends.
-        if self.status in (408, 413) or self.code == "malformed_request":
+        # The rest of the body is not waited for, or nobody knows where it ends, or nothing else is answered.
+        if self.status in (408, 413, 431) or self.code in ("malformed_request", "shutting_down"):
             found.append((b"connection", b"close"))
         return found
 
