@@ -124,7 +124,8 @@ JSON = {"content-type": "application/json"}
         (b'{"prompt": "\\ud800"}', "invalid_json"),
         (b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}", "too_deep"),
         (b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too_deep"),
-        (b'{"prompt": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "too_deep"),
+        (b'{"prompt": ' + b'{"a":' * 60_000 + b"1" + b"}" * 60_000 + b"}", "too_deep"),
+        (b'{"prompt": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "too_many_values"),
         (b'{"a": 1' + b"0" * 5000 + b"}", "invalid_json"),
     ],
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .._native import __version__
 from ..engine.chat import ChatCollector, ChatOptions
@@ -18,6 +21,7 @@ from ..engine.loader import packaged_model
 from ..engine.prompts import RequestOptions
 from ..errors import InternalError, QuireError, RequestError
 from . import protocol as wire
+from .fair_pool import FairPool
 from .params import params_of, set_fields
 from .predict_limit import PredictLimit
 from .process_memory import process_memory
@@ -28,8 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Emit", "Host"]
 
 Emit = Callable[[Sequence[wire.FromEngine]], None]
-_PREPARING_THREADS = 2
+# One of them is for what is small.
+_PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
+# Of an answer: more is of no use for a model, and would hold up the listener.
+_MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass
@@ -55,7 +62,7 @@ class Host(FrontEnd):
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
         self._told_s = 0.0
-        self._preparing = ThreadPoolExecutor(_PREPARING_THREADS, thread_name_prefix="quire-prepare")
+        self._preparing = FairPool(_PREPARING_THREADS, "quire-prepare")
         shown = self.tokenizer.all_token_bytes()
         self._shown = shown + [b""] * (self.n_vocab - len(shown))
         self._verbs: dict[str, Callable[..., object]] = {
@@ -116,17 +123,22 @@ class Host(FrontEnd):
         elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
-            self._preparing.submit(self._prepare, message)
+            treatment = message.treatment
+            self._preparing.submit(treatment.key, treatment.n_bytes, partial(self._prepare, message))
         else:
             raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
 
     def warm_up(self) -> None:
         """Do what the first request would have to wait for: read the chat template."""
-        self._preparing.submit(self._render, [{"role": "user", "content": "?"}], {})
+        self._preparing.submit("", 0, self._render_any)
+
+    def _render_any(self) -> None:
+        with suppress(Exception):  # a template may refuse any conversation
+            self._render([{"role": "user", "content": "?"}], {})
 
     def close(self) -> None:
         """Stop the model and give its memory back; requests under way end as failed."""
-        self._preparing.shutdown(wait=True, cancel_futures=True)
+        self._preparing.close()
         self._close_engine()
 
     def _cancel(self, id_: int) -> None:
@@ -146,8 +158,10 @@ class Host(FrontEnd):
             return
         try:
             if isinstance(message, wire.Ask):
-                answer = wire.Answer(message.id, self._verbs[message.verb](**message.values))
-                self._end(message.id, [answer])
+                value = self._verbs[message.verb](**message.values)
+                if message.encoded:
+                    value = msgspec.json.encode(value)
+                self._end(message.id, [wire.Answer(message.id, value)])
             elif isinstance(message, wire.Embed):
                 self._embed(message, running)
             else:
@@ -205,14 +219,17 @@ class Host(FrontEnd):
         self._know(running, self._engine.submit(request, answer.deliver))
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
-        ids = self.tokenizer.encode(text, add_special, parse_special)
+        ids = _shown_ids(self.tokenizer.encode(text, add_special, parse_special))
         if not pieces:
             return {"tokens": ids}
-        return {"tokens": ids, "pieces": [self.tokenizer.decode_bytes([id_], False) for id_ in ids]}
+        shown = self._shown
+        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
 
-    def _detokenize(self, tokens: list[int], pieces: bool) -> object:
+    def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
         self._check_ids(tokens)
-        answer: dict[str, object] = {"text": self.tokenizer.decode(tokens, skip_special=False)}
+        if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
+            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
+        answer: dict[str, object] = {name: self.tokenizer.decode(tokens, skip_special=False)}
         if pieces:
             answer["pieces"] = [self.tokenizer.decode_bytes([id_], False) for id_ in tokens]
         return answer
@@ -234,7 +251,7 @@ class Host(FrontEnd):
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
         from ..engine.infill import infill_tokens
 
-        return {"tokens": infill_tokens(self.tokenizer, prefix, suffix, beginning, extra)}
+        return {"tokens": _shown_ids(infill_tokens(self.tokenizer, prefix, suffix, beginning, extra))}
 
     def _describe(self) -> object:
         from .model_file import abilities, describe
@@ -248,6 +265,21 @@ class Host(FrontEnd):
             wire.Logprob(token.id, shown[token.id], token.logprob, [(id_, shown[id_], p) for id_, p in token.top])
             for token in tokens
         ]
+
+
+def _shown_ids(ids: list[int]) -> list[int]:
+    """Ids for an answer.  RequestError where there are too many for one."""
+    if len(ids) > _MOST_SHOWN_IDS:
+        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
+    return ids
+
+
+def _piece(shown: bytes) -> str | list[int]:
+    """What a token shows: text, or bytes where it ends within a character."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError:
+        return list(shown)
 
 
 class _Answering:

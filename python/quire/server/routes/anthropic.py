@@ -234,18 +234,23 @@ def _tool_choice(choice: dict[str, Any]) -> Any:
 
 async def count(call: Call[CountBody]) -> Reply:
     """How many tokens a conversation is."""
-    call.body.check(call)
-    values = {"messages": call.body.conversation(), "options": call.body.options()}
+    values = await call.prepared(_counted, call)
     answer = await call.ask(call.engine(call.body.model), Ask(0, "count", values))
     return Reply.json({"input_tokens": answer["n_tokens"]})
+
+
+def _counted(call: Call[CountBody]) -> dict[str, Any]:
+    call.body.check(call)
+    return {"messages": call.body.conversation(), "options": call.body.options()}
 
 
 async def create(call: Call[MessagesBody]) -> Reply | Events:
     """Answer a conversation."""
     body = call.body
-    body.check(call)
     engine = call.engine(body.model)
-    answering = Answering(call, call.submit(engine, body.work(engine, call)))
+    await call.prepared(body.check, call)
+    work = await call.prepared(body.work, engine, call)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:

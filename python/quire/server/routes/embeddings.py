@@ -126,7 +126,8 @@ async def embed(call: Call[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
     body = call.body
     try:
-        made = await _embedded(call, call.engine(body.model), _prompts(body.input, "input"), 2, body.dimensions)
+        prompts = await call.prepared(_prompts, body.input, "input")
+        made = await _embedded(call, call.engine(body.model), prompts, 2, body.dimensions)
     except ApiError as error:
         if error.param == "prompt":  # the engine's word for it
             error.param = "input"
@@ -147,7 +148,8 @@ async def llama_embed(call: Call[LlamaBody]) -> Reply:
     if given is None or (body.input is not None and body.content is not None):
         raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
     norm = None if body.embd_normalize < 0 else body.embd_normalize
-    made = await _embedded(call, call.engine(body.model), _prompts(given, field), norm, None)
+    prompts = await call.prepared(_prompts, given, field)
+    made = await _embedded(call, call.engine(body.model), prompts, norm, None)
     return Reply.json([{"index": i, "embedding": [vector]} for i, vector in enumerate(made.floats())])
 
 

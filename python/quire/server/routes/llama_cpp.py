@@ -30,7 +30,7 @@ MAX_PROMPTS = 128
 async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     engine = call.engine(call.body.model)
-    given = prompts_of(call.body.prompt)
+    given = await call.prepared(prompts_of, call.body.prompt)
     if len(given) > MAX_PROMPTS:
         text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
         raise ApiError(400, "invalid_value", text, "prompt")

@@ -33,7 +33,7 @@ async def generate(call: Call[GenerateBody]) -> Reply | Events:
     await _check(call, engine)
     if not body.prompt and not body.suffix:
         return _loaded(body, {"response": ""})
-    params = _params(call, engine)
+    params = await call.prepared(_params, call, engine)
     treatment = treatment_of(call.caller)
     work: Work
     if body.suffix:
@@ -59,14 +59,15 @@ async def chat(call: Call[ChatBody]) -> Reply | Events:
     options: dict[str, Any] = {"template_values": body.template_values()}
     if body.tools:
         options["tools"] = body.tools
-    work = Chat(0, body.conversation(), options, _params(call, engine), treatment_of(call.caller))
+    params = await call.prepared(_params, call, engine)
+    work = Chat(0, await call.prepared(body.conversation), options, params, treatment_of(call.caller))
     return await _answer(call, engine, work, _ChatShape(body.model))
 
 
 async def _check(call: Call[Any], engine: Engine) -> None:
     """ApiError for what does not hold of the body or of the model."""
     body: Answered = call.body
-    body.check()
+    await call.prepared(body.check)
     if body.think and "thinking" not in (await call.ask(engine, Ask(0, "describe", {})))["abilities"]:
         text = "think must be left out with a model that does not think but is set"
         raise ApiError(400, "unsupported_parameter", text, "think")

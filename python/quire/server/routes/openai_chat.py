@@ -153,7 +153,8 @@ async def complete(call: Call[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
     body = call.body
     engine = call.engine(body.model)
-    answering = Answering(call, call.submit(engine, body.work(engine, call)))
+    work = await call.prepared(body.work, engine, call)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
     shape = _Shape(body, body.model or call.service.model)
     if body.stream:

@@ -113,8 +113,11 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     body = call.body
     engine = call.engine(body.model)
-    given = [await _filled(call, engine, p) for p in body.prompts()] if body.suffix else body.prompts()
-    prompts = [_Prompt(Answering(call, call.submit(engine, body.work(engine, call, p)))) for p in given]
+    given = await call.prepared(body.prompts)
+    if body.suffix:
+        given = [await _filled(call, engine, prompt) for prompt in given]
+    works = [await call.prepared(body.work, engine, call, prompt) for prompt in given]
+    prompts = [_Prompt(Answering(call, call.submit(engine, work))) for work in works]
     for prompt in prompts:
         await prompt.answering.start()
         await _read_prompt(call, engine, prompt)

@@ -139,9 +139,10 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         earlier = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id").messages
-    _check(body, call)
-    messages = earlier + messages_of(body.input)
-    answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
+    await call.prepared(_check, body, call)
+    messages = earlier + await call.prepared(messages_of, body.input)
+    work = await call.prepared(body.work, engine, call, messages)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
     shape = ResponseShape(body, answering, messages, body.model or call.service.model)
     if body.stream:
