@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import QuireError
 
-__all__ = ["ApiError", "Dialect", "api_error", "error_body", "of_quire"]
+__all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"]
 
 _FIELD = re.compile(r"\[[\w ]+\] ([\w.]+(?:\[\d+\])?(?:\.\w+)*) must ")
 _WHOLE_FIELDS = ("response_format", "structured_outputs", "prompt", "logit_bias")
@@ -29,6 +29,7 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+_MOST_SAID = 1000  # characters of a message: it may quote what it is about
 _CONTEXT = re.compile(r"must fit into the context of (\d+) tokens but the prompt has (\d+)")
 
 
@@ -72,6 +73,13 @@ class ApiError(Exception):
         return found
 
 
+def brief(value: object) -> str:
+    """A value of any size as a message shows it."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
+
+
 _STATUS = {
     "RequestError": (400, "invalid_request"),
     "ShapeError": (400, "invalid_request"),
@@ -84,6 +92,7 @@ _STATUS = {
 
 def api_error(kind: str, message: str) -> ApiError:
     """The refusal for an error of the engine, by the name of its class."""
+    message = message[:_MOST_SAID]
     context = _CONTEXT.search(message)
     if context is not None:
         details = {"n_prompt_tokens": int(context[2]), "n_ctx": int(context[1])}

@@ -35,6 +35,8 @@ Emit = Callable[[Sequence[wire.FromEngine]], None]
 # One of them is for what is small.
 _PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
+_LOGPROBS_TOGETHER = 256
+_MOST_SAID = 1000  # characters of an error, which may quote what it is about
 # Of an answer: more is of no use for a model, and would hold up the listener.
 _MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
@@ -167,7 +169,7 @@ class Host(FrontEnd):
             else:
                 self._submit(message, running)
         except QuireError as error:
-            self._end(message.id, [wire.Failed(message.id, type(error).__name__, str(error))])
+            self._end(message.id, [wire.Failed(message.id, type(error).__name__, str(error)[:_MOST_SAID])])
         except Exception as error:
             text = f"[host] a request must be prepared or refused but {type(error).__name__}: {error}"
             self._end(message.id, [wire.Failed(message.id, "InternalError", text[:500])])
@@ -338,6 +340,7 @@ class _Answering:
                     n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
                     messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
                 continue
+            messages += self._of_prompt(item)
             if self._takes(item) and (delta := self._delta(item)) is not None:
                 messages.append(delta)
             if item.kind == "finish":
@@ -361,20 +364,23 @@ class _Answering:
     def _delta(self, event: Event) -> wire.Delta | None:
         host = self._host
         logprobs = host._shown_logprobs(event.logprobs) if self._logprobs else []
-        prompt_logprobs = host._shown_logprobs(event.prompt_logprobs) if event.prompt_logprobs else []
         token_ids = list(event.token_ids)
         if self._chat is None:
             if not token_ids and not event.text:
                 return None
-            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs, prompt_logprobs)
+            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs)
         delta = self._chat.add(event)
         self._reasons[event.choice] = delta.finish_reason
         if not token_ids and not delta.content and not delta.reasoning_content and not delta.tool_calls:
             return None
         calls = [wire.CallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
-        return wire.Delta(
-            self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs, prompt_logprobs
-        )
+        return wire.Delta(self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs)
+
+    def _of_prompt(self, event: Event) -> list[wire.Delta]:
+        """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
+        shown = self._host._shown_logprobs(event.prompt_logprobs)
+        parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
+        return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
 
     def _finished(self, event: Event) -> wire.Finished:
         reason = event.finish_reason if self._chat is None else self._reasons[event.choice]

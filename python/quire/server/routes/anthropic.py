@@ -14,7 +14,7 @@ from .. import sse
 from ..bodies import Body
 from ..calls import Call, Events, Reply
 from ..engine import Engine
-from ..failures import ApiError, Dialect, error_body
+from ..failures import ApiError, Dialect, brief, error_body
 from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, new_id
@@ -160,7 +160,7 @@ def _text(content: Any, place: str) -> str:
     for i, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else None
-            raise _refuse(f"{place}[{i}]", f"be a block of text but is {kind!r:.40}")
+            raise _refuse(f"{place}[{i}]", f"be a block of text but is {brief(kind)}")
         texts.append(block["text"])
     return "\n".join(texts)
 
@@ -194,7 +194,7 @@ def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
                 {"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": content_of}
             )
         else:
-            raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {kind!r:.40}")
+            raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {brief(kind)}")
     own: dict[str, Any] = {"role": role}
     if texts or not (calls or thoughts or results):
         own["content"] = "\n".join(texts)
@@ -214,7 +214,7 @@ def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
 
 def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
-        raise _refuse(f"{place}.type", f"be custom but is {tool['type']!r:.40}")
+        raise _refuse(f"{place}.type", f"be custom but is {brief(tool['type'])}")
     function = {"name": _field(tool, "name", str, place), "parameters": _field(tool, "input_schema", dict, place)}
     if "description" in tool:
         function["description"] = _field(tool, "description", str, place)
@@ -228,7 +228,7 @@ def _tool_choice(choice: dict[str, Any]) -> Any:
     if kind == "tool":
         return {"type": "function", "function": {"name": _field(choice, "name", str, "tool_choice")}}
     if kind not in ("auto", "any", "none"):
-        raise _refuse("tool_choice.type", f"be auto, any, tool or none but is {kind!r:.40}")
+        raise _refuse("tool_choice.type", f"be auto, any, tool or none but is {brief(kind)}")
     return "required" if kind == "any" else kind
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
+
 from .. import sse
 from ..bodies import to_wire
 from ..calls import Call, Events, Reply
@@ -117,7 +119,7 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
                 continue
             # A call's arguments are an object, which is there when the call is complete.
             calls.add_calls(event.calls)
-            parts = _Parts([event.content], [event.reasoning], list(event.logprobs))
+            parts = _Parts([event.content], [event.reasoning], _logprobs(event))
             if event.content or event.reasoning or event.logprobs:
                 pieces.append(sse.line(shape.object(parts, {"done": False})))
         if pieces:
@@ -148,14 +150,14 @@ class _Parts:
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    logprobs: list[msgspec.Raw] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
         """Take more in."""
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
-        self.logprobs += delta.logprobs
+        self.logprobs += _logprobs(delta)
         self.add_calls(delta.calls)
 
     def add_calls(self, calls: list[CallDelta]) -> None:
@@ -175,7 +177,7 @@ class _Shape(ABC):
         """The object of a line."""
         shown = {"model": self._model, "created_at": moment(), **self._own(parts), **more}
         if parts.logprobs:
-            shown["logprobs"] = [_logprob(token) for token in parts.logprobs]
+            shown["logprobs"] = parts.logprobs
         return shown
 
     @abstractmethod
@@ -215,6 +217,10 @@ def _arguments(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"arguments": text}
     return value if isinstance(value, dict) else {"arguments": value}
+
+
+def _logprobs(delta: Delta) -> list[msgspec.Raw]:
+    return [sse.raw(_logprob(token)) for token in delta.logprobs]
 
 
 def _logprob(token: Logprob) -> dict[str, Any]:
