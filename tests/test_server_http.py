@@ -134,6 +134,27 @@ def test_a_client_that_stops_to_send_gets_its_answer(port: int) -> None:
             assert connection.recv(1) == b""
 
 
+def test_a_client_that_is_gone_is_not_waited_for(port: int) -> None:
+    """It looks like one that only stops to send until it is sent something: the prompt ``never`` has no answer."""
+
+    def n_counted() -> int:
+        with connect(port) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            text = read_to_end(connection).decode()
+        return sum(
+            int(n) for n in re.findall(r'^quire_http_requests_total\{.*status="499".*\} (\d+)', text, re.MULTILINE)
+        )
+
+    before = n_counted()
+    with connect(port) as connection:
+        connection.sendall(completion(b'{"prompt": "never"}'))
+        time.sleep(0.2)
+    end = time.monotonic() + 10
+    while n_counted() == before:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_what_is_not_whole_when_a_client_stops_gets_none(port: int) -> None:
     for data in (b"", HEALTH, completion(SHORT)[:-1]):
         with connect(port) as connection:

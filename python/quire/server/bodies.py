@@ -67,10 +67,17 @@ _LIGHT_BYTES, _LIGHT_VALUES = 256 << 10, 1 << 15
 _UNSAID = (b"", b"application/x-www-form-urlencoded", b"text/plain")
 
 
-def content_length(scope: Scope) -> int:
-    """What the Content-Length says; 0 where there is none."""
+def content_length(scope: Scope, limit: int) -> int:
+    """What the Content-Length says; 0 where there is none.  ApiError 413 where it is more than the limit."""
     given = header(scope, b"content-length")
-    return int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
+    length = int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
+    if length > limit:
+        raise _too_large(limit)
+    return length
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
 
 
 @dataclass
@@ -110,9 +117,6 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
     if kind != b"application/json" and (from_page or kind not in _UNSAID):
         raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
     limit = settings.max_body_bytes
-    too_long = ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
-    if content_length(scope) > limit:
-        raise too_long
     parts: list[bytes] = []
     meter = BodyMeter()
     loop = asyncio.get_running_loop()
@@ -127,7 +131,7 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
             raise asyncio.CancelledError
         part = message.get("body", b"")
         if meter.n_bytes + len(part) > limit:
-            raise too_long
+            raise _too_large(limit)
         meter.feed(part)
         ticket.grow(meter.n_bytes // 3, max(0, meter.n_values - _LIGHT_VALUES))
         parts.append(part)

@@ -148,7 +148,9 @@ class Endpoint:
         if self._route.body is None:
             await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
             return
-        ticket = self._service.enter(scope["quire.caller"], content_length(scope))
+        ticket = self._service.enter(
+            scope["quire.caller"], content_length(scope, self._service.settings.max_body_bytes)
+        )
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:
