@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
 def post(port: int, path: str, body: bytes, key: str = KEYS[0]) -> tuple[int, float]:
     """Status (0: the connection broke) and seconds of one request."""
     started = time.monotonic()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
         connection.request("POST", path, body, headers)
@@ -64,7 +64,7 @@ class Watch:
         while not self.over.is_set():
             started = time.monotonic()
             with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
                 connection.request("GET", "/health")
                 connection.getresponse().read()
                 connection.close()
@@ -76,7 +76,7 @@ class Watch:
         headers = {"content-type": "application/json", "authorization": f"Bearer {KEYS[1]}"}
         while not self.over.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
                 connection.request("POST", "/v1/completions", json.dumps(body), headers)
                 response = connection.getresponse()
                 last = time.monotonic()
@@ -109,7 +109,7 @@ def send_head(port: int, seconds: float) -> None:
     """A header without an end, 55 MiB in ten seconds; over and over, where it is refused."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20.0) as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
             while time.monotonic() < until:
                 connection.sendall(b"y" * 57_672)

@@ -183,24 +183,22 @@ KINDS = ({"x": 1}, [{"y": 2}], "x" * 600, 1e300, -1e300, 1.5, 2**40, True, [None
 
 
 @pytest.mark.parametrize(
-    "body", {route.body for route in ROUTES if route.body is not None}, ids=lambda body: body.__name__
+    "body", dict.fromkeys(route.body for route in ROUTES if route.body is not None), ids=lambda body: body.__name__
 )
 def test_no_refusal_of_any_field_speaks_of_types(body: Any) -> None:
     """Every field of every body, with a value of each kind of JSON."""
     known = {"messages": HELLO, "model": "fake", "prompt": "x", "input": "x", "content": "x", "max_tokens": 1}
     base = {name: value for name, value in known.items() if name in body.__struct_encode_fields__}
-    n_refused = 0
+    messages: list[str] = []
     for name in body.__struct_encode_fields__:
         for value in KINDS:
             try:
                 to_wire({**base, name: value}, body, False)
             except ApiError as error:
-                n_refused += 1
-                assert not re.search(r"Expected|Invalid|Object |`|\bstr\b|got |does not hold", error.message), (
-                    error.message
-                )
-                assert re.search(r" must (be|have) ", error.message), error.message
-    assert n_refused
+                messages.append(error.message)
+    assert messages
+    odd = r"Expected|Invalid|Object |`|\bstr\b|got |does not hold"
+    assert not [text for text in messages if re.search(odd, text) or not re.search(" must (be|have) ", text)]
 
 
 def test_a_body_beyond_the_limit_need_not_come_again() -> None:
