@@ -150,8 +150,8 @@ def bodies(server: Running) -> list[Figure]:
     enum += b'{"properties":{"a":{"enum":'
     cases = {
         "32 MB of empty messages": b'{"messages":' + large("{}") + b"}",
-        "a tool's enum of 4 MB": enum + b'["' + b'","'.join(b"%08x" % i for i in range(380_000)) + b'"]}}}}]}',
-        "a tool's enum of 32 MB": enum + large('"abcdefg"') + b"}}}}]}",
+        "a tool's enum of 4 MB": enum + b'["' + b'","'.join(b"%08x" % i for i in range(380_000)) + b'"]}}}}}]}',
+        "a tool's enum of 32 MB": enum + large('"abcdefg"') + b"}}}}}]}",
     }
     figures = []
     for name, body in cases.items():
@@ -199,7 +199,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         keys.write_text("\n".join(KEYS))
-        with running(["--threads", "1", "--ctx-size", "1024", "--api-key-file", str(keys)]) as server:
+        with running(
+            ["--threads", "1", "--ctx-size", "1024", "--max-queue-tokens", "100000000", "--api-key-file", str(keys)]
+        ) as server:
             for figure in (
                 *heads(server, options.seconds),
                 *bodies(server),
