@@ -257,16 +257,16 @@ def test_callers_take_turns_in_a_pool() -> None:
     pool = FairPool(1, "test")
     done: list[str] = []
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()
-    pool.submit("a", lambda: (begun.set(), go.wait(20))[0])
+    pool.submit("a", 0, lambda: (begun.set(), go.wait(20))[0])
     begun.wait(20)
     for name in ("a1", "a2", "a3", "b1", "c1"):
-        pool.submit(name[0], lambda name=name: done.append(name))  # type: ignore[misc]
-    pool.submit("c", ended.set)
+        pool.submit(name[0], 0, lambda name=name: done.append(name))  # type: ignore[misc]
+    pool.submit("c", 0, ended.set)
     go.set()
     assert ended.wait(20)
-    pool.submit("d", lambda: done.append("d"))
+    pool.submit("d", 0, lambda: done.append("d"))
     pool.close()
-    pool.submit("d", lambda: done.append("late"))
+    pool.submit("d", 0, lambda: done.append("late"))
     assert done[:3] == ["a1", "b1", "c1"]
     assert "late" not in done
 

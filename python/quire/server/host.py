@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .._native import __version__
 from ..engine.chat import ChatCollector, ChatOptions
@@ -32,8 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Emit", "Host"]
 
 Emit = Callable[[Sequence[wire.FromEngine]], None]
-_PREPARING_THREADS = 2
+# One of them is for what is small.
+_PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
+_LOGPROBS_TOGETHER = 256
+_MOST_SAID = 1000  # characters of an error, which may quote what it is about
+# Of an answer: more is of no use for a model, and would hold up the listener.
+_MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass
@@ -127,14 +135,15 @@ class Host(FrontEnd):
         elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
+            treatment = message.treatment
             pool = self._forming if _has_form(message) else self._preparing
-            pool.submit("" if isinstance(message, wire.Ask) else message.treatment.key, lambda: self._prepare(message))
+            pool.submit(treatment.key, treatment.n_bytes, partial(self._prepare, message))
         else:
             raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
 
     def warm_up(self) -> None:
         """Do what the first request would have to wait for: read the chat template."""
-        self._preparing.submit("", self._read_template)
+        self._preparing.submit("", 0, self._read_template)
 
     def close(self) -> None:
         """Stop the model and give its memory back; requests under way end as failed."""
@@ -161,8 +170,10 @@ class Host(FrontEnd):
             return
         with self._failing(message.id):
             if isinstance(message, wire.Ask):
-                answer = wire.Answer(message.id, self._verbs[message.verb](**message.values))
-                self._end(message.id, [answer])
+                value = self._verbs[message.verb](**message.values)
+                if message.encoded:
+                    value = msgspec.json.encode(value)
+                self._end(message.id, [wire.Answer(message.id, value)])
             elif isinstance(message, wire.Embed):
                 self._embed(message, running)
             else:
@@ -175,7 +186,8 @@ class Host(FrontEnd):
             yield
         except QuireError as error:
             retry_after_s = error.retry_after_s if isinstance(error, BusyError) else None
-            self._end(id_, [wire.Failed(id_, type(error).__name__, str(error), retry_after_s)])
+            said = str(error)[:_MOST_SAID]
+            self._end(id_, [wire.Failed(id_, type(error).__name__, said, retry_after_s)])
         except Exception as error:
             text = f"[host] a request must be prepared or refused but {type(error).__name__}: {error}"
             self._end(id_, [wire.Failed(id_, "InternalError", text[:500])])
@@ -229,7 +241,7 @@ class Host(FrontEnd):
 
         def compiled(_: Future[Grammar]) -> None:
             if not compiling.cancelled():
-                self._preparing.submit(key, go_on)
+                self._preparing.submit(key, 0, go_on)
 
         if compiling.done():  # it was kept
             go_on()
@@ -256,18 +268,21 @@ class Host(FrontEnd):
         self._know(running, self._engine.submit(request, answer.deliver))
 
     def _read_template(self) -> None:
-        with suppress(QuireError):  # there may be none; requests are told
+        with suppress(Exception):  # there may be none, and one may refuse any conversation
             self._render([{"role": "user", "content": "?"}], {})
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
-        ids = self.tokenizer.encode(text, add_special, parse_special)
+        ids = _shown_ids(self.tokenizer.encode(text, add_special, parse_special))
         if not pieces:
             return {"tokens": ids}
-        return {"tokens": ids, "pieces": [self.tokenizer.decode_bytes([id_], False) for id_ in ids]}
+        shown = self._shown
+        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
 
-    def _detokenize(self, tokens: list[int], pieces: bool) -> object:
+    def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
         self._check_ids(tokens)
-        answer: dict[str, object] = {"text": self.tokenizer.decode(tokens, skip_special=False)}
+        if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
+            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
+        answer: dict[str, object] = {name: self.tokenizer.decode(tokens, skip_special=False)}
         if pieces:
             answer["pieces"] = [self.tokenizer.decode_bytes([id_], False) for id_ in tokens]
         return answer
@@ -289,7 +304,7 @@ class Host(FrontEnd):
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
         from ..engine.infill import infill_tokens
 
-        return {"tokens": infill_tokens(self.tokenizer, prefix, suffix, beginning, extra)}
+        return {"tokens": _shown_ids(infill_tokens(self.tokenizer, prefix, suffix, beginning, extra))}
 
     def _describe(self) -> object:
         from .model_file import abilities, describe
@@ -310,6 +325,21 @@ def _has_form(message: wire.Work) -> bool:
     if isinstance(message, wire.Chat):
         return bool(message.options.get("tools")) or "structured_outputs" in message.params
     return isinstance(message, wire.Generate) and "structured_outputs" in message.params
+
+
+def _shown_ids(ids: list[int]) -> list[int]:
+    """Ids for an answer.  RequestError where there are too many for one."""
+    if len(ids) > _MOST_SHOWN_IDS:
+        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
+    return ids
+
+
+def _piece(shown: bytes) -> str | list[int]:
+    """What a token shows: text, or bytes where it ends within a character."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError:
+        return list(shown)
 
 
 class _Answering:
@@ -368,6 +398,7 @@ class _Answering:
                     n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
                     messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
                 continue
+            messages += self._of_prompt(item)
             if self._takes(item) and (delta := self._delta(item)) is not None:
                 messages.append(delta)
             if item.kind == "finish":
@@ -391,20 +422,23 @@ class _Answering:
     def _delta(self, event: Event) -> wire.Delta | None:
         host = self._host
         logprobs = host._shown_logprobs(event.logprobs) if self._logprobs else []
-        prompt_logprobs = host._shown_logprobs(event.prompt_logprobs) if event.prompt_logprobs else []
         token_ids = list(event.token_ids)
         if self._chat is None:
             if not token_ids and not event.text:
                 return None
-            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs, prompt_logprobs)
+            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs)
         delta = self._chat.add(event)
         self._reasons[event.choice] = delta.finish_reason
         if not token_ids and not delta.content and not delta.reasoning_content and not delta.tool_calls:
             return None
         calls = [wire.CallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
-        return wire.Delta(
-            self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs, prompt_logprobs
-        )
+        return wire.Delta(self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs)
+
+    def _of_prompt(self, event: Event) -> list[wire.Delta]:
+        """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
+        shown = self._host._shown_logprobs(event.prompt_logprobs)
+        parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
+        return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
 
     def _finished(self, event: Event) -> wire.Finished:
         reason = event.finish_reason if self._chat is None else self._reasons[event.choice]

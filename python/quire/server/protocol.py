@@ -34,11 +34,15 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class Treatment(msgspec.Struct, frozen=True, array_like=True):
-    """How a request is treated beside others; see ``quire.engine.EngineRequest``."""
+    """How a request is treated beside others; see ``quire.engine.EngineRequest``.
+
+    ``n_bytes``: of its body, by which it waits for threads that prepare it.
+    """
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
+    n_bytes: int = 0
 
 
 # To the engine
@@ -93,11 +97,16 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments."""
+    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments.
+
+    ``encoded``: the answer's value is JSON, which the listener need not make of what may be large.
+    """
 
     id: int
     verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe"]
     values: JsonObject
+    treatment: Treatment = Treatment()
+    encoded: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):

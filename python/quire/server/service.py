@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .admission import Admission, Ticket
 from .engine import EngineState
 from .failures import ApiError
+from .fair_pool import FairPool
 from .kept import Kept
 from .library import Library, find_models, memory_bytes, size_of
 from .memory_share import LEAST_BYTES
@@ -44,6 +45,9 @@ class Service:
         self.admission = Admission(settings)
         self.kept = Kept()
         self.draining = False
+        # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
+        # loop would wait for both.
+        self.threads = FairPool(1, "quire-bodies")
 
     @property
     def model(self) -> str:

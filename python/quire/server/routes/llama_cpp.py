@@ -30,7 +30,7 @@ MAX_PROMPTS = 128
 async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     engine = call.engine(call.body.model)
-    given = prompts_of(call.body.prompt)
+    given = await call.prepared(prompts_of, call.body.prompt)
     if len(given) > MAX_PROMPTS:
         text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
         raise ApiError(400, "invalid_value", text, "prompt")
@@ -115,7 +115,7 @@ class _Result:
     n_prompt: int
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    probabilities: list[msgspec.Raw] = field(default_factory=list)
     end: Finished | None = None
     first_s: float = 0.0
 
@@ -173,7 +173,7 @@ class _Shape:
             result.first_s = result.first_s or time.monotonic()
             result.text.append(event.content)
             result.ids += event.token_ids
-            result.logprobs += event.logprobs
+            result.probabilities += [sse.raw(_probability(token)) for token in event.logprobs]
         return result
 
     def _head(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class _Shape:
             "timings": timings_of(end, len(result.ids)),
         }
         if self._body.n_shown_probabilities:
-            shown["completion_probabilities"] = [_probability(token) for token in result.logprobs]
+            shown["completion_probabilities"] = result.probabilities
         return _selected(shown, self._body.response_fields)
 
 

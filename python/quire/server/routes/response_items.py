@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..failures import ApiError
+from ..failures import ApiError, brief
 from .text_parts import content_of
 
 __all__ = ["messages_of", "tool_of"]
@@ -18,7 +18,7 @@ def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any]:
     """A function as ``/v1/chat/completions`` has it, one level deeper.  ApiError 400 for tools of other kinds."""
     place = f"tools[{index}]"
     if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-        raise _refuse(f"{place}.type", f"be function, with a name, but is {tool.get('type')!r:.40}")
+        raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(tool.get('type'))}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
@@ -38,7 +38,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
     if kind == "message":
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
-            raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {role!r:.40}")
+            raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {brief(role)}")
         role = "system" if role == "developer" else role
         messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content")})
     elif kind == "function_call":
@@ -55,7 +55,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
         return
     else:
         raise _refuse(
-            f"{place}.type", f"be message, function_call, function_call_output or reasoning but is {kind!r:.40}"
+            f"{place}.type", f"be message, function_call, function_call_output or reasoning but is {brief(kind)}"
         )
 
 
@@ -69,6 +69,6 @@ def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
         kinds = ("input_text", "output_text", "text")
         if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None
-            raise _refuse(f"{place}[{i}]", f"be a part of text but is {kind!r:.40}")
+            raise _refuse(f"{place}[{i}]", f"be a part of text but is {brief(kind)}")
         texts.append(part["text"])
     return content_of(texts)
