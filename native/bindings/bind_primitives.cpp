@@ -84,7 +84,14 @@ void bind_primitives(py::module_ &m) {
                 return scale_by_position(x, positions, {beta, n_ctx, offset});
             },
             py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"),
-            py::arg("offset") = 0);
+            py::arg("offset") = 0)
+        .def(
+            "conv_state",
+            [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias, int layer, int state, bool silu) {
+                return conv_state(x, std::move(weight), std::move(bias), {layer, state}, silu);
+            },
+            py::arg("x"), py::arg("weight").none(false), py::arg("bias"), py::kw_only(), py::arg("layer"),
+            py::arg("state"), py::arg("silu") = false);
 }
 
 } // namespace quire::bindings

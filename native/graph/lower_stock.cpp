@@ -153,6 +153,12 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
         ggml_tensor *operator()(const op::Moe &o) const { return stock_mixture(ctx, value(0), value(1), o); }
         ggml_tensor *operator()(const op::Primitive &o) const {
             StockParts parts{ctx, {}, operation.shape, lead};
+            if (o.spec->has_state()) {
+                parts.store = &self.store_;
+                if (in.sequences == nullptr)
+                    in.sequences = new_input(ctx, GGML_TYPE_I32, 3, build.out.key.n_tokens + 1, "sequences");
+                parts.sequences = in.sequences;
+            }
             for (size_t i = 0; i < operation.inputs.size(); ++i) parts.inputs.push_back(value(i));
             return o.spec->lower(parts);
         }

@@ -18,6 +18,7 @@
 namespace quire {
 
 class CpuNode;
+class KvStore;
 struct CpuNodeParts;
 
 // One row of the result from one row of each input, all of f32 (ids: i32).  Called from several threads.
@@ -29,6 +30,9 @@ struct StockParts {
     std::vector<ggml_tensor *> inputs;
     const TraceShape &shape; // of the result
     int64_t lead; // rows of the result
+    // For operations that have a state of each sequence; else null.
+    const KvStore *store = nullptr;
+    ggml_tensor *sequences = nullptr; // i32 {3, n}: first row, state, first position; then a last one of no rows
     ggml_tensor *weight(const WeightRef &w) const { return w->tensor.handle(); }
 };
 
@@ -39,6 +43,7 @@ class Primitive {
     virtual std::vector<WeightRef> weights() const { return {}; }
     // How many tensors of ggml it takes at most.
     virtual size_t n_tensors() const { return 12; }
+    virtual bool has_state() const { return false; }
     virtual ggml_tensor *lower(const StockParts &parts) const = 0;
     // Our own kernel, for rows that do not depend on each other; none: ggml's operators run inside the program.
     virtual RowFunction row_function() const { return {}; }

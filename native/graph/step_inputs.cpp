@@ -95,6 +95,20 @@ void StepInputs::fill_row_mask(ggml_tensor *target, const StepBatch &batch, int 
     upload(target, floats_);
 }
 
+void StepInputs::fill_sequences(ggml_tensor *target, const StepBatch &batch) {
+    if (target == nullptr) return;
+    const size_t n = batch.n_kv.size();
+    ints_.assign(static_cast<size_t>(ggml_nelements(target)), 0);
+    for (size_t i = 0; i < ints_.size() / 3; ++i) {
+        const bool is_one = i < n;
+        ints_[3 * i] = batch.row_begin[std::min(i, n)];
+        if (!is_one) continue;
+        ints_[3 * i + 1] = batch.states[i];
+        ints_[3 * i + 2] = batch.positions[static_cast<size_t>(batch.row_begin[i])];
+    }
+    upload(target, ints_);
+}
+
 void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     const GraphInputs &inputs = graph.inputs;
     fill_padded(inputs.tokens, batch.tokens);
@@ -103,6 +117,7 @@ void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
     for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(target, batch, window);
+    fill_sequences(inputs.sequences, batch);
     for (auto [lifetime, target] : inputs.masks) fill_mask(target, batch, lifetime);
 }
 

@@ -60,6 +60,7 @@ const TraceShape &TraceTensor::shape() const { return tracer->operation(id).shap
 
 Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), written_(cache_.size(), false) {
     CacheLayout(cache_, DType::f32); // checks it
+    for (const CacheSpec &spec : cache_) claimed_.emplace_back(spec.states.size(), false);
     operations_.push_back({op::Tokens{}, {}, {Lead::tokens, {}}});
     operations_.push_back({op::Positions{}, {}, {Lead::tokens, {}}});
     operations_.push_back({op::LogitRows{}, {}, {Lead::rows, {}}});
@@ -96,6 +97,23 @@ void Tracer::mark_written(int layer) {
     written_[static_cast<size_t>(layer)] = true;
 }
 
+void Tracer::claim_state(const char *place, int layer, int index, int64_t n) {
+    if (layer < 0 || static_cast<size_t>(layer) >= cache_.size())
+        throw ShapeError(place, cat("layer must be below ", cache_.size(), " but is ", layer));
+    const std::vector<CacheState> &states = cache_[static_cast<size_t>(layer)].states;
+    if (index < 0 || static_cast<size_t>(index) >= states.size())
+        throw ShapeError(place, cat("state must be one of the ", states.size(), " of layer ", layer, " but is ", index));
+    const CacheState &state = states[static_cast<size_t>(index)];
+    if (state.n != n)
+        throw ShapeError(place, cat("state ", state.name, " of layer ", layer, " must have ", n, " numbers but has ",
+                                    state.n));
+    std::vector<bool>::reference claimed = claimed_[static_cast<size_t>(layer)][static_cast<size_t>(index)];
+    if (claimed)
+        throw ShapeError(place, cat("state ", state.name, " of layer ", layer,
+                                    " must belong to one operation but another has it"));
+    claimed = true;
+}
+
 Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
     if (output.tracer.get() != this || finished_)
         throw ShapeError("trace", "a trace must be finished once, with its own value");
@@ -108,6 +126,12 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
     for (size_t layer = 0; layer < written_.size(); ++layer) {
         if (cache_[layer].rows && !written_[layer])
             throw ShapeError("trace", cat("every layer's rows must be written but layer ", layer, "'s are not"));
+    }
+    for (size_t layer = 0; layer < claimed_.size(); ++layer) {
+        for (size_t i = 0; i < claimed_[layer].size(); ++i)
+            if (!claimed_[layer][i])
+                throw ShapeError("trace", cat("every state must belong to an operation but ",
+                                              cache_[layer].states[i].name, " of layer ", layer, " does not"));
     }
     finished_ = true;
     Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id};

@@ -32,6 +32,8 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     TraceTensor record(OperationKind kind, const std::vector<TraceTensor> &inputs, TraceShape shape);
     const CacheRows &rows_of(int layer) const;
     void mark_written(int layer);
+    // An operation owns state `index` of the layer, which must be of n numbers.  ShapeError naming `place` otherwise.
+    void claim_state(const char *place, int layer, int index, int64_t n);
     bool is_written(int layer) const { return written_[static_cast<size_t>(layer)]; }
     const Operation &operation(int id) const { return operations_[static_cast<size_t>(id)]; }
 
@@ -39,6 +41,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     explicit Tracer(std::vector<CacheSpec> cache);
     std::vector<CacheSpec> cache_;
     std::vector<bool> written_; // by layer
+    std::vector<std::vector<bool>> claimed_; // by layer and state
     std::vector<Operation> operations_;
     bool finished_ = false;
 };

@@ -423,3 +423,11 @@ def scale_by_position(
     x: TraceTensor, positions: TraceTensor, *, beta: float, n_ctx: int, offset: int = 0
 ) -> TraceTensor:
     """``x * (1 + beta * log(1 + floor((position + offset) / n_ctx)))``."""
+
+def conv_state(
+    x: TraceTensor, weight: Weight, bias: Weight | None, *, layer: int, state: int, silu: bool = False
+) -> TraceTensor:
+    """Depth-wise causal convolution of ``x [tokens, channels]`` with a float32 ``weight [channels, kernel]``.
+
+    Its last ``kernel - 1`` inputs are state ``state`` of the layer's ``CacheSpec``: ``(kernel - 1) * channels`` numbers.
+    """

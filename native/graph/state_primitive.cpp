@@ -1,0 +1,128 @@
+#include "graph/state_primitive.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "graph/primitive_nodes.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t most_inputs = 8;
+
+class StateNode : public CpuNode {
+  public:
+    StateNode(const StateKernel &kernel, const CpuNodeParts &parts, const Tensor &states)
+        : kernel_(kernel), inputs_(parts.inputs), out_(parts.out), states_(reinterpret_cast<float *>(states.data())),
+          n_state_(states.shape()[1]) {}
+
+    void run(const CpuRun &run) override {
+        std::array<const float *, most_inputs> inputs{};
+        for (size_t i = 0; i < inputs_.size(); ++i) inputs[i] = inputs_[i]->floats();
+        const StepBatch &batch = run.batch;
+        const int n_parts = kernel_.n_parts(), n_sequences = run.n_sequences();
+        // Work of less than a few microseconds is not worth waking another thread for.
+        constexpr int64_t grain_cost = 96 << 10;
+        const int64_t cost = kernel_.part_cost() * static_cast<int64_t>(batch.tokens.size()) / n_sequences;
+        const auto grain = static_cast<int>(std::clamp<int64_t>(grain_cost / std::max<int64_t>(1, cost), 1, 1 << 20));
+        run.team.for_each(n_sequences * n_parts, grain, [&](int item) {
+            const auto sequence = static_cast<size_t>(item / n_parts);
+            const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
+            const StateRows rows{begin, end - begin, batch.positions[static_cast<size_t>(begin)],
+                                 states_ + batch.states[sequence] * n_state_};
+            kernel_.run({inputs.data(), inputs_.size()}, out_->floats(), rows, item % n_parts);
+        });
+    }
+
+  private:
+    const StateKernel &kernel_; // the primitive's, which the trace holds
+    std::vector<CpuValue *> inputs_;
+    CpuValue *out_;
+    float *states_;
+    int64_t n_state_;
+};
+
+const float *float_data(const ggml_tensor *tensor) { return static_cast<const float *>(tensor->data); }
+
+// Sources: the inputs, the step's sequences (i32 {3, n}: first row, slot, first position), the states of all slots.
+void compute(ggml_tensor *out, int thread, int n_threads, void *context) {
+    const auto &kernel = *static_cast<const StateKernel *>(context);
+    std::array<const float *, most_inputs> inputs{};
+    size_t n_inputs = 0;
+    while (n_inputs + 2 < GGML_MAX_SRC && out->src[n_inputs + 2] != nullptr) {
+        inputs[n_inputs] = float_data(out->src[n_inputs]);
+        ++n_inputs;
+    }
+    const ggml_tensor *sequences = out->src[n_inputs], *states = out->src[n_inputs + 1];
+    const auto *of = static_cast<const int32_t *>(sequences->data);
+    const int64_t n_sequences = sequences->ne[1] - 1;
+    auto *target = static_cast<float *>(out->data);
+    int64_t item = 0;
+    for (int64_t s = 0; s < n_sequences; ++s) {
+        const int32_t *sequence = of + 3 * s;
+        const int64_t begin = sequence[0], end = sequence[3];
+        if (begin == end) break; // none is left
+        const StateRows rows{begin, end - begin, sequence[2],
+                             static_cast<float *>(states->data) + sequence[1] * states->ne[0]};
+        for (int part = 0; part < kernel.n_parts(); ++part, ++item)
+            if (item % n_threads == thread) kernel.run({inputs.data(), n_inputs}, target, rows, part);
+    }
+    if (thread != 0) return;
+    const int64_t n_rows = of[3 * n_sequences]; // the others are padding, and must be numbers, too
+    std::fill(target + n_rows * out->ne[0], target + ggml_nelements(out), 0.0F);
+}
+
+} // namespace
+
+StatePrimitive::StatePrimitive(const char *name, StatePlace place, std::vector<WeightRef> weights)
+    : name_(name), place_(place), weights_(std::move(weights)) {}
+
+std::string StatePrimitive::describe() const { return cat(name_, " layer ", place_.layer, " state ", place_.index); }
+
+const StateKernel &StatePrimitive::kernel() const {
+    std::call_once(made_, [this] { kernel_ = make_kernel(); });
+    return *kernel_;
+}
+
+ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
+    const Tensor &states = p.store->state(place_.layer, place_.index);
+    if (states.device().kind() != DeviceKind::cpu)
+        throw UnsupportedError(name_, cat("the device must be the CPU but is ", states.device().name()));
+    std::vector<ggml_tensor *> sources;
+    for (ggml_tensor *input : p.inputs)
+        sources.push_back(ggml_is_contiguous(input) ? input : ggml_cont(p.context, input));
+    sources.push_back(p.sequences);
+    sources.push_back(states.handle());
+    std::array<int64_t, 4> ne{1, 1, 1, 1};
+    const size_t n_rest = p.shape.rest.size();
+    int64_t n = 1;
+    for (size_t i = 0; i < n_rest; ++i) n *= ne[i] = p.shape.rest[n_rest - 1 - i];
+    ne[n_rest] = p.lead;
+    ggml_tensor *rows =
+        ggml_custom_4d(p.context, GGML_TYPE_F32, n, p.lead, 1, 1, sources.data(), static_cast<int>(sources.size()),
+                       compute, GGML_N_TASKS_MAX, const_cast<StateKernel *>(&kernel()));
+    return ggml_reshape_4d(p.context, rows, ne[0], ne[1], ne[2], ne[3]);
+}
+
+std::unique_ptr<CpuNode> StatePrimitive::cpu_node(const CpuNodeParts &parts) const {
+    return std::make_unique<StateNode>(kernel(), parts, parts.store.state(place_.layer, place_.index));
+}
+
+const float *weight_floats(const WeightRef &weight) {
+    return weight ? reinterpret_cast<const float *>(weight->tensor.data()) : nullptr;
+}
+
+void expect_f32(const char *place, const WeightRef &weight, const Shape &shape) {
+    if (weight && (weight->tensor.shape() != shape || weight->tensor.dtype() != DType::f32))
+        throw ShapeError(place, cat(weight->name, " must be f32 ", to_string(shape), " but is ",
+                                    name(weight->tensor.dtype()), " ", to_string(weight->tensor.shape())));
+}
+
+std::vector<WeightRef> without_null(std::initializer_list<WeightRef> weights) {
+    std::vector<WeightRef> found;
+    std::copy_if(weights.begin(), weights.end(), std::back_inserter(found), [](const auto &w) { return w != nullptr; });
+    return found;
+}
+
+} // namespace quire

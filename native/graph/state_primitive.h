@@ -1,0 +1,68 @@
+// Operations that carry a state of each sequence from row to row (convolutions, scans, delta rules): what they share.
+//
+// To add one: a StateKernel that reads and updates the state of one sequence, and a function that claims the state from
+// the tracer and records a StatePrimitive.  A kernel gives the same result however the rows of a sequence are cut into
+// steps: it computes each row in an order that depends on the row's position alone.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/primitive.h"
+#include "graph/primitives.h"
+
+namespace quire {
+
+// Rows of one sequence in one step.
+struct StateRows {
+    int64_t begin, n;       // rows [begin, begin + n) of inputs and result
+    int64_t first_position; // of row `begin` in its sequence
+    float *state;           // of the sequence, to read and to update
+};
+
+// Weights prepared for the loops of one operation.  Called from several threads.
+class StateKernel {
+  public:
+    virtual ~StateKernel() = default;
+    // Blocks of channels, or heads, which do not depend on each other.
+    virtual int n_parts() const = 0;
+    // About how many multiplications a part takes for a row.
+    virtual int64_t part_cost() const = 0;
+    // `inputs`: rows, dense.  Writes the part's share of the rows of `out`.
+    virtual void run(std::span<const float *const> inputs, float *out, const StateRows &rows, int part) const = 0;
+};
+
+class StatePrimitive : public Primitive {
+  public:
+    StatePrimitive(const char *name, StatePlace place, std::vector<WeightRef> weights);
+    std::string describe() const override;
+    std::vector<WeightRef> weights() const override { return weights_; }
+    size_t n_tensors() const override { return 16; }
+    bool has_state() const override { return true; }
+    // A custom operator of ggml's CPU device; UnsupportedError on other devices.
+    ggml_tensor *lower(const StockParts &parts) const override;
+    std::unique_ptr<CpuNode> cpu_node(const CpuNodeParts &parts) const override;
+
+  protected:
+    // Once, when the weights lie in the host's memory.
+    virtual std::unique_ptr<StateKernel> make_kernel() const = 0;
+
+  private:
+    const StateKernel &kernel() const;
+    const char *name_;
+    StatePlace place_;
+    std::vector<WeightRef> weights_; // not null
+    mutable std::once_flag made_;
+    mutable std::unique_ptr<StateKernel> kernel_;
+};
+
+// The data of an f32 weight; null for null.
+const float *weight_floats(const WeightRef &weight);
+// ShapeError unless the weight is null or f32 of that shape.
+void expect_f32(const char *place, const WeightRef &weight, const Shape &shape);
+std::vector<WeightRef> without_null(std::initializer_list<WeightRef> weights);
+
+} // namespace quire
