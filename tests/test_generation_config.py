@@ -23,15 +23,14 @@ from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.routes.fields import SharedFields
 from quire.server.routes.llama_cpp_fields import CompletionBody, settings_of
-from tiny_checkpoints import config_of, weight_of, write_checkpoint, write_safetensors
+from tiny_checkpoints import config_of, shapes_of, weight_of, write_checkpoint, write_safetensors
 from transformers import GenerationConfig
 
-SHAPES = json.loads((Path(__file__).parent / "references" / "tiny.json").read_text())
 PROMPT = "a b c"
 
 
 def checkpoint(folder: Path, advice: dict[str, object] | None, **config: object) -> Path:
-    write_checkpoint(folder, "qwen3", SHAPES["qwen3"])
+    write_checkpoint(folder, "qwen3")
     if advice is not None:
         (folder / "generation_config.json").write_text(json.dumps(advice))
     (folder / "config.json").write_text(json.dumps(config_of("qwen3") | config))
@@ -183,7 +182,7 @@ def test_what_is_suppressed_is_not_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"])
 def test_angles_of_rotation_are_accepted(tmp_path: Path, name: str) -> None:
     folder = checkpoint(tmp_path / "hf", None)
-    shapes = SHAPES["qwen3"]
+    shapes = shapes_of("qwen3")
     tensors = {tensor: weight_of("qwen3", tensor, tuple(shape)) for tensor, shape in shapes.items()}
     convert(folder, tmp_path / "plain.gguf", "f32")
     write_safetensors(folder / "model.safetensors", tensors | {name: np.ones(8, np.float32)})

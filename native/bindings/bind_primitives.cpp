@@ -83,8 +83,7 @@ void bind_primitives(py::module_ &m) {
             [](const TraceTensor &x, const TraceTensor &positions, float beta, int64_t n_ctx, int64_t offset) {
                 return scale_by_position(x, positions, {beta, n_ctx, offset});
             },
-            py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"),
-            py::arg("offset") = 0)
+            py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"), py::arg("offset") = 0)
         .def(
             "conv_state",
             [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias, int layer, int state, bool silu) {

@@ -152,6 +152,11 @@ size_t GraphExecutor::compute_bytes() const {
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }
+std::vector<std::string> GraphExecutor::stock_operations() const {
+    if (!own_) return {};
+    const std::set<std::string> &names = own_->program.stock_operations();
+    return {names.begin(), names.end()};
+}
 size_t GraphExecutor::n_nodes() const { return own_ ? own_->program.n_nodes() : 0; }
 
 // The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.

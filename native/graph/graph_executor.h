@@ -60,6 +60,7 @@ class GraphExecutor : public Executor {
     size_t packed_bytes() const;
     const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
+    std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
     size_t n_nodes() const;  // of the program of our own; 0 where there is none
     bool uses_own_kernels() const { return own_ != nullptr; }
     int n_threads() const { return backend_.n_threads(); }

@@ -18,9 +18,9 @@ namespace quire {
 
 // Rows of one sequence in one step.
 struct StateRows {
-    int64_t begin, n;       // rows [begin, begin + n) of inputs and result
+    int64_t begin, n; // rows [begin, begin + n) of inputs and result
     int64_t first_position; // of row `begin` in its sequence
-    float *state;           // of the sequence, to read and to update
+    float *state; // of the sequence, to read and to update
 };
 
 // Weights prepared for the loops of one operation.  Called from several threads.

@@ -83,7 +83,7 @@ class GrammarVocabulary:
         warnings = matcher.get_grammar_warnings()
         if warnings:  # of what would not be enforced
             raise UnsupportedError(f"[grammar] {' '.join(warnings[0].split())[:300]}")
-        # Of a copy, which leaves what it learned to all: some grammars fail only here, and then allow nothing.
+        # Some grammars fail only at the first mask.  The copy shares what it computes with the original.
         first = matcher.deep_copy()
         if not any(first.compute_bitmask()) or first.is_error():
             raise _refusal(first.get_error() or "allows no answer")
