@@ -141,7 +141,7 @@ def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DT
 class CheckpointReader(GGUFReader):
     """A checkpoint folder, read as the file that ``convert`` would make of it; its data is never written.
 
-    A tensor is converted when it is asked for.  Keys and announcements go to a file in the folder ``scratch``, which has
+    A tensor is converted when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has
     no room for data and is removed at the end of ``with``.  Raises as ``convert``.
     """
 
@@ -169,8 +169,12 @@ class CheckpointReader(GGUFReader):
         return ""
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor, in memory of its own."""
+        """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
         info, target = self.tensor_info(name), self._targets[name]
+        if len(target.sources) == 1 and target.change is None and target.made is None and not target.stacked:
+            stored = self._todo.checkpoint[target.sources[0]]
+            if stored.dtype == info.dtype and stored.shape == info.shape:
+                return stored
         out = Tensor.empty(info.dtype, info.shape)
         storage = out.numpy().reshape(-1).view("u1")
         at = 0
