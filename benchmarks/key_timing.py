@@ -39,7 +39,7 @@ def main() -> None:
     print(f"nothing right: {means[0]:.1f} ns, all but one: {means[1]:.1f} ns, t {welch(*groups):+.2f}")
 
 
-def _no_engine(name: str) -> object:
+def _no_engine(name: str, share: int) -> object:
     raise AssertionError(name)
 
 

@@ -92,14 +92,16 @@ class Answer:
         return {}
 
 
-async def ask(port: int, path: str, body: dict[str, Any], leave_after_s: float | None = None) -> Answer:
+async def ask(
+    port: int, path: str, body: dict[str, Any], leave_after_s: float | None = None, key: str | None = None
+) -> Answer:
     """One request on a connection of its own; the client leaves after ``leave_after_s`` where that is given."""
     data = json.dumps(body).encode()
     answer = Answer()
     started = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
-        writer.write(_head(path, len(data)) + data)
+        writer.write(_head(path, len(data), key) + data)
         reading = _read(reader, answer, started)
         if leave_after_s is None:
             await reading
@@ -114,10 +116,10 @@ async def ask(port: int, path: str, body: dict[str, Any], leave_after_s: float |
     return answer
 
 
-def _head(path: str, n_bytes: int) -> bytes:
+def _head(path: str, n_bytes: int, key: str | None = None) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
-        f"content-length: {n_bytes}\r\n\r\n"
+        f"{'' if key is None else f'x-api-key: {key}' + chr(13) + chr(10)}content-length: {n_bytes}\r\n\r\n"
     ).encode()
 
 

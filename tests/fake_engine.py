@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 from quire.server.engine import EngineState, Stream, Streams
@@ -52,9 +53,10 @@ class FakeEngine(Streams):
         if isinstance(answer, Failed):
             return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
         if isinstance(work, Ask):
-            return [Answer(id_, {"tokens": [1, 2], "text": "ab", **DESCRIBED})]
+            value = {"tokens": [1, 2], "text": "ab", **DESCRIBED}
+            return [Answer(id_, json.dumps(value).encode() if work.encoded else value)]
         if isinstance(work, Embed):
-            return [Answer(id_, {"vector": bytes(8), "n_tokens": 2})]
+            return [Answer(id_, {"vector": bytes(8), "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
         messages: list[FromEngine] = [Started(id_, 3)]
         for choice in range(int(work.params.get("n", 1))):
             messages += [Delta(id_, choice, text, [number]) for number, text in enumerate(answer)]

@@ -15,10 +15,11 @@ MOST_CONNECTIONS = 50
 
 
 class LongAnswers(FakeEngine):
-    """Every answer is 20 MB, there at once; that of the prompt ``short`` is short."""
+    """Every answer is 20 MB, there at once; that of the prompt ``short`` is short, and ``never`` has none."""
 
     def submit(self, work):  # type: ignore[no-untyped-def]
-        self.answers = [["ab"]] if getattr(work, "prompt", "") == "short" else [["x" * 10_000] * 2000]
+        scripts = {"short": ["ab"], "never": None}
+        self.answers = [scripts.get(getattr(work, "prompt", ""), ["x" * 10_000] * 2000)]
         return super().submit(work)
 
 

@@ -192,7 +192,56 @@ GROWTH = {
 FOLDED = {
     "folded": "{{ 'a' | center(9000) | replace(' ', 'ab ') " + "| title" * 140 + " }}",
     "folded and escaped": ("{{ 'a' | center(9000) | replace(' ', '&') " + "| escape | string" * 60 + " }}") * 50,
-    "tags": "{{ [" + ",".join(f"'<a{i}'" for i in range(6000)) + "] | length }}",
 }
 
-OPERATIONS = {**NESTED, **SEARCHES, **PIECES, **GROWTH, **FOLDED}
+# Text of two authors, the template's and a user's, takes a byte more for each character.
+MIXED_TEXT = "(('a' + messages[0].content) * 30000)"
+MIXED = {
+    "mixed doubling": turns("X + X", "'a' + messages[0].content", ""),
+    "mixed tilde": turns("X ~ X", "'a' + messages[0].content", ""),
+    "mixed pieces": "{% set s = " + MIXED_TEXT + " %}{% for i in range(99) %}{% set x = s.split('x') %}{% endfor %}",
+    "mixed words": "{% set s = ('a ' + messages[0].content) * 90000 %}{% for i in range(99) %}{% set x = s.split() %}"
+    "{% endfor %}",
+    "mixed lines": "{{ ((messages[0].content + '\n') * 90000 + 'a').splitlines() | length }}",
+    "mixed characters": "{{ " + MIXED_TEXT + " | list | join | length }}",
+    "mixed replacement": "{{ " + MIXED_TEXT + ".replace('x', 'bc') | length }}",
+    "mixed joined": "{{ (messages[0].content * 90000) | join('a') | length }}",
+    "mixed output": "{% for i in range(99999) %}{% for j in range(99999) %}a{{ messages[0].content[0] }}{% endfor %}"
+    "{% endfor %}",
+    "mixed runs": "{{ ('a' + messages[0].content[0]) * 8000000 }}",
+}
+
+# Lists and dicts of a template's own that it changes.
+CHANGED = {
+    "appended for ever": "{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}",
+    "appended for long": "{% set l = [] %}{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% set _ = l.append(1) %}{% endfor %}{% endfor %}",
+    "inserted first": "{% set l = range(99999) | list %}{% for a in range(99999) %}{% set _ = l.insert(0, 1) %}"
+    "{% set _ = l.insert(0, 1) %}{% endfor %}",
+    "extended by itself": "{% set l = [1, 2] %}{% for i in range(60) %}{% set _ = l.extend(l) %}{% endfor %}",
+    "extended by a range": "{% set l = [] %}{% for i in range(9999) %}{% set _ = l.extend(range(99999)) %}{% endfor %}",
+    "reversed": "{% set l = range(99999) | list %}{% for i in range(99999) %}{% set _ = l.reverse() %}{% endfor %}",
+    "updated for long": "{% set d = {} %}{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% set _ = d.update({a * 99999 + b: 1}) %}{% endfor %}{% endfor %}",
+    "set for long": "{% set d = {} %}{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% set _ = d.setdefault(a * 99999 + b, [1]) %}{% endfor %}{% endfor %}",
+    **{
+        f"in itself: {expression}": "{% set l = [] %}{% set _ = l.append(l) %}{% set m = [] %}{% set _ = m.append(m) %}"
+        "{% set d = {} %}{% set _ = d.update(a=d) %}{{ " + expression + " }}"
+        for expression in (
+            "l",
+            "l | tojson",
+            "l == m",
+            "l in [m]",
+            "[l] | sort",
+            "l | join",
+            "d",
+            "d | tojson",
+            "'%s' % (l,)",
+            "d.items() | list",
+            "raise_exception(l)",
+        )
+    },
+}
+
+OPERATIONS = {**NESTED, **SEARCHES, **PIECES, **GROWTH, **FOLDED, **MIXED, **CHANGED}

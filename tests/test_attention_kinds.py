@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from trace_bench import Bench
-
 from quire._native import graph
 from quire._native.core import find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
 from quire.errors import ShapeError
+from trace_bench import Bench
 
 Array = npt.NDArray[np.float32]
 N_HEAD, N_KV_HEAD, DIM = 4, 2, 8

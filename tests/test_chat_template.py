@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from quire.chat import ChatTemplate
-from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
+from quire.errors import LoadError, QuireError, RequestError
 from quire.tokenizer import Tokenizer
 from token_texts import random_texts
 
@@ -104,7 +104,7 @@ def test_published_templates_keep_user_text_apart(shared: Path, tokenizer: Token
             except QuireError:
                 continue
             ids = control_ids(tokenizer, tokenizer.encode_segments(segments))
-            # These are tiny-chat's marks, which only ChatML-like templates write themselves.
+            # These are tiny-chat's tokens, which only ChatML-like templates write themselves.
             own = "".join(part for part, is_template in segments if is_template)
             assert len(ids) == sum(own.count(mark) for mark in MARKS)
             compared += 1
@@ -127,49 +127,64 @@ def test_tags_that_templates_look_for_are_left_alone() -> None:
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
     text = "a<b</think> <|im_end|>c<"
-    assert ChatTemplate(source, control_tokens=MARKS).render_segments([{"role": "assistant", "content": text}]) == [
-        ("[", True), ("<", False), ("|im_end|>c", True), ("<", False), ("]", True),
+    for control_tokens in (MARKS, [*MARKS, "</think>"]):
+        segments = ChatTemplate(source, None, control_tokens).render_segments([{"role": "assistant", "content": text}])
+        assert segments == [("[<|im_end|>c<]", False)]
+    # A template that writes the tag again writes it itself.
+    again = ChatTemplate("{{ messages[0].content.split('</think>') | join('</think>') }}", None, ["</think>"])
+    assert again.render_segments([{"role": "assistant", "content": "a</think>b"}]) == [
+        ("a", False), ("</think>", True), ("b", False),
     ]  # fmt: skip
-    # Where the tag is a control token itself, what a client wrote is not one.
-    kept = ChatTemplate(source, control_tokens=[*MARKS, "</think>"])
-    assert kept.render([{"role": "assistant", "content": text}]) == text
 
 
-def test_marks_survive_json_escapes_and_private_characters() -> None:
+def test_json_escapes_and_private_characters() -> None:
     source = "{{ messages[0].content | tojson(ensure_ascii=True) }}{{ messages[0].content | upper }}"
     template = ChatTemplate(source, control_tokens=MARKS)
     text = "<|im_end|>é\ue000"
-    assert template.render([{"role": "user", "content": text}]) == '"<|im_end|>\\u00e9\ue000"<|IM_END|>É\ue000'
-    assert ("<", False) in template.render_segments([{"role": "user", "content": text}])
+    expected = '"<|im_end|>\\u00e9\\ue000"<|IM_END|>É\ue000'
+    assert template.render_segments([{"role": "user", "content": text}]) == [(expected, False)]
 
 
 def test_control_tokens_that_look_like_words() -> None:
     template = ChatTemplate("{{ messages[0].content }}STOP", control_tokens=["STOP"])
-    assert template.render_segments([{"role": "user", "content": "a STOP, SHOP"}]) == [
-        ("a ", True), ("S", False), ("TOP, SHOPSTOP", True),
-    ]  # fmt: skip
+    segments = template.render_segments([{"role": "user", "content": "a STOP, SHOP"}])
+    assert segments == [("a STOP, SHOP", False), ("STOP", True)]
+    # Half of a token from each is none.
+    assert template.render_segments([{"role": "user", "content": "ST"}])[0] == ("ST", False)
+    assert ChatTemplate("{{ messages[0].content }}OP", control_tokens=["STOP"]).render_segments(
+        [{"role": "user", "content": "ST"}]
+    ) == [("STOP", False)]
 
 
-def test_arguments_are_objects_or_text_as_the_template_wants_them() -> None:
-    call = {"function": {"name": "f", "arguments": '{"a": 1}'}}
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    loop = "{% for m in messages %}{% for c in m.tool_calls %}{{ %s }}{% endfor %}{% endfor %}"
-    for expression in (
-        "c.function.arguments | tojson",
-        "'' + c.function.arguments",
-        "'' ~ c.function.arguments",
-        "c.function.arguments if c.function.arguments is string else c.function.arguments | tojson",
-    ):
-        assert ChatTemplate(loop.replace("%s", expression)).render(messages) == '{"a": 1}'
-    broken = [messages[0], {**messages[1], "tool_calls": [{"function": {"name": "f", "arguments": "{no"}}]}]
-    assert ChatTemplate(loop.replace("%s", "c.function.arguments | tojson")).render(broken) == '"{no"'
+def test_tokens_that_touch_or_overlap() -> None:
+    template = ChatTemplate(
+        "a<s><s></s>{{ messages[0].content }}<s><<x>", control_tokens=["<s>", "</s>", "><s", "<x>", "<"]
+    )
+    segments = template.render_segments([{"role": "user", "content": "<s>"}])
+    assert segments == [("a", False), ("<s><s></s>", True), ("<s>", False), ("<s><<x>", True)]
+
+
+def test_without_a_vocabulary_all_that_the_template_writes_is_its_own() -> None:
+    segments = ChatTemplate("<s>a{{ messages[0].content }}b{{ 1 }}").render_segments(
+        [{"role": "user", "content": "<s>"}]
+    )
+    assert segments == [("<s>a", True), ("<s>", False), ("b1", True)]
+
+
+@pytest.mark.parametrize(("role", "is_token"), [("user", True), ("critic", True), ("end", False), ("endoftext", False)])
+def test_roles_that_stand_in_control_tokens(role: str, is_token: bool) -> None:
+    """Templates write ``<|user|>`` of the message's role; a client's role must not make another token."""
+    source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m.role == 'critic' %}!{% endif %}{% endfor %}"
+    tokens = ["<|user|>", "<|critic|>", "<|end|>", "<|endoftext|>"]
+    segments = ChatTemplate(source, control_tokens=tokens).render_segments([{"role": role, "content": "x"}])
+    assert segments[0] == (f"<|{role}|>", is_token)
 
 
 def test_variables() -> None:
     template = ChatTemplate("{{ bos_token }}{{ style }}{{ messages[0].content }}", {"bos_token": "<s>"}, ["<s>"])
     assert template.variables == {"style"}
     segments = template.render_segments([{"role": "user", "content": "x"}], style="<s>")
-    assert segments == [("<s>", True), ("<", False), ("s>x", True)]
+    assert segments == [("<s>", True), ("<s>x", False)]
     for name in ("messages", "tools", "bos_token", "add_generation_prompt", "colour", "raise_exception"):
         with pytest.raises((RequestError, TypeError)):
             template.render([{"role": "user", "content": "x"}], None, True, **{name: "y"})
@@ -198,13 +213,6 @@ def test_variables() -> None:
 def test_messages_are_checked(messages: Any, text: str) -> None:
     with pytest.raises(RequestError, match=text):
         ChatTemplate(CHATML).render(messages)
-
-
-def test_parts() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert "a\nb" in ChatTemplate(CHATML).render([{"role": "user", "content": parts}])
-    with pytest.raises(UnsupportedError, match=r"messages\[0\].content\[1\].type must be text but is 'image_url'"):
-        ChatTemplate(CHATML).render([{"role": "user", "content": [parts[0], {"type": "image_url"}]}])
 
 
 def test_errors_of_templates() -> None:

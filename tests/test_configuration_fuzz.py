@@ -19,12 +19,12 @@ from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import architectures, load_model
 from test_models import TOLERANCE, Runner
-from tiny_checkpoints import CONFIGS, config_of, shapes_of, weight_of, write_checkpoint, write_safetensors
+from tiny_checkpoints import CONFIGS, class_of, config_of, shapes_of, weight_of, write_checkpoint, write_safetensors
 
 Array = npt.NDArray[np.float32]
 IDS = [3, 250, 17, 99, 1, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18, 27, 111, 90, 45, 8]
 # One checkpoint of each class of transformers.
-NAMES = list({CONFIGS[name][0]: name for name in reversed(CONFIGS)}.values())
+NAMES = list({class_of(name): name for name in reversed(CONFIGS)}.values())
 
 # Fields that classes read although their own configuration does not list them, and names of old and new versions.
 MORE_FIELDS = (
@@ -136,7 +136,7 @@ def ours(folder: Path) -> Array | None:
 def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     write_checkpoint(tmp_path, name)
-    kind = CONFIGS[name][0]
+    kind = class_of(name)
     fields = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
     plain = theirs(tmp_path, kind)
     assert plain is not None

@@ -145,13 +145,13 @@ def test_a_failed_step_harms_no_state_of_others() -> None:
 
 
 def test_a_failed_copy_ends_what_ran_and_forgets_what_was_cached() -> None:
-    """Copies: states of two new sequences, the first one's snapshots; then the second one's."""
     layers = Layers(((0, 0),), has_state=True)
-    with Client(fail_copy=3, **layers.options()) as client:
+    with Client(fail_copy=6, step_s=0.02, **layers.options()) as client:  # both run long before
         ids = [client.submit(prompt(12, seed=seed), params(max_tokens=30)) for seed in (0, 1)]
         client.run()
         errors = [client.answer(id_).error for id_ in ids]
         assert [error and error.error_kind for error in errors] == ["CapacityError"] * 2
+        assert client.decoder.stats().n_failed_steps == 1
         again = client.submit(prompt(12), params(max_tokens=30))
         client.run()
         finish = client.answer(again).finish

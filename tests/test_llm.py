@@ -73,8 +73,24 @@ def test_checkpoint_folder_equals_transformers(tmp_path, name):
         assert found.token_ids == expected[: ends[0] + 1 if ends else None]
         logits = model.logits(prompt)
         assert logits.dtype == np.float32
-        limit = 1e-3 * np.abs(stored[f"{name}.logits"]).max()
-        assert np.abs(logits - stored[f"{name}.logits"]).max() <= limit
+        limit = 1e-3 * np.abs(stored["logits"]).max()
+        assert np.abs(logits - stored["logits"]).max() <= limit
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+def test_what_leaves_a_window_is_given_back_and_changes_no_answer(tmp_path, kernels):
+    """Gemma 3 with windows of 8 tokens.  Oracle: the logits of all tokens at once, without a cache."""
+    write_checkpoint(tmp_path / "gemma3", "gemma3")
+    prompt = list(range(5, 45))
+    params = SamplingParams(max_tokens=150, temperature=0.0, ignore_eos=True)
+    with LLM(tmp_path / "gemma3", kv_dtype="f32", threads=1, n_ctx=256, kernels=kernels) as model:
+        answer = model.generate(prompt, params)[0].token_ids
+        assert len(model.stats().cache.groups) == 2
+        turn = model.generate(prompt + answer[:100], params)[0]
+        assert turn.token_ids[:50] == answer[100:]
+        assert model.stats().n_prefix_hit_tokens == 128  # less than a block is computed again
+        logits = model.logits(prompt + answer)
+    assert [int(row.argmax()) for row in logits[len(prompt) - 1 : -1]] == answer
 
 
 def test_results_are_in_order_and_batched_as_alone(llm):

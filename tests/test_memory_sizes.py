@@ -53,6 +53,20 @@ def test_never_more_than_a_fair_part(available: int, trained: int) -> None:
     assert chosen.max_step_tokens * 256 * 1024 <= max(left // 8, 32 * 256 * 1024)
 
 
+def test_recurrent_states_have_a_quarter_at_most() -> None:
+    # 32 sequences, each with its own state and a copy, and the zero state; 65 MiB are taken before the cache's half.
+    recurrent = replace(MODEL, state_bytes=MIB)
+    assert sizes(3 * GIB, recurrent) == Sizes(
+        n_ctx=246 * 32, n_blocks=247, max_sequences=30, max_step_tokens=512, n_states=65
+    )
+    # A quarter of 2 GiB holds 12 states of 40 MiB.
+    large = sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB))
+    assert (large.n_states, large.max_sequences) == (12, 6)
+    assert sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=10).n_states == 21
+    with pytest.raises(CapacityError, match="states of 40 sequences must fit into the 2048 MiB beside the weights"):
+        sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=40)
+
+
 def test_what_is_given_is_kept() -> None:
     given = {"n_ctx": 1000, "n_blocks": 77, "max_sequences": 5, "max_step_tokens": 700}
     assert sizes(3 * GIB, **given) == Sizes(**given)

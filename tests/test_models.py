@@ -29,10 +29,13 @@ class Runner:
 
     def __init__(self, path: Path, kernels: str = "auto") -> None:
         model = load_model(GGUFReader(path))
+        self.has_state = any(spec.states for spec in model.cache)
+        self.state = 0
         self.executor = graph.Executor(
             model.trace(),
             find_device("cpu"),
             n_blocks=9,
+            n_states=33,
             threads=2,
             kv_dtype="f32",
             kernels=kernels,
@@ -41,7 +44,8 @@ class Runner:
         )
 
     def logits(self, ids: list[int], start: int = 0) -> Array:
-        """Of ids[start:], a chunk at a time."""
+        """Of ids[start:], a chunk at a time.  Who begins gets a recurrent state that nobody had."""
+        self.state += start == 0
         parts = [self._chunk(ids[: min(begin + 64, len(ids))], begin) for begin in range(start, len(ids), 64)]
         return np.concatenate(parts)
 
@@ -49,7 +53,7 @@ class Runner:
         rows = list(range(start, len(ids)))
         return self.executor.run(
             ids[start:], positions=rows, slots=[32 + p for p in rows], logit_rows=list(range(len(rows))),
-            row_begin=[0, len(rows)], n_kv=[len(ids)], tables=[list(range(1, 9))],
+            row_begin=[0, len(rows)], n_kv=[len(ids)], tables=[list(range(1, 9))], states=[self.state] if self.has_state else [],
         )  # fmt: skip
 
     def greedy(self, ids: list[int], n_new: int) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from quire._native import graph
+from quire._native.core import find_device
 from quire._native.graph import TraceTensor
 from quire.errors import ShapeError
 from test_recurrent import CASES as WITH_STATE
@@ -187,3 +188,13 @@ def test_what_does_not_fit_is_refused(bad: Callable[[TraceTensor, TraceTensor], 
     bench = Bench()
     with pytest.raises(ShapeError):
         bad(bench.value(3, 4)[0], bench.value(2, 5)[0])
+
+
+def test_what_ggml_computes_is_known() -> None:
+    bench = Bench()
+    x, _ = bench.value(3, 8)
+    y = graph.head_linear(graph.sigmoid(x), bench.weight(bench.array(3, 5, 8)))
+    trace = bench.tracer.finish(graph.select_rows(graph.reshape(y, [15]), bench.tracer.logit_rows))
+    for kernels, expected in (("cpu", ["head_linear"]), ("stock", [])):
+        executor = graph.Executor(trace, find_device("cpu"), n_blocks=2, kernels=kernels)  # type: ignore[arg-type]
+        assert executor.stock_operations == expected

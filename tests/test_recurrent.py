@@ -214,7 +214,7 @@ class StateBench(Bench):
         executor = Executor(
             self.trace,
             find_device("cpu"),
-            n_blocks=8,
+            n_blocks=1,
             n_states=len(self.lengths) + 1,
             threads=threads,
             kernels=way,  # type: ignore[arg-type]

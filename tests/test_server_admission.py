@@ -81,6 +81,48 @@ def test_a_caller_has_its_share_and_no_more() -> None:
     assert refused.value.code == "fair_share"
 
 
+def test_nobodys_part_is_taken_by_others() -> None:
+    gate = admission(max_queue=16, max_queue_tokens=9000)
+    alone, error = enter_until_refused(gate, A)
+    assert (len(alone), error.code) == (20, "queue_full")
+    # All places are taken; the other one still finds its half of them, and a third one its third.
+    second, error = enter_until_refused(gate, B)
+    assert (len(second), error.code) == (10, "queue_full")
+    third, _ = enter_until_refused(gate, Caller("c"))
+    assert len(third) == 6
+    for ticket in (*alone, *second, *third):
+        ticket.close()
+    assert (gate.n_active, gate.n_tokens) == (0, 0)
+
+
+def test_nobodys_tokens_are_taken_by_others() -> None:
+    gate = admission(max_queue_tokens=9000)
+    gate.enter(A, 3 * 9000)
+    with pytest.raises(ApiError, match="tokens under way"):
+        gate.enter(A, 3)
+    small = gate.enter(B, 3 * 4000)
+    with pytest.raises(ApiError, match="tokens under way"):
+        gate.enter(B, 3 * 501)
+    gate.enter(B, 3 * 500)
+    # A body that comes in pieces is held to the same, and so are values that fill memory.
+    with pytest.raises(ApiError, match="tokens under way"):
+        small.grow(4001, 0)
+    with pytest.raises(ApiError, match="tokens under way"):
+        small.grow(4000, 1)
+    small.close()
+    gate.enter(B, 0).grow(3000, 500)
+
+
+def test_values_of_a_body_count_until_its_end() -> None:
+    gate = admission(max_queue_tokens=9000)
+    ticket = gate.enter(A, 300)
+    ticket.grow(100, 5000)
+    ticket.know(70)
+    assert gate.n_tokens == 5070
+    ticket.close()
+    assert gate.n_tokens == 0
+
+
 def test_rates_of_requests_and_tokens() -> None:
     gate = admission(rate_requests_per_minute=3, max_queue=100)
     tickets, error = enter_until_refused(gate, A)
@@ -119,7 +161,7 @@ def test_refusals_over_http_and_their_header() -> None:
 
 def test_places_are_those_of_all_open_models() -> None:
     engines = {"a": FakeEngine(), "b": FakeEngine()}
-    library = Library("a", lambda: dict.fromkeys(engines, 1), engines.__getitem__, 10)
+    library = Library("a", lambda: dict.fromkeys(engines, 1), lambda name, _: engines[name], 10)
     service = Service(Settings(max_queue=1), library)
     assert enter_until_refused_by(service) == 32 + 1
     library.open_from_start("a")

@@ -117,6 +117,38 @@ def test_the_engines_refusal_names_the_field_of_the_route() -> None:
     assert post("/v1/embeddings", {"input": ""}, engine=engine).json()["error"]["param"] == "input"
 
 
+def counted(client: httpx.Client) -> dict[str, float]:
+    """Figures by their names, without labels."""
+    lines = [line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines if "{" not in name}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": [[7] * 40, [8, 9]]}),
+        ("/embedding", {"content": [[17] * 40, [18, 9]]}),
+        ("/api/embed", {"model": "tiny-chat", "input": ["a b c d e f g", "counted"]}),
+        ("/api/embeddings", {"model": "tiny-chat", "prompt": "counted as well"}),
+    ],
+)
+def test_tokens_of_prompts_are_counted(client: httpx.Client, llm: LLM, path: str, body: dict[str, Any]) -> None:
+    before = counted(client)
+    answer = client.post(path, json=body).json()
+    after = counted(client)
+    texts = body.get("prompt") or body.get("input") or body["content"]
+    prompts = [texts] if isinstance(texts, str) else texts
+    n = sum(len(llm.tokenizer.encode(one, True, True)) if isinstance(one, str) else len(one) for one in prompts)
+    assert after["quire_prompt_tokens_total"] - before["quire_prompt_tokens_total"] == n
+    cached = after["quire_prompt_tokens_cached_total"] - before["quire_prompt_tokens_cached_total"]
+    assert after["llamacpp:prompt_tokens_total"] - before["llamacpp:prompt_tokens_total"] == n - cached
+    assert after["llamacpp:prompt_seconds_total"] > before["llamacpp:prompt_seconds_total"]
+    if path == "/v1/embeddings":
+        assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
+    if path == "/api/embed":
+        assert answer["prompt_eval_count"] == n
+
+
 def test_a_failure_cancels_the_rest() -> None:
     engine = FakeEngine([None, None])
     response = post("/v1/embeddings", {"input": ["a", "b"]}, engine=engine, options={"request_timeout_s": 0.1})

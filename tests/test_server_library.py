@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import INFO, FakeEngine
+from one_call import call, post
 from quire.engine.loader import packaged_model
-from quire.errors import LoadError
-from quire.server.engine import EngineState
+from quire.errors import CapacityError, LoadError
+from quire.server.engine import EngineState, OpeningLost
 from quire.server.failures import ApiError
 from quire.server.library import Library, find_models, size_of
+from quire.server.memory_share import check_share, committed_bytes, with_share_of_model
+from quire.server.process_memory import process_memory
+from quire.server.protocol import Beat
 from served import served
 
 
 class SlowEngine(FakeEngine):
     """Takes a moment to open; one named ``bad`` does not."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, share: int = 0) -> None:
         super().__init__()
         self.name = name
+        self.share = share
         self.state = EngineState.LOADING
         self.stopped = False
 
@@ -32,21 +38,31 @@ class SlowEngine(FakeEngine):
         await asyncio.sleep(0.01)
         if self.name == "bad":
             raise LoadError("[test] the file must be a model but is not")
+        if self.name == "hungry" and self.share < 90:
+            raise CapacityError("[test] the cache must fit but does not")
+        if self.name == "lost":
+            raise OpeningLost("[test] the worker must open the model but ended")
         self.state = EngineState.READY
 
     async def stop(self) -> None:
         self.stopped = True
 
 
+NAMES = ("a", "b", "c", "bad", "lost", "large")
+
+
 class Shop:
-    """A library of models ``a b c bad`` of 40 bytes each, and the engines it made."""
+    """A library of models ``a b c bad lost`` of 40 bytes each and a ``large`` one, and the engines it made."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, default: str | None = "a", names: Sequence[str] = NAMES) -> None:
         self.made: list[SlowEngine] = []
-        self.library = Library("a", lambda: dict.fromkeys(["a", "b", "c", "bad"], 40), self._make, budget)
+        self.shares: list[int] = []
+        sizes = {name: 101 if name == "large" else 40 for name in names}
+        self.library = Library(default, lambda: sizes, self._make, budget)
 
-    def _make(self, name: str) -> SlowEngine:
-        self.made.append(SlowEngine(name))
+    def _make(self, name: str, share: int) -> SlowEngine:
+        self.shares.append(share)
+        self.made.append(SlowEngine(name, share))
         return self.made[-1]
 
     @property
@@ -103,7 +119,14 @@ def test_one_that_does_not_open_leaves_nothing() -> None:
         for _ in range(2):
             with pytest.raises(ApiError, match="must be a model") as refused:
                 await shop.use("bad")
-            assert refused.value.status == 503
+            assert (refused.value.status, refused.value.code) == (500, "model_not_loadable")
+            assert refused.value.retry_after_s is None
+        with pytest.raises(ApiError, match="but ended") as refused:
+            await shop.use("lost")
+        assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
+        with pytest.raises(ApiError, match="must fit into 100 bytes but takes 101 at least") as refused:
+            await shop.use("large")
+        assert (refused.value.status, refused.value.retry_after_s) == (500, None)
         assert shop.open == []
         with pytest.raises(ApiError) as refused:
             await shop.use("none")
@@ -122,6 +145,165 @@ def test_a_caller_that_leaves_does_not_stop_the_opening_for_others() -> None:
         assert [engine.name for engine in shop.made] == ["a"]
 
     run(test)
+
+
+def beat_of(rss_bytes: int) -> Beat:
+    return Beat(*[0] * 13, rss_bytes, rss_bytes)
+
+
+def test_models_that_can_be_open_together_have_equal_parts_of_what_is_left() -> None:
+    async def test(shop: Shop) -> None:
+        for name in ("a", "b"):
+            await shop.use(name)
+        # 100 less 40 for each of a and b leaves 10 for each; then 50 are left to b, beside which nothing else fits.
+        assert shop.shares == [50, 50]
+
+    run(test)
+    shop = Shop(1000, names=["a", "large"])
+    asyncio.run(shop.use("a"))
+    assert shop.shares == [40 + (1000 - 40 - 101) // 2]
+
+
+def test_what_is_open_counts_as_its_process_measures_it() -> None:
+    shop = Shop(200)
+    asyncio.run(shop.use("a"))
+    shop.made[0].beat, shop.made[0].info = beat_of(30), msgspec.structs.replace(INFO, memory_bytes=165)
+    asyncio.run(shop.use("b"))
+    assert shop.open == ["b"]
+    shop.made[1].beat, shop.made[1].info = beat_of(30), msgspec.structs.replace(INFO, memory_bytes=60)
+    asyncio.run(shop.use("c"))
+    assert shop.open == ["b", "c"]
+    shop.made[1].beat = beat_of(170)  # more than it said
+    asyncio.run(shop.use("a"))
+    assert shop.open == ["c", "a"]
+
+
+def test_a_part_that_is_too_small_becomes_all_that_can_be_had() -> None:
+    shop = Shop(100, names=["a", "hungry"])
+    asyncio.run(shop.use("a"))
+    asyncio.run(shop.use("hungry"))
+    assert shop.open == ["hungry"]
+    assert shop.shares[-1] == 100
+
+    async def busy(shop: Shop) -> None:
+        async with shop.library.pinned("a"):
+            with pytest.raises(ApiError) as refused:
+                await shop.use("hungry")
+            assert (refused.value.status, refused.value.code) == (503, "no_room_for_model")
+            assert refused.value.retry_after_s == 5
+
+    asyncio.run(busy(Shop(100, names=["a", "hungry"])))
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(Shop(80, names=["hungry"]).use("hungry"))
+    assert (refused.value.status, refused.value.retry_after_s) == (500, None)
+
+
+def test_a_process_counts_itself() -> None:
+    own = process_memory()[0]
+    if not own:
+        pytest.skip("this system does not tell what a process takes")
+    assert with_share_of_model({"n_ctx": 5}) == {"n_ctx": 5}
+    given = with_share_of_model({"memory_bytes": own + 200_000_000})["memory_bytes"]
+    assert 100_000_000 < given < 180_000_000
+    with pytest.raises(CapacityError, match="takes more by itself"):
+        with_share_of_model({"memory_bytes": own})
+    committed = committed_bytes(1000, 50_000_000)
+    assert committed > own + 100_000_000
+    check_share(committed, None)
+    check_share(committed, int(committed / 1.04))
+    with pytest.raises(CapacityError, match="may come to take"):
+        check_share(committed, int(committed / 1.06))
+
+
+def held_bytes(pid: int) -> int:
+    """Of a process and those below it; what they share counts once."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    own = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    children = [pid for file in Path(f"/proc/{pid}/task").glob("*/children") for pid in file.read_text().split()]
+    return own + sum(held_bytes(int(child)) for child in children)
+
+
+@pytest.mark.slow  # the sanitizers' own memory would count
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
+def test_models_stay_within_the_budget_when_their_caches_are_full(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        shutil.copy(packaged_model(), folder / f"{name}.gguf")
+    budget = 300_000_000
+    with (
+        served(tmp_path, ["--models-dir", str(folder), "--memory-budget", str(budget)]) as server,
+        server.client() as client,
+    ):
+        most_open = 0
+        for number, name in enumerate(("one", "two", "three")):
+            # More tokens than the cache holds, and a form, for which there is another process.
+            prompts = [[5 + i, 6 + number] + [7 + i % 40] * 398 for i in range(20)]
+            body: dict[str, Any] = {"model": name, "max_tokens": 1, "prompt": prompts}
+            assert client.post("/v1/completions", json=body).status_code == 200
+            formed = {"model": name, "max_tokens": 4, "prompt": "x", "structured_outputs": {"regex": "[ab]{2}"}}
+            assert client.post("/v1/completions", json=formed).status_code == 200
+            assert held_bytes(server.process.pid) <= 1.05 * budget, name
+            rows = client.get("/v1/models/list").json()["models"]
+            most_open = max(most_open, sum(row["state"] == "ready" for row in rows))
+        assert most_open == 2
+
+
+BODY = {"prompt": "x", "max_tokens": 2}
+
+
+def answered(shop: Shop, **fields: str) -> tuple[int, str]:
+    """The status of a completion, and the name that it goes by or the error's code."""
+    response = post("/v1/completions", {**BODY, **fields}, library=shop.library, options={"strict": False})
+    answer = response.json()
+    return response.status_code, answer["model"] if response.status_code == 200 else answer["error"]["code"]
+
+
+def test_without_a_name_the_default_answers_or_the_one_that_is_open() -> None:
+    assert answered(Shop(200)) == (200, "a")
+    assert answered(Shop(200, default=None)) == (400, "missing_model")
+    assert answered(Shop(200, default=None, names=["b"])) == (200, "b")
+    shop = Shop(200, default=None)
+    asyncio.run(shop.use("c"))
+    asyncio.run(shop.use("b"))
+    assert answered(shop) == (200, "b")
+    assert answered(shop, model="c") == (200, "c")
+    assert answered(shop) == (200, "c")
+    assert [engine.name for engine in shop.made] == ["c", "b"]
+
+
+def test_a_call_stays_with_its_model_whatever_is_asked_for_meanwhile() -> None:
+    shop = Shop(200, default=None)
+    for name in ("a", "b"):
+        asyncio.run(shop.use(name))
+
+    def submit(self: SlowEngine, work: Any) -> Any:
+        shop.library._shelves["a"].used_s += 1000.0  # as if another call used it
+        return FakeEngine.submit(self, work)
+
+    shop.made[1].submit = submit.__get__(shop.made[1])  # type: ignore[method-assign]
+    response = post("/v1/completions", {**BODY, "prompt": ["x", "y"]}, library=shop.library)
+    assert response.json()["model"] == "b"
+    assert [len(engine.asked) for engine in shop.made] == [0, 2]
+
+
+def test_an_unknown_name_is_answered_by_the_only_model_unless_strict() -> None:
+    for path, body in (
+        ("/v1/completions", BODY),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        ("/api/generate", {"prompt": "x"}),
+    ):
+        assert post(path, {**body, "model": "gpt-4"}).status_code == 200
+        strict = post(path, {**body, "model": "gpt-4"}, options={"strict": True})
+        assert strict.status_code == 404, path
+    assert post("/v1/completions", {**BODY, "model": "gpt-4"}).json()["model"] == "gpt-4"
+    assert answered(Shop(200), model="gpt-4") == (404, "model_not_found")
+    # What is asked about a model is about that one.
+    assert call("GET", "/v1/models/gpt-4").status_code == 404
+    assert post("/api/show", {"model": "gpt-4"}).status_code == 404
+    assert post("/v1/models/unload", {"model": "gpt-4"}).status_code == 404
+    assert post("/v1/models/load", {"model": "gpt-4"}).status_code == 404
 
 
 def test_files_by_name(tmp_path: Path) -> None:
@@ -146,7 +328,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copy(packaged_model(), folder / f"{name}.gguf")
     # Room for one: a model takes more than its file.
-    budget = str(packaged_model().stat().st_size + 30_000_000)
+    budget = "210000000"
     with (
         served(tmp_path, ["--models-dir", str(folder), "--memory-budget", budget]) as server,
         server.client() as client,
@@ -179,3 +361,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
         assert [row["model"] for row in client.get("/v1/models/active").json()["models"]] == ["one"]
         for name in ("../models/one", "/etc/passwd", "one.gguf", "two\x00"):
             assert complete(name).status_code == 404
+        (folder / "broken.gguf").write_bytes(b"GGUF" + bytes(1000))
+        broken = complete("broken")
+        assert (broken.status_code, broken.json()["error"]["code"]) == (500, "model_not_loadable")
+        assert "retry-after" not in broken.headers

@@ -219,6 +219,26 @@ def test_what_llama_cpp_has_to_be_started_for_is_refused_as_there(path: str, bod
     assert response.json()["error"]["type"] == "not_supported_error"
 
 
+def test_one_token_has_no_speed(client: httpx.Client) -> None:
+    """Between the first token and the last one no time passes: what was divided by it was nonsense."""
+    before = figures(client)
+    for body in ({"prompt": "One token", "n_predict": 1}, {"prompt": "One token", "n_predict": 1, "n_probs": 1}):
+        timings = client.post("/completion", json=body).json()["timings"]
+        assert (timings["predicted_n"], timings["predicted_ms"]) == (1, 0.0)
+        assert (timings["predicted_per_second"], timings["predicted_per_token_ms"]) == (0.0, 0.0)
+        assert 0 < timings["prompt_per_second"] < 1e6
+    after = figures(client)
+    assert after["predicted_tokens_seconds"] == before["predicted_tokens_seconds"]
+    two = client.post("/completion", json={"prompt": "Two tokens", "n_predict": 2, "ignore_eos": True}).json()[
+        "timings"
+    ]
+    assert two["predicted_per_second"] == pytest.approx(2e3 / two["predicted_ms"], rel=0.05)
+    for options in ({"num_predict": 1}, {"num_predict": 2, "seed": 1}):
+        body = {"model": "tiny-chat", "prompt": "Once upon a", "raw": True, "stream": False, "options": options}
+        answer = client.post("/api/generate", json=body).json()
+        assert ("eval_duration" in answer) == (answer["eval_count"] == 2)
+
+
 def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) -> None:
     before = figures(client)
     body = {"prompt": "A story of the figures", "n_predict": 16, "temperature": 0, "cache_prompt": False}

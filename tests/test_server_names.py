@@ -80,7 +80,7 @@ def hook() -> None:
     sys.addaudithook(note)  # it cannot be removed again
 
 
-def shop(tmp_path: Path) -> tuple[Service, list[str]]:
+def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
     """A folder with the model ``a`` and a link that leads out of it, and the models that were opened."""
     inside, outside = tmp_path / "models", tmp_path / "outside"
     inside.mkdir()
@@ -92,17 +92,18 @@ def shop(tmp_path: Path) -> tuple[Service, list[str]]:
     (inside / "link.gguf").symlink_to(outside / "secret.gguf")
     made: list[str] = []
 
-    def make(name: str) -> FakeEngine:
+    def make(name: str, share: int) -> FakeEngine:
         made.append(name)
         return FakeEngine()
 
     library = Library("a", lambda: dict.fromkeys(find_models(inside), 4), make, 1000)
-    return Service(Settings(access_log=False), library), made
+    return Service(Settings(access_log=False, strict=strict), library), made
 
 
 @pytest.mark.usefixtures("hook")
-def test_no_name_leads_to_a_file(tmp_path: Path) -> None:
-    service, made = shop(tmp_path)
+@pytest.mark.parametrize("strict", [True, False])
+def test_no_name_leads_to_a_file(tmp_path: Path, strict: bool) -> None:
+    service, made = shop(tmp_path, strict)
     assert list(service.library.known) == ["a"]
     assert len(NAMES) >= 200
     answers: list[tuple[str, str, int]] = []
@@ -123,9 +124,12 @@ def test_no_name_leads_to_a_file(tmp_path: Path) -> None:
         asyncio.run(ask())
     finally:
         WATCH.is_on = False
-    taken = [answer for answer in answers if not 400 <= answer[2] < 500]
-    assert not taken, taken[:5]
-    assert made == []
+    if strict:
+        taken = [answer for answer in answers if not 400 <= answer[2] < 500]
+        assert not taken, taken[:5]
+        assert made == []
+    else:  # the only model answers, under whatever name
+        assert set(made) == {"a"}
     within = [path for path in WATCH.opened if Path(path).is_absolute() and Path(path).is_relative_to(tmp_path)]
     assert set(within) <= {str(tmp_path / "models")}
     assert not [path for path in WATCH.opened if "secret" in path or "passwd" in path or "environ" in path]

@@ -138,7 +138,7 @@ def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
 
 
 def test_models_that_are_not_open_are_listed_too() -> None:
-    library = Library("a", lambda: {"a": 40, "b": 60}, lambda _: FakeEngine(), 1000)
+    library = Library("a", lambda: {"a": 40, "b": 60}, lambda *_: FakeEngine(), 1000)
     rows = call("GET", "/api/tags", library=library).json()["models"]
     assert [(row["name"], row["size"]) for row in rows] == [("a:latest", 40), ("b:latest", 60)]
     assert call("GET", "/api/ps", library=library).json() == {"models": []}

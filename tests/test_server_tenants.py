@@ -5,6 +5,7 @@ Oracle: the figures of the same requests from a caller that asked nothing before
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,29 @@ def test_equal_request_ids_are_no_key(first: httpx.Client, second: httpx.Client)
         assert response.headers["x-request-id"] == "the-same"
         answers.append(response.json()["choices"][0]["text"])
     assert [answer[:3] for answer in answers] == ["one", "two"]
+
+
+def test_long_texts_of_one_caller_leave_others_their_turn(first: httpx.Client, second: httpx.Client) -> None:
+    """As many as the first can have under way: to be counted, and as conversations for the template."""
+    long = "some words of a text " * 100_000
+    over = threading.Event()
+    taken: list[int] = []
+
+    def starve(path: str, body: dict[str, Any]) -> None:
+        while not over.is_set():
+            taken.append(first.post(path, json=body).status_code)
+
+    works = [("/tokenize", {"content": long}), ("/apply-template", {"messages": [{"role": "user", "content": long}]})]
+    threads = [threading.Thread(target=starve, args=work) for work in works * 2]
+    for thread in threads:
+        thread.start()
+    try:
+        answers = [second.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2}) for _ in range(20)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert [answer.status_code for answer in answers] == [200] * 20
+    # The first one's were worked on meanwhile; only it is told to come again.
+    assert 200 in taken
+    assert set(taken) <= {200, 429}

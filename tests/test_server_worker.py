@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from quire.errors import LoadError
+from quire.server.awake_clock import AwakeClock
 from quire.server.engine import EngineState
 from quire.server.failures import ApiError
 from quire.server.protocol import Ask, Delta, Generate, Open, Work
@@ -177,7 +178,7 @@ def test_questions_are_answered() -> None:
         values = {"text": "a fox", "add_special": False, "parse_special": False, "pieces": True}
         with engine.submit(Ask(0, "tokenize", values)) as stream:
             answer = await stream.answer()
-        assert b"".join(answer["pieces"]) == b"a fox"
+        assert "".join(token["piece"] for token in answer["tokens"]) == "a fox"
         bad = Ask(0, "detokenize", {"tokens": [10**6], "pieces": False})
         with engine.submit(bad) as stream, pytest.raises(ApiError, match="token id"):
             await stream.answer()
@@ -228,3 +229,36 @@ def test_frames_are_further_apart_with_more_streams() -> None:
     assert time_apart([]) == apart_s(1) == apart_s(10) == pytest.approx(0.012)
     assert apart_s(32) == pytest.approx(0.0384)
     assert apart_s(200) == pytest.approx(0.05)
+
+
+def test_a_listener_that_was_held_itself_judges_nobody() -> None:
+    """Whether by one long callback, or by many that leave a moment between them for the watch to look."""
+
+    async def test(engine: WorkerEngine) -> None:
+        before = engine.process_id
+        expected = await text_of(engine, STORY)
+        for held_s in (2.2, 0.4, 0.4, 0.4, 0.4):
+            time.sleep(held_s)  # the event loop is held
+            assert engine.state is EngineState.READY
+            await asyncio.sleep(0)
+            assert engine.state is EngineState.READY
+        await asyncio.sleep(0.5)
+        assert (engine.state, engine.process_id, engine.n_restarts) == (EngineState.READY, before, 0)
+        assert await text_of(engine, STORY) == expected
+
+    run(test)
+
+
+def test_time_in_which_a_process_is_held_does_not_count() -> None:
+    true_s = 0.0
+    clock = AwakeClock(0.5, lambda: true_s)
+    began_s = clock.now()
+    for _ in range(10):
+        true_s += 0.25
+        clock.tick()
+    assert clock.now() - began_s == 2.5
+    true_s += 60.0
+    assert clock.now() - began_s == 3.0
+    clock.tick()
+    true_s += 0.25
+    assert clock.now() - began_s == 3.25

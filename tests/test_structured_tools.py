@@ -185,8 +185,7 @@ def walk(source: Any, control: bool, seed: int, most: int = 3000, end: str = "")
     """
     made = compiler(control)
     matcher = made.compile(source).matcher()
-    _, vocabulary = made._open_tokenizer()
-    shown = vocabulary.token_bytes
+    shown = made._vocabulary.open().token_bytes
     r, text = random.Random(seed), b""
     mask = np.zeros((len(shown) + 31) // 32, np.uint32)
     wanted = b""

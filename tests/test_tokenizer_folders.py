@@ -268,3 +268,35 @@ def test_what_is_not_known_is_refused(tmp_path: Path, place: tuple[str, ...], va
     (tmp_path / "tokenizer.json").write_text(json.dumps(source))
     with pytest.raises(UnsupportedError, match=text):
         Tokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("kind", ["tokenizer.json", "tokenizer.model"])
+def test_every_end_of_sequence_ends_an_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, kind: str
+) -> None:
+    folder = tmp_path / "checkpoint"
+    if kind == "tokenizer.model":
+        folder.mkdir()
+        pieces = [
+            message((1, message((1, text), (3, 2 if text == "<unk>" else 1))))
+            for text in ("<unk>", "<s>", "</s>", *"abc")
+        ]
+        (folder / kind).write_bytes(b"".join(pieces) + message((2, message((3, 2), (40, 0), (41, 1), (42, 2)))))
+    else:
+        oracle = tokenizers.Tokenizer(models.Unigram(unigram_entries(), unk_id=2))
+        oracle.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        saved(oracle, tmp_path)
+        (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    usual = Tokenizer.from_pretrained(folder).eog_ids
+    (folder / file).write_text(json.dumps({"eos_token_id": [3, 5, 100_000]}))
+    direct, through = Tokenizer.from_pretrained(folder), converted(folder, tmp_path)
+    assert direct.eog_ids == through.eog_ids == usual | {3, 5}
+    assert "[100000]" in caplog.text
+    assert file in caplog.text
+    assert direct.encode("a", add_special=False) == through.encode("a", add_special=False)
+    (folder / file).write_text(json.dumps({"eos_token_id": 4}))
+    assert Tokenizer.from_pretrained(folder).eog_ids == usual | {4}
+    (folder / file).write_text(json.dumps({"eos_token_id": [True]}))
+    with pytest.raises(LoadError, match="an id or a list of ids"):
+        Tokenizer.from_pretrained(folder)

@@ -23,65 +23,24 @@ _COMMON = {
 }  # fmt: skip
 
 
-def _rope(kind: str = "default", theta: float = 10000.0, **more: float) -> dict[str, object]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
-
-
+TINY = Path(__file__).parent / "tiny"
+# Names of references/models, each with what its configuration has beyond the common one.
+CONFIGS: dict[str, dict[str, object]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
+}
 # Names that begin so are of models that add 1 to the weights of norms.
-ONE_IS_ADDED = ("gemma3",)
+ONE_IS_ADDED = ("gemma",)
 
-# name: (class, what differs from the common configuration)
-CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
-    "llama": ("LlamaForCausalLM", {"model_type": "llama", "tie_word_embeddings": False, **_rope()}),
-    "llama-linear": ("LlamaForCausalLM", {"model_type": "llama", "tie_word_embeddings": True, **_rope("linear", factor=4.0)}),
-    "llama-yarn": (
-        "LlamaForCausalLM",
-        {"model_type": "llama", "tie_word_embeddings": False, **_rope("yarn", factor=4.0, original_max_position_embeddings=64)},
-    ),
-    "llama-llama3": (
-        "LlamaForCausalLM",
-        {
-            "model_type": "llama",
-            "tie_word_embeddings": False,
-            **_rope("llama3", 5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
-        },
-    ),
-    "mistral": (
-        "MistralForCausalLM",
-        {"model_type": "mistral", "head_dim": 24, "sliding_window": 11, "tie_word_embeddings": False, **_rope()},
-    ),
-    "qwen2": ("Qwen2ForCausalLM", {"model_type": "qwen2", "tie_word_embeddings": True, "use_sliding_window": False, **_rope(theta=1e6)}),
-    "qwen3": (
-        "Qwen3ForCausalLM",
-        {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True, "use_sliding_window": False, **_rope(theta=1e6)},
-    ),
-    "qwen3moe": (
-        "Qwen3MoeForCausalLM",
-        {
-            "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-            "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
-            "use_sliding_window": False, **_rope(theta=1e6),
-        },
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        {
-            "model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 32,
-            "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
-            "layer_types": ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-            },
-        },
-    ),
-}  # fmt: skip
+
+def class_of(name: str) -> str:
+    """The class of transformers."""
+    (kind,) = CONFIGS[name]["architectures"]  # type: ignore[misc]
+    return str(kind)
 
 
 def config_of(name: str) -> dict[str, object]:
-    """config.json of the checkpoint."""
-    kind, differences = CONFIGS[name]
-    return {**_COMMON, **differences, "architectures": [kind]}
+    """config.json of the checkpoint; what is null in its file is absent."""
+    return {key: value for key, value in {**_COMMON, **CONFIGS[name]}.items() if value is not None}
 
 
 def shapes_of(name: str) -> dict[str, list[int]]:

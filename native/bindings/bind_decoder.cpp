@@ -204,10 +204,10 @@ void bind_fake_executor(py::module_ &m) {
                          std::optional<int> fail_copy) {
                  std::vector<CacheLifetime> lifetimes;
                  for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
-                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{
-                     n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences, max_kv_tokens, step_s,
-                     fail_on, nan_after, std::move(lifetimes), n_state, n_states, budget_bytes, undivided_prompts,
-                     fail_copy});
+                 return std::make_shared<FakeExecutor>(
+                     FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences,
+                                         max_kv_tokens, step_s, fail_on, nan_after, std::move(lifetimes), n_state,
+                                         n_states, budget_bytes, undivided_prompts, fail_copy});
              }),
              py::kw_only(), py::arg("n_vocab") = d.n_vocab, py::arg("n_blocks") = d.n_blocks,
              py::arg("block_tokens") = d.block_tokens, py::arg("max_rows") = d.max_rows,

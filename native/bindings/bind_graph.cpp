@@ -291,6 +291,7 @@ void bind_executor(py::module_ &m) {
         .def_property_readonly("threads", &GraphExecutor::n_threads)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
         .def_property_readonly("n_nodes", &GraphExecutor::n_nodes)
+        .def_property_readonly("stock_operations", &GraphExecutor::stock_operations)
         .def_property_readonly(
             "packed_from_cache",
             [](const GraphExecutor &self) { return self.packed_model() && self.packed_model()->from_cache(); })

@@ -223,8 +223,7 @@ void bind_cache_pool(py::module_ &m) {
         .def_property_readonly("held_bytes", [](const CachePool &self) { return self.ledger().held_bytes(); })
         .def_property_readonly("filled_bytes", [](const CachePool &self) { return self.ledger().filled_bytes(); })
         .def_property_readonly("stats", &CachePool::stats)
-        .def("take_edits",
-             [](CachePool &self) { return self.take_edits(); })
+        .def("take_edits", [](CachePool &self) { return self.take_edits(); })
         .def("check", &CachePool::check);
     py::class_<CacheEdit>(m, "CacheEdit")
         .def_property_readonly(

@@ -38,25 +38,22 @@ void bind_recurrent(Registry &registry) {
         .def(
             "selective_scan",
             [](const TraceTensor &x, const TraceTensor &dt, const TraceTensor &b, const TraceTensor &c, MaybeWeight a,
-               MaybeWeight d, int layer, int state) {
-                return selective_scan({x, dt, b, c}, std::move(a), std::move(d), {layer, state});
-            },
+               MaybeWeight d, int layer,
+               int state) { return selective_scan({x, dt, b, c}, std::move(a), std::move(d), {layer, state}); },
             py::arg("x"), py::arg("dt"), py::arg("b"), py::arg("c"), py::arg("a").none(false), py::arg("d"),
             py::kw_only(), layer, state)
         .def(
             "state_space_dual",
             [](const TraceTensor &x, const TraceTensor &dt, const TraceTensor &b, const TraceTensor &c, MaybeWeight a,
-               MaybeWeight d, int layer, int state) {
-                return state_space_dual({x, dt, b, c}, std::move(a), std::move(d), {layer, state});
-            },
+               MaybeWeight d, int layer,
+               int state) { return state_space_dual({x, dt, b, c}, std::move(a), std::move(d), {layer, state}); },
             py::arg("x"), py::arg("dt"), py::arg("b"), py::arg("c"), py::arg("a").none(false), py::arg("d"),
             py::kw_only(), layer, state)
         .def(
             "gated_delta",
             [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, const TraceTensor &g,
-               const TraceTensor &beta, int layer, int state, bool tiled) {
-                return gated_delta({q, k, v, g, beta}, {layer, state}, tiled);
-            },
+               const TraceTensor &beta, int layer, int state,
+               bool tiled) { return gated_delta({q, k, v, g, beta}, {layer, state}, tiled); },
             py::arg("q"), py::arg("k"), py::arg("v"), py::arg("g"), py::arg("beta"), py::kw_only(), layer, state,
             py::arg("tiled") = false)
         .def(
@@ -68,9 +65,8 @@ void bind_recurrent(Registry &registry) {
         .def(
             "wkv7",
             [](const TraceTensor &r, const TraceTensor &w, const TraceTensor &k, const TraceTensor &v,
-               const TraceTensor &a, const TraceTensor &b, int layer, int state) {
-                return wkv7({r, w, k, v}, a, b, {layer, state});
-            },
+               const TraceTensor &a, const TraceTensor &b, int layer,
+               int state) { return wkv7({r, w, k, v}, a, b, {layer, state}); },
             py::arg("r"), py::arg("w"), py::arg("k"), py::arg("v"), py::arg("a"), py::arg("b"), py::kw_only(), layer,
             state);
 }
@@ -129,8 +125,7 @@ void bind_primitives(py::module_ &m) {
             [](const TraceTensor &x, const TraceTensor &positions, float beta, int64_t n_ctx, int64_t offset) {
                 return scale_by_position(x, positions, {beta, n_ctx, offset});
             },
-            py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"),
-            py::arg("offset") = 0)
+            py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("beta"), py::arg("n_ctx"), py::arg("offset") = 0)
         .def(
             "conv_state",
             [](const TraceTensor &x, MaybeWeight weight, MaybeWeight bias, int layer, int state, bool silu) {

@@ -30,16 +30,9 @@ struct SequenceState {
 
 SequenceState state_of(const Sequence &s) {
     static const char *const queues[] = {"waiting", "running", "following"};
-    SequenceState state{number(s.id),
-                        s.tokens,
-                        s.n_prompt,
-                        s.n_computed,
-                        s.n_cached,
-                        s.n_preemptions,
-                        s.has_work(),
-                        queues[static_cast<int>(s.queue)],
-                        {},
-                        std::nullopt};
+    SequenceState state{number(s.id), s.tokens,        s.n_prompt,   s.n_computed,
+                        s.n_cached,   s.n_preemptions, s.has_work(), queues[static_cast<int>(s.queue)],
+                        {},           std::nullopt};
     for (const BlockTable &table : s.cache.tables()) {
         state.tables.emplace_back();
         for (BlockId block : table.blocks()) state.tables.back().push_back(index(block));
@@ -88,28 +81,24 @@ void bind_scheduler_config(py::module_ &m) {
         .def_readonly("half_life_s", &DynamicWeights::half_life_s);
     const SchedulerConfig defaults;
     py::class_<SchedulerConfig>(m, "SchedulerConfig")
-        .def(py::init([](const std::string &policy, DynamicWeights weights, int max_step_tokens,
-                         int max_step_logit_rows, std::optional<int64_t> max_step_kv_tokens, int max_running,
-                         std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
-                         bool undivided_prompts) {
-                 using Prompts = SchedulerConfig::Prompts;
-                 return SchedulerConfig{scheduling_policy(policy),
-                                        weights,
-                                        max_step_tokens,
-                                        max_step_logit_rows,
-                                        max_step_kv_tokens,
-                                        max_running,
-                                        kept_back_blocks,
-                                        max_preemptions,
-                                        snapshot_tokens,
-                                        undivided_prompts ? Prompts::undivided : Prompts::divided};
-             }),
-             py::kw_only(), py::arg("policy") = name(defaults.policy), py::arg("weights") = defaults.weights,
-             py::arg("max_step_tokens") = defaults.max_step_tokens,
-             py::arg("max_step_logit_rows") = defaults.max_step_logit_rows, py::arg("max_step_kv_tokens") = py::none(),
-             py::arg("max_running") = defaults.max_running, py::arg("kept_back_blocks") = py::none(),
-             py::arg("max_preemptions") = defaults.max_preemptions,
-             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("undivided_prompts") = false)
+        .def(
+            py::init([](const std::string &policy, DynamicWeights weights, int max_step_tokens, int max_step_logit_rows,
+                        std::optional<int64_t> max_step_kv_tokens, int max_running, std::optional<int> kept_back_blocks,
+                        int max_preemptions, int snapshot_tokens, bool undivided_prompts) {
+                using Prompts = SchedulerConfig::Prompts;
+                return SchedulerConfig{
+                    scheduling_policy(policy), weights,
+                    max_step_tokens,           max_step_logit_rows,
+                    max_step_kv_tokens,        max_running,
+                    kept_back_blocks,          max_preemptions,
+                    snapshot_tokens,           undivided_prompts ? Prompts::undivided : Prompts::divided};
+            }),
+            py::kw_only(), py::arg("policy") = name(defaults.policy), py::arg("weights") = defaults.weights,
+            py::arg("max_step_tokens") = defaults.max_step_tokens,
+            py::arg("max_step_logit_rows") = defaults.max_step_logit_rows, py::arg("max_step_kv_tokens") = py::none(),
+            py::arg("max_running") = defaults.max_running, py::arg("kept_back_blocks") = py::none(),
+            py::arg("max_preemptions") = defaults.max_preemptions,
+            py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("undivided_prompts") = false)
         .def_property_readonly("policy", [](const SchedulerConfig &self) { return name(self.policy); })
         .def_readonly("weights", &SchedulerConfig::weights)
         .def_readonly("max_step_tokens", &SchedulerConfig::max_step_tokens)

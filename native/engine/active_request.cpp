@@ -39,8 +39,8 @@ void check_task(const Request &r) {
         throw RequestError("request", cat("grammar must not come with ", task, ", which samples nothing"));
 }
 
-// Where a conversation is likely to be taken up: after its first message, which is often the same for many, and after the
-// last two.  A message ends with a token that ends a generation; text that is not the template's never holds one.
+// Where a conversation is likely to be taken up: after its first message, which many share, and after the last two.  A
+// message ends with a token that ends a generation; text that is not the template's never holds one.
 std::vector<int64_t> message_ends(std::span<const int32_t> tokens, const VocabInfo &vocab) {
     std::vector<int64_t> ends;
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -96,10 +96,34 @@ bool ActiveRequest::wants_prompt_rows() const {
     return false;
 }
 
-void ActiveRequest::add_hidden(std::span<const float> rows, size_t size) {
+std::optional<Event> ActiveRequest::read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens) {
+    if (request.task == Task::embedding)
+        add_hidden(rows);
+    else if (request.task == Task::prompt_logits) {
+        Event made = event(EventKind::prompt_logits, 0);
+        made.first_position = first;
+        made.n_logit_rows = static_cast<int64_t>(rows.n);
+        made.logits.assign(rows.logits.begin(), rows.logits.end());
+        return made;
+    } else if (wants_prompt_rows())
+        add_log_probs(first, rows, tokens);
+    return std::nullopt;
+}
+
+void ActiveRequest::add_hidden(const ItemRows &rows) {
+    const size_t size = rows.hidden.size() / rows.n;
     hidden_sum.resize(size);
-    for (size_t i = 0; i < rows.size(); ++i) hidden_sum[i % size] += rows[i];
-    n_hidden_rows += static_cast<int64_t>(rows.size() / size);
+    for (size_t i = 0; i < rows.hidden.size(); ++i) hidden_sum[i % size] += rows.hidden[i];
+    n_hidden_rows += static_cast<int64_t>(rows.n);
+}
+
+void ActiveRequest::add_log_probs(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens) {
+    const size_t n_vocab = rows.logits.size() / rows.n;
+    const int64_t end = std::min(first + static_cast<int64_t>(rows.n), n_prompt - 1);
+    for (int64_t position = first; position < end; ++position)
+        prompt_logprobs.push_back(
+            log_probs_of(rows.logits.subspan(static_cast<size_t>(position - first) * n_vocab, n_vocab),
+                         tokens[static_cast<size_t>(position) + 1], *request.params->prompt_logprobs));
 }
 
 Event ActiveRequest::embedding_event() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/grammar_mask.h"
+#include "engine/item_rows.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
@@ -44,8 +45,8 @@ class ActiveRequest {
     int n_choices() const { return static_cast<int>(choices.size()); }
     bool ended() const;
     bool wants_prompt_rows() const;
-    // More rows [n, size] of the prompt's hidden states; of several the mean is taken in double.
-    void add_hidden(std::span<const float> rows, size_t size);
+    // More rows of the prompt, the first at a position of `tokens`: hidden states, log-probabilities, or an event.
+    std::optional<Event> read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
     // The embedding, once every row is there.
     Event embedding_event() const;
 
@@ -76,6 +77,8 @@ class ActiveRequest {
     bool prompt_done = false;
 
   private:
+    void add_hidden(const ItemRows &rows); // of several the mean is taken in double
+    void add_log_probs(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
     // The bytes that a token shows in this request's text.
     const std::string &shown(int32_t token) const;
     bool is_stop_token(int32_t id) const;

@@ -4,7 +4,8 @@ namespace quire {
 namespace {
 
 void clear(StepBatch &batch, size_t n_groups) {
-    for (auto *array : {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.row_begin, &batch.n_kv, &batch.states})
+    for (auto *array :
+         {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.row_begin, &batch.n_kv, &batch.states})
         array->clear();
     batch.groups.resize(n_groups);
     for (GroupBatch &group : batch.groups)

@@ -16,26 +16,11 @@
 #include <vector>
 
 #include "engine/active_request.h"
-#include "engine/scheduler.h"
+#include "engine/decoder_config.h"
 #include "engine/step_pace.h"
-#include "graph/executor.h"
+#include "engine/step_runner.h"
 
 namespace quire {
-
-struct DecoderConfig {
-    int64_t n_ctx = 0; // tokens of a prompt and its answer at most
-    SchedulingPolicy policy = SchedulingPolicy::fifo;
-    DynamicWeights weights;
-    std::optional<int> max_step_tokens; // none: what the executor can
-    std::optional<int> max_running;     // none: what the executor can
-    std::optional<int> kept_back_blocks;
-    int max_preemptions = SchedulerConfig{}.max_preemptions;
-    int snapshot_tokens = SchedulerConfig{}.snapshot_tokens;
-    std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
-};
-
-// The budgets of `config` within the executor's; CapacityError naming what exceeds them.
-SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &executor);
 
 struct DecoderStats {
     SchedulerStats scheduler;
@@ -55,7 +40,7 @@ struct DecoderStats {
 
 class DecoderLoop {
   public:
-    DecoderLoop(std::shared_ptr<Executor> executor, const DecoderConfig &config);
+    DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config);
 
     // For any thread: whether a request can fit at all.
     const Scheduler &scheduler() const { return scheduler_; }
@@ -78,17 +63,11 @@ class DecoderLoop {
         ActiveRequest *request;
         int choice;
     };
-    struct Rows {
-        float *logits, *maxima;
-        const float *hidden; // it and maxima may be null
-    };
-    void make(const CacheEdit &edit);
+    void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
-    bool wants_hidden(const Plan &plan) const;
-    float *run(const Plan &plan); // null: the step failed, and so did its requests
-    void take_rows(const Owner &owner, const PlanItem &item, Rows rows);
-    void take_hidden(ActiveRequest &request, const PlanItem &item, const float *hidden);
-    void take_prompt_rows(ActiveRequest &request, const PlanItem &item, const float *logits);
+    HiddenStates hidden_for(const Plan &plan) const;
+    bool run(const Plan &plan); // false: the step failed, and so did its requests
+    void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows);
     void next_token(ActiveRequest &request, int choice, const LogitRow &row);
     void draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
     void draw(ActiveRequest &request, int choice, const LogitRow &row);
@@ -99,11 +78,9 @@ class DecoderLoop {
     // Calls `work` for a request; what it throws ends that request alone.  Forgets the request when it has ended.
     void guarded(ActiveRequest &request, const std::function<void()> &work);
 
-    std::shared_ptr<Executor> executor_;
+    StepRunner runner_;
     Scheduler scheduler_;
     StepPace pace_;
-    size_t n_vocab_, n_strips_, n_hidden_;
-    StepBatch batch_;
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
     std::unordered_map<SequenceId, Owner> owners_;
     std::vector<Event> events_;

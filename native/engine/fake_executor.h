@@ -1,4 +1,4 @@
-// A model without weights, to test the decoder: its logits are a hash of all tokens that its layers see through the cache.
+// A model without weights, to test the decoder: its logits are a hash of what its layers see through the cache.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ class References {
     void check() const {
         for (int32_t id = 1; id < pool_.n_blocks(); ++id)
             if (pool_.n_references(BlockId{id}) != counts_[static_cast<size_t>(id)])
-                throw InternalError("scheduler", cat("references must be those of the sequences but block ", id, " has ",
+                throw InternalError("scheduler", cat("references must be the sequences' but block ", id, " has ",
                                                      pool_.n_references(BlockId{id}), " and the sequences ",
                                                      counts_[static_cast<size_t>(id)]));
     }

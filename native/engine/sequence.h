@@ -24,7 +24,7 @@ struct SequenceSpec {
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine
     LogitRows logit_rows = LogitRows::last;
-    // Ends of messages in the prompt, ascending: where others may take up the conversation.  Recurrent state is kept there.
+    // Ends of messages in the prompt, where others may take up the conversation: recurrent state is kept there.
     std::vector<int64_t> snapshot_positions;
 };
 

@@ -6,6 +6,8 @@
 
 #include <deque>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/large_pages.h"
@@ -79,10 +81,14 @@ class CpuProgram {
     float *maxima() const { return maxima_ == nullptr ? nullptr : maxima_->floats(); }
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
+    // Names of operations that ggml's operators compute, as they have no kernel of ours.
+    void note_stock_operation(const std::string &name) { stock_operations_.insert(name); }
+    const std::set<std::string> &stock_operations() const { return stock_operations_; }
 
   private:
     std::deque<CpuValue> values_; // of fixed addresses
     std::vector<std::unique_ptr<CpuNode>> nodes_;
+    std::set<std::string> stock_operations_;
     AlignedMemory memory_;
     size_t size_bytes_ = 0;
     const CpuValue *logits_ = nullptr;

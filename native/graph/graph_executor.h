@@ -42,7 +42,7 @@ class GraphExecutor : public Executor {
     int max_logit_rows() const override { return limits_.max_logit_rows; }
     float *maxima() override;
     int max_sequences() const override { return max_sequences_; }
-    int max_kv_tokens() const override { return limits_.max_kv_tokens; }
+    int max_kv_tokens() const override { return cache().groups().empty() ? 0 : limits_.max_kv_tokens; }
     const CacheLayout &cache() const override { return store_.layout(); }
     int n_blocks(int group) const override { return store_.sizes().n_blocks[static_cast<size_t>(group)]; }
     int n_states() const override { return store_.sizes().n_states; }
@@ -60,6 +60,7 @@ class GraphExecutor : public Executor {
     size_t packed_bytes() const;
     const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
+    std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
     size_t n_nodes() const;  // of the program of our own; 0 where there is none
     bool uses_own_kernels() const { return own_ != nullptr; }
     int n_threads() const { return backend_.n_threads(); }

@@ -108,8 +108,10 @@ class CpuLowering {
             program_.add(std::move(node), used);
         else if (RowFunction function = o.spec->row_function())
             program_.add(std::make_unique<RowNode>(std::move(function), inputs, out), used);
-        else
+        else {
+            program_.note_stock_operation(o.spec->name());
             program_.add(std::make_unique<StockNode>(o.spec, std::move(shaped), out, operation(i).shape), used);
+        }
     }
 
     void lower(int i, const op::Reshape &) { values_[at(i)] = value(input(i)); }
@@ -283,7 +285,7 @@ class CpuLowering {
         program_.add(std::move(node), used);
     }
 
-    // The Glu whose gate or up side this product is and nothing else, both products being of the same activations.
+    // The Glu that this product feeds, if it can be fused: gate and up have no other reader and the same input.
     std::optional<int> gate_of(int linear) const {
         const std::optional<int> user = only_user(linear);
         if (!user || as<op::Glu>(*user) == nullptr) return std::nullopt;
@@ -293,7 +295,7 @@ class CpuLowering {
         return fits ? user : std::nullopt;
     }
 
-    // The sum with an earlier value that this product goes into and nothing else.
+    // The sum that this product feeds, if it can be fused: it has no other reader, and the other operand exists already.
     std::optional<int> sum_of(int linear) const {
         const std::optional<int> user = only_user(linear);
         if (!user || as<op::Add>(*user) == nullptr || input(*user, 0) == input(*user, 1)) return std::nullopt;

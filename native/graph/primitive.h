@@ -40,6 +40,10 @@ class Primitive {
   public:
     virtual ~Primitive() = default;
     virtual std::string describe() const = 0;
+    std::string name() const { // without parameters
+        const std::string text = describe();
+        return text.substr(0, text.find(' '));
+    }
     virtual std::vector<WeightRef> weights() const { return {}; }
     // How many tensors of ggml it takes at most.
     virtual size_t n_tensors() const { return 12; }

@@ -64,7 +64,8 @@ void compute(ggml_tensor *out, int thread, int n_threads, void *context) {
         if (begin == end) break; // none is left
         const StateRows rows{begin, end - begin, static_cast<float *>(states->data) + sequence[1] * states->ne[0]};
         for (int part = 0; part < kernel.n_parts(); ++part, ++item)
-            if (item % n_threads == thread) kernel.run(portable::recurrent_kernels, {{inputs.data(), n_inputs}, target}, rows, part);
+            if (item % n_threads == thread)
+                kernel.run(portable::recurrent_kernels, {{inputs.data(), n_inputs}, target}, rows, part);
     }
     if (thread != 0) return;
     const int64_t n_rows = of[2 * n_sequences]; // the others are padding, and must be numbers, too

@@ -20,7 +20,7 @@ namespace quire {
 // Rows of one sequence in one step.
 struct StateRows {
     int64_t begin, n; // rows [begin, begin + n) of inputs and result
-    float *state;     // of the sequence, to read and to update
+    float *state; // of the sequence, to read and to update
 };
 
 // What an operation reads and writes: rows, dense.

@@ -102,15 +102,16 @@ void Tracer::claim_state(const char *place, int layer, int index, int64_t n) {
         throw ShapeError(place, cat("layer must be below ", cache_.size(), " but is ", layer));
     const std::vector<CacheState> &states = cache_[static_cast<size_t>(layer)].states;
     if (index < 0 || static_cast<size_t>(index) >= states.size())
-        throw ShapeError(place, cat("state must be one of the ", states.size(), " of layer ", layer, " but is ", index));
+        throw ShapeError(place,
+                         cat("state must be one of the ", states.size(), " of layer ", layer, " but is ", index));
     const CacheState &state = states[static_cast<size_t>(index)];
     if (state.n != n)
-        throw ShapeError(place, cat("state ", state.name, " of layer ", layer, " must have ", n, " numbers but has ",
-                                    state.n));
+        throw ShapeError(
+            place, cat("state ", state.name, " of layer ", layer, " must have ", n, " numbers but has ", state.n));
     std::vector<bool>::reference claimed = claimed_[static_cast<size_t>(layer)][static_cast<size_t>(index)];
     if (claimed)
-        throw ShapeError(place, cat("state ", state.name, " of layer ", layer,
-                                    " must belong to one operation but another has it"));
+        throw ShapeError(
+            place, cat("state ", state.name, " of layer ", layer, " must belong to one operation but another has it"));
     claimed = true;
 }
 
@@ -120,8 +121,8 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
     const TraceShape &shape = output.shape();
     if (shape.lead != Lead::rows || shape.rest.size() != 1) {
         throw ShapeError("trace", cat(kind == OutputKind::logits ? "logits must be [rows, n_vocab] but are "
-                                                                   : "vectors must be [rows, n] but are ",
-                                    shape_text(shape)));
+                                                                 : "vectors must be [rows, n] but are ",
+                                      shape_text(shape)));
     }
     for (size_t layer = 0; layer < written_.size(); ++layer) {
         if (cache_[layer].rows && !written_[layer])

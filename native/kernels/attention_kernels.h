@@ -60,7 +60,7 @@ struct AttentionKernels {
     float (*to_q8)(const float *from, int8_t *to, int n);
     int tile_queries = usual_tile_queries; // at most
     int64_t (*scratch_floats)(const AttentionShape &shape) = nullptr; // null: as attention_tile.h has it
-    // Others are faster with up to so many queries of each kv head, and have other bits.
+    // For tiles of at most `few_queries` queries per kv head `attend_few` is faster; its results differ in the last bits.
     int few_queries = 0;
     void (*attend_few)(const AttentionTile &tile) = nullptr;
 };

@@ -8,9 +8,9 @@
 // multiplied one by one, as the file holds them.  So the bits of a row depend on that row alone: not on the other
 // rows, the part it is computed in, nor the number of workers.
 //
-// But where tiles multiply BF16 (AMX), products of many rows with quantized weights take both so: that is several times
-// as fast, and rounds activations less, yet the bits of a row then depend on whether there are many_rows.  Where they
-// must not (determinism.h), products keep to codes.
+// One exception: on AMX, products of many rows round quantized weights and activations to BF16.  That is several times
+// as fast and rounds activations less, but the bits of a row then depend on whether the batch has many_rows.  In
+// deterministic mode (determinism.h) products use codes everywhere.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,9 @@
 // Weights of matrix products, rearranged for one layout that serves one row and many.
 //
 // A tile holds 16 output rows of a matrix [n_out, n_in]; the last one is filled up with zeros.  A tile is a sequence of
-// chunks of 64 or 256 columns, each a multiple of 64 bytes.  Everything lies in the order in which a product reads it:
-// processors foresee only what is read from front to back, and they bring it three times as fast as a program that asks
-// for it line by line (Zen 4).
+// chunks of 64 or 256 columns, each a multiple of 64 bytes.  Everything lies in the order in which a product reads it,
+// because hardware prefetchers follow sequential reads, and deliver data three times as fast as software prefetches of
+// single lines do (Zen 4).
 //
 // A chunk begins with its factors, where scales have two levels.  Then come sections of 64 columns, or more where their
 // scales would not fill 64 bytes: scales, minima, and codes.  Codes stand in groups of 32 columns and, in a group, in steps

@@ -29,7 +29,8 @@ template <class C> struct PairLanes : C {
             }
             const Ints products = C::pairs_of_products(codes, x);
             pairs = step % steps_that_fit == 0 ? products : C::add_pairs(pairs, products);
-            // Else GCC adds all of them at the end, as a tree, and there are registers for a few; so with `sum`.
+            // Keeps GCC from postponing the additions to a tree at the end, which needs more registers than there are.
+            // The same holds for `sum` below.
             asm("" : "+v"(pairs));
             if (step % steps_that_fit == steps_that_fit - 1) widen();
         }

@@ -1,4 +1,4 @@
-// Weights asked for before they are read, results before they are written.
+// Prefetches weights before they are read and result lines before they are written.
 //
 // Included by each instruction set's file; nothing here has external linkage.
 #pragma once
@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// How far ahead of its first use a tile is asked for, of tiles that follow each other in memory.  Sapphire Rapids takes
+// How far ahead of its first use a tile is prefetched, where tiles follow each other in memory.  Sapphire Rapids follows
 // several streams (avx512amx/few_rows.cpp), or lines of several pages (in_turn).
 constexpr int ahead_bytes = 4096;
 // By few rows.  One row reads codes so fast that the hardware, left alone, brings them at the memory's bandwidth; Zen 4

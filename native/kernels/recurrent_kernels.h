@@ -14,9 +14,9 @@ namespace quire {
 
 // out[r, c] = bias[c] + sum over j of taps[j, c] * x[r + j - (width - 1), c], rows before the first being the past's.
 struct ConvRows {
-    int64_t n_rows, n;   // n: channels
-    int64_t stride;      // floats from row to row, of all arrays
-    int width;           // at most most_conv_width
+    int64_t n_rows, n; // n: channels
+    int64_t stride; // floats from row to row, of all arrays
+    int width; // at most most_conv_width
     bool is_silu;
     const float *x, *past, *taps, *bias; // past [width - 1]; bias may be null
     float *out;
@@ -26,11 +26,11 @@ inline constexpr int most_conv_width = 32;
 // Mamba 1 (Gu and Dao 2023).  Blocks of scan_channels channels (the last may have fewer, m): `a` and `state` are
 // [blocks][n_state][m].
 struct ScanRows {
-    int64_t n_rows, n;        // n: channels
-    int64_t stride;           // of x, dt and out
-    int64_t n_state;          // numbers of a channel; of a row of b and c
+    int64_t n_rows, n; // n: channels
+    int64_t stride; // of x, dt and out
+    int64_t n_state; // numbers of a channel; of a row of b and c
     const float *x, *dt, *b, *c;
-    const float *a, *skip;    // skip [n] may be null
+    const float *a, *skip; // skip [n] may be null
     float *state, *out;
 };
 inline constexpr int64_t scan_channels = 16;
@@ -38,8 +38,8 @@ inline constexpr int64_t scan_channels = 16;
 // What one head does to its state S [n_key, n_value], for each row with decay d, key k, value v, query q:
 enum class OuterRule {
     product, // S = d S + k (beta v)^T; out = S^T q + skip v: Mamba 2 (Dao and Gu 2024)
-    delta,   // S = d S; S += k (beta (v - S^T k))^T; out = S^T q: gated delta rule (Yang et al. 2024)
-    bonus,   // out = S^T q + (q . (first k)) v; S = d S + k v^T: RWKV-6 (Peng et al. 2024)
+    delta, // S = d S; S += k (beta (v - S^T k))^T; out = S^T q: gated delta rule (Yang et al. 2024)
+    bonus, // out = S^T q + (q . (first k)) v; S = d S + k v^T: RWKV-6 (Peng et al. 2024)
     general, // S = d S + k v^T + b (S^T a)^T; out = S^T q: RWKV-7 (Peng et al. 2025)
 };
 struct OuterRows {
@@ -50,10 +50,10 @@ struct OuterRows {
         int64_t stride;
     };
     Rows key, query, value;
-    Rows decay;               // its logarithms, not above 0: one number, or n_key
+    Rows decay; // its logarithms, not above 0: one number, or n_key
     bool is_decay_by_key;
-    float decay_factor = 1;   // multiplies the logarithms, where they are one
-    Rows beta{nullptr, 0};    // one number
+    float decay_factor = 1; // multiplies the logarithms, where they are one
+    Rows beta{nullptr, 0}; // one number
     float skip = 0;
     const float *first = nullptr; // [n_key]
     Rows a{nullptr, 0}, b{nullptr, 0};

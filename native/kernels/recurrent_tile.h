@@ -45,7 +45,8 @@ template <class L> struct Recurrent {
     static void scan_row(const ScanRows &rows, int64_t row, int64_t channel, int n, const float *a, float *state,
                          int64_t stride) {
         const float *b = rows.b + row * rows.n_state, *c = rows.c + row * rows.n_state;
-        const Vec x = load(rows.x + row * rows.stride + channel, n), dt = load(rows.dt + row * rows.stride + channel, n);
+        const Vec x = load(rows.x + row * rows.stride + channel, n),
+                  dt = load(rows.dt + row * rows.stride + channel, n);
         const Vec input = L::mul(dt, x);
         Vec sums[2]{L::set(0.0F), L::set(0.0F)};
         for (int64_t s = 0; s < rows.n_state; ++s) {
@@ -157,8 +158,7 @@ template <class L> struct Recurrent {
                 }
                 const Sums<V> known = product<V>(key, state, stride, rows.n_key);
                 const Vec beta = L::set(*at(rows.beta)), decay = L::set(by_key ? 1.0F : row.decay_number);
-                for (int v = 0; v < V; ++v)
-                    u[v] = L::mul(beta, L::sub(value[v], L::mul(decay, known.total(v))));
+                for (int v = 0; v < V; ++v) u[v] = L::mul(beta, L::sub(value[v], L::mul(decay, known.total(v))));
             } else if constexpr (rule == OuterRule::bonus) {
                 skip = 0;
                 for (int64_t i = 0; i < rows.n_key; ++i) skip += row.query[i] * (rows.first[i] * row.key[i]);
@@ -185,7 +185,8 @@ template <class L> struct Recurrent {
         const int n = lanes(rows.n_value - c);
         float padded[most_keys * width];
         for (int64_t i = 0; i < rows.n_key; ++i)
-            L::store(padded + i * width, L::load_part(static_cast<const float *>(rows.state) + i * rows.n_value + c, n));
+            L::store(padded + i * width,
+                     L::load_part(static_cast<const float *>(rows.state) + i * rows.n_value + c, n));
         columns<1, rule, by_key>(rows, c, n, padded, width);
         for (int64_t i = 0; i < rows.n_key; ++i)
             store(rows.state + i * rows.n_value + c, L::load(static_cast<const float *>(padded) + i * width), n);

@@ -2,7 +2,7 @@
 //
 // Invariants (check() verifies them):
 // - block 0 is the null block: padding rows write to it, and it is never handed out;
-// - free + referenced = all but the null block, and a block is on a list of free ones if and only if nobody refers to it;
+// - free + referenced = all but the null block, and a block is on a list of free ones exactly when nobody refers to it;
 // - a hash names at most one block, and a block has at most one hash: the two maps are each other's inverse;
 // - a published block's contents do not change while it is published.
 // A freed block keeps its contents and its hash until it is handed out again, so it can still be found and shared.

@@ -29,7 +29,7 @@ int64_t CachePool::most_blocks(size_t group, int64_t n_tokens, int64_t step_toke
     const int64_t all = blocks_for_tokens(n_tokens);
     const int64_t reach = lifetime.chunk > 0 ? lifetime.chunk : lifetime.window;
     if (reach == 0) return all;
-    // What the last whole block's end needs, the tokens of a partial block, those of a step; they begin anywhere in a block.
+    // What the end of the last whole block needs, a partial block, and a step; the first token may lie anywhere in a block.
     const int64_t span = (reach - 1) + (block_tokens() - 1) + step_tokens;
     return std::min(all, (span + block_tokens() - 2) / block_tokens() + 1);
 }

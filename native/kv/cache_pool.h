@@ -64,7 +64,9 @@ class CachePool {
     bool can_hold(const CacheNeed &need) const; // were everything free
     bool has_room(const CacheNeed &need) const; // now
 
-    void copy(int group, BlockId from, BlockId to) { ledger_->add({CacheEdit::Kind::copy, group, index(from), index(to)}); }
+    void copy(int group, BlockId from, BlockId to) {
+        ledger_->add({CacheEdit::Kind::copy, group, index(from), index(to)});
+    }
     std::vector<CacheEdit> take_edits() { return ledger_->take_edits(); }
     void forget_published(); // nothing can be found any more: an edit failed
     CacheStats stats() const;

@@ -92,8 +92,8 @@ CacheMatch SequenceCache::match(std::span<const PrefixHash> hashes, int64_t max_
     return match;
 }
 
-// The end of a group's table that is reserved for computing n_tokens, when the first block it has is first_block.  A window
-// or chunk moves: what it drops makes room for what it needs next.
+// The end of a group's table that is reserved for computing n_tokens, when the first block it has is first_block.  As a
+// window or chunk moves, what it drops makes room for what it needs next.
 int64_t SequenceCache::blocks_ahead(size_t group, int64_t first_block, int64_t n_tokens) const {
     const int64_t all = pool_->blocks_for_tokens(n_tokens);
     return std::min(all, first_block + pool_->most_blocks(group, n_tokens, step_tokens_));
@@ -103,7 +103,8 @@ bool SequenceCache::has_room_for(const CacheMatch &match, int64_t n_tokens, int6
     CacheNeed need{std::vector<int64_t>(tables_.size()), pool_->has_states()};
     for (size_t i = 0; i < tables_.size(); ++i) {
         const PrefixMatch &group = match.groups[i];
-        need.blocks[i] = blocks_ahead(i, group.first_block, n_tokens) - group.n_blocks + group.n_free_blocks + n_kept_back;
+        const int64_t n_new = blocks_ahead(i, group.first_block, n_tokens) - group.n_blocks;
+        need.blocks[i] = n_new + group.n_free_blocks + n_kept_back;
     }
     return pool_->has_room(need);
 }

@@ -1,8 +1,8 @@
 // What one sequence keeps between steps: a table of blocks for each group of layers, and a private slot of state.
 //
-// Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the last whole block
-// boundary needs is kept, so that whoever comes back to this prefix finds what it needs.  A recurrent state can only be
-// taken up where a copy of it was kept: a *snapshot*, named like the block that ends there.
+// Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the end of the last
+// whole block needs is kept, so that whoever comes back to this prefix finds it.  A recurrent state can only be taken up
+// where a copy of it was kept: a *snapshot*, named like the block that ends there.
 #pragma once
 
 #include <memory>
@@ -85,7 +85,7 @@ class SequenceCache {
     int64_t step_tokens_ = 0;
     std::vector<BlockTable> tables_;
     std::optional<BlockId> state_;
-    std::vector<Snapshot> snapshots_; // made or found by this sequence, in order of position; the pool may have lost them
+    std::vector<Snapshot> snapshots_; // made or found here, in order of position; the pool may have lost them
 };
 
 } // namespace quire

@@ -1,7 +1,10 @@
 // Byte-level byte-pair encoding: added tokens, pre-tokenizer, merges.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bitset>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,7 +32,7 @@ class BytePairModel : public MergeSink {
   public:
     std::vector<Pass> passes;
     bool ignore_merges = false; // a word that is a token is not merged
-    int32_t unknown_id = -1;    // for bytes without a token; -1: such bytes are left out
+    int32_t unknown_id = -1;    // for bytes without a token; -1: such bytes are left out before merging
 
     void reserve(size_t n_tokens, size_t n_bytes, size_t n_merges) {
         pieces_.reserve(n_tokens + 256, n_bytes);
@@ -60,6 +63,10 @@ class BytePairModel : public MergeSink {
 
     void end_tokens() {
         n_tokens_ = kinds_.size();
+        // Whatever the file says: a control token must never come out of plain text.
+        if (unknown_id >= 0 && kinds_.at(static_cast<size_t>(unknown_id)) != TokenKind::unknown) {
+            throw std::invalid_argument("the unknown token must be of the kind of unknown tokens but is not");
+        }
         for (int byte = 0; byte < 256; ++byte) {
             const char c = static_cast<char>(byte);
             bytes_.pieces[byte] = piece_of({&c, 1});
@@ -85,10 +92,16 @@ class BytePairModel : public MergeSink {
             last_joined_ = piece_of(joined);
         }
         joints_.add(joined[n_left - 1], joined[n_left]);
+        if (n_left == 1) merged_[static_cast<uint8_t>(joined.front())] = true;
+        if (joined.size() - n_left == 1) merged_[static_cast<uint8_t>(joined.back())] = true;
         merges_.insert(first, second, {n_merges_++, last_joined_});
     }
 
-    void end_merges() { whole_.reset(pieces_.size()); }
+    void end_merges() {
+        whole_.reset(pieces_.size());
+        for (size_t byte = 0; byte < 256; ++byte)
+            left_out_[byte] = unknown_id < 0 && !merged_[byte] && id_of(bytes_.pieces[byte]) < 0;
+    }
 
     size_t n_tokens() const { return n_tokens_; }
     TokenKind kind(size_t id) const { return kinds_[id]; }
@@ -120,6 +133,8 @@ class BytePairModel : public MergeSink {
     }
 
   private:
+    static constexpr uint32_t none = StringIndex::none;
+
     struct Bytes {
         std::array<uint32_t, 256> pieces{};
 
@@ -144,7 +159,7 @@ class BytePairModel : public MergeSink {
     }
     uint32_t piece_of(std::string_view bytes) {
         const uint32_t found = index_.find(pieces_, bytes);
-        return found != StringIndex::none ? found : add_hidden(bytes);
+        return found != none ? found : add_hidden(bytes);
     }
     int32_t id_of(uint32_t piece) const { return piece < n_tokens_ ? static_cast<int32_t>(piece) : -1; }
 
@@ -159,13 +174,29 @@ class BytePairModel : public MergeSink {
         }
     }
 
+    bool is_left_out(char c) const { return left_out_[static_cast<uint8_t>(c)]; }
+
     void encode_word(std::string_view word, Merger<Bytes> &merger, std::vector<int32_t> &ids) const {
-        const uint32_t whole = word.size() <= longest_ ? index_.find(pieces_, word) : StringIndex::none;
-        if (whole != StringIndex::none && (whole_.is_known(whole) || (ignore_merges && id_of(whole) >= 0))) {
+        if (left_out_.any() && std::any_of(word.begin(), word.end(), [&](char c) { return is_left_out(c); })) {
+            const uint32_t whole = ignore_merges && word.size() <= longest_ ? index_.find(pieces_, word) : none;
+            if (whole != none && id_of(whole) >= 0) return emit(whole, ids);
+            // What stands on both sides of such a byte then stands side by side.
+            std::string kept;
+            std::remove_copy_if(word.begin(), word.end(), std::back_inserter(kept),
+                                [&](char c) { return is_left_out(c); });
+            if (!kept.empty()) merge_word(kept, merger, ids, false);
+            return;
+        }
+        merge_word(word, merger, ids, ignore_merges);
+    }
+
+    void merge_word(std::string_view word, Merger<Bytes> &merger, std::vector<int32_t> &ids, bool whole_first) const {
+        const uint32_t whole = word.size() <= longest_ ? index_.find(pieces_, word) : none;
+        if (whole != none && (whole_.is_known(whole) || (whole_first && id_of(whole) >= 0))) {
             return emit(whole, ids);
         }
         const LargeVector<uint32_t> &pieces = merger.merge(word);
-        if (whole != StringIndex::none) whole_.learn(whole, pieces.size() == 1 && pieces[0] == whole);
+        if (whole != none) whole_.learn(whole, pieces.size() == 1 && pieces[0] == whole);
         for (const uint32_t piece : pieces) emit(piece, ids);
     }
 
@@ -179,6 +210,8 @@ class BytePairModel : public MergeSink {
     MergeIndex merges_;
     Joints joints_;
     Bytes bytes_;
+    std::bitset<256> merged_;   // bytes that are a part of merges by themselves
+    std::bitset<256> left_out_; // bytes that stand for nothing
     std::array<AddedTokens, 2> added_;
     WholeWords whole_;
     std::string buffer_;

@@ -32,7 +32,7 @@ cdef extern from "bpe.h" namespace "quire::tokenizer" nogil:
         int32_t unknown_id
         void reserve(size_t, size_t, size_t)
         void add_token(string_view, TokenKind) except +ValueError
-        void end_tokens()
+        void end_tokens() except +ValueError
         void add_added_token(const AddedToken &, cbool)
         void end_merges()
         size_t n_tokens()

@@ -23,9 +23,10 @@ class WordPieceModel : public PieceModel {
         for (uint32_t id = 0; id < table.n_tokens(); ++id) {
             if (!table.is_matched(id)) continue;
             std::string_view text = table.texts()[id];
-            const bool begins = text.substr(0, written_space.size()) == written_space;
-            if (begins) text.remove_prefix(written_space.size());
-            if (!text.empty()) (begins ? begins_ : continues_).add(text, static_cast<int32_t>(id));
+            // By itself it is that character, which continues a word: no token that begins one is empty.
+            const bool begins = text != written_space && text.substr(0, written_space.size()) == written_space;
+            text.remove_prefix(begins ? written_space.size() : n_escaping(text));
+            (begins ? begins_ : continues_).add(text, static_cast<int32_t>(id));
         }
     }
 
@@ -58,6 +59,14 @@ class WordPieceModel : public PieceModel {
 
   private:
     static constexpr size_t longest_word = 100; // characters; longer ones are unknown
+
+    // A token that goes on with U+2581 has its ## before it, to be told from those that begin a word: the bytes of
+    // that.
+    static size_t n_escaping(std::string_view text) {
+        size_t at = 0;
+        while (text.substr(at, 2) == "##") at += 2;
+        return at > 0 && text.substr(at, written_space.size()) == written_space ? 2 : 0;
+    }
 
     bool is_dropped(const Character &c) const {
         constexpr Classes control = bit(Category::Cc) | bit(Category::Cf) | bit(Category::Co) | bit(Category::Cs);

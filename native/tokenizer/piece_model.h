@@ -24,7 +24,7 @@ inline constexpr std::string_view written_space = "\xe2\x96\x81"; // U+2581
 // The tokens of a vocabulary; constant once `end_tokens` was called.
 class PieceTable {
   public:
-    int32_t unknown_id = -1; // -1: what no token stands for is left out
+    int32_t unknown_id = -1; // of that kind; -1: what no token stands for is left out
 
     void reserve(size_t n_tokens) {
         texts_.reserve(n_tokens, 8 * n_tokens);
@@ -50,6 +50,13 @@ class PieceTable {
             matched_[id] = true;
         } else if (kind == PieceKind::normal) {
             throw std::invalid_argument("tokens must be unique but '" + std::string(matched) + "' is there twice");
+        }
+    }
+
+    // Whatever the file says: a control token must never come out of plain text.
+    void check_unknown() const {
+        if (unknown_id >= 0 && kinds_.at(static_cast<size_t>(unknown_id)) != PieceKind::unknown) {
+            throw std::invalid_argument("the unknown token must be of the kind of unknown tokens but is not");
         }
     }
 

@@ -30,6 +30,7 @@ class PieceTokenizer : public MergeSink {
     bool drops_marks = false; // WordPiece leaves combining marks out
 
     void end_tokens(Family family, const std::vector<float> &scores) {
+        table.check_unknown();
         switch (family) {
         case Family::scored_merges: model_ = std::make_unique<ScoredMergeModel>(table, scores); break;
         case Family::ranked_merges: {

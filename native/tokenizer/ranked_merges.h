@@ -35,6 +35,14 @@ class CharacterPieces {
         }
     }
 
+    // Whether the character of `word` at `at` stands for something; `n_bytes` is its size.
+    bool has_piece(std::string_view word, size_t at, size_t &n_bytes) const {
+        const Code c = code_at(word.data(), at, word.size());
+        n_bytes = c.n_bytes;
+        const std::string_view text = word.substr(at, c.n_bytes);
+        return find(c, text) != no_piece || has_bytes(text);
+    }
+
     void append(std::string_view word, LargeVector<uint32_t> &pieces) const {
         for (size_t at = 0; at < word.size();) {
             const Code c = code_at(word.data(), at, word.size());
@@ -43,7 +51,7 @@ class CharacterPieces {
             const uint32_t piece = find(c, text);
             if (piece != no_piece) {
                 pieces.push_back(piece);
-            } else if (std::all_of(text.begin(), text.end(), [&](char b) { return table_.byte_token(code(b)) >= 0; })) {
+            } else if (has_bytes(text)) {
                 for (const char b : text) pieces.push_back(first_byte + code(b));
             } else {
                 pieces.push_back(unknown);
@@ -53,6 +61,10 @@ class CharacterPieces {
 
   private:
     static uint8_t code(char byte) { return static_cast<uint8_t>(byte); }
+
+    bool has_bytes(std::string_view text) const {
+        return std::all_of(text.begin(), text.end(), [&](char b) { return table_.byte_token(code(b)) >= 0; });
+    }
 
     uint32_t find(const Code &c, std::string_view text) const {
         if (c.code < near_.size()) return near_[c.code];
@@ -103,7 +115,12 @@ class RankedMergeModel : public PieceModel {
         merges_.insert(first, second, {n_merges_++, piece_of(joined_)});
     }
 
-    void end_merges() { whole_.reset(table_.n_tokens()); }
+    void end_merges() {
+        whole_.reset(table_.n_tokens());
+        for (int byte = 0; byte < 256; ++byte)
+            leaves_out_ = leaves_out_ || table_.byte_token(static_cast<uint8_t>(byte)) < 0;
+        leaves_out_ = leaves_out_ && table_.unknown_id < 0;
+    }
 
     void encode(std::string_view text, std::vector<int32_t> &ids) const override {
         Merger<CharacterPieces> merger(merges_, n_merges_, alphabet_, joints_);
@@ -127,13 +144,21 @@ class RankedMergeModel : public PieceModel {
         return n_tokens + found;
     }
 
-    // Pre-tokenizers leave long stretches here; they fall apart where no merge ever joins anything, mostly between
-    // words.
     void encode_word(std::string_view word, Merger<CharacterPieces> &merger, std::vector<int32_t> &ids) const {
         if (rules_.whole_newlines && word.size() <= longest_ && word.find_first_not_of('\n') == word.npos) {
             const uint32_t token = token_of(word);
             if (token != StringIndex::none) return ids.push_back(static_cast<int32_t>(token));
         }
+        if (!leaves_out_) return encode_parts(word, merger, ids);
+        std::string kept;
+        for (size_t at = 0, size = 0; at < word.size(); at += size)
+            if (alphabet_.has_piece(word, at, size)) kept.append(word, at, size);
+        encode_parts(kept, merger, ids);
+    }
+
+    // Pre-tokenizers leave long stretches here; they fall apart where no merge ever joins anything, mostly between
+    // words.
+    void encode_parts(std::string_view word, Merger<CharacterPieces> &merger, std::vector<int32_t> &ids) const {
         size_t begin = 0;
         for (size_t i = 1; i <= word.size(); ++i) {
             if (i < word.size() && joints_(word[i - 1], word[i])) continue;
@@ -172,6 +197,7 @@ class RankedMergeModel : public PieceModel {
     WholeWords whole_;
     uint32_t n_merges_ = 0;
     size_t longest_ = 0;
+    bool leaves_out_ = false; // characters that nothing stands for, so that their neighbours stand side by side
     std::string joined_;
 };
 

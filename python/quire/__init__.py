@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .errors import (
+    BusyError,
     CapacityError,
     InternalError,
     LoadError,
@@ -66,6 +67,7 @@ __all__ = [
     "AsyncLLM",
     "BlockPool",
     "BlockTable",
+    "BusyError",
     "CapacityError",
     "ChatDelta",
     "ChatMessage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BusyError",
     "CapacityError",
     "InternalError",
     "LoadError",
@@ -31,6 +32,14 @@ class UnsupportedError(QuireError):
 
 class CapacityError(QuireError):
     """Memory, cache blocks or context are exhausted."""
+
+
+class BusyError(CapacityError):
+    """Others are served first, or the caller has had its share: the same request may pass after ``retry_after_s``."""
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RequestError(QuireError, ValueError):

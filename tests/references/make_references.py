@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent))
-from tiny_checkpoints import CONFIGS, config_of, weight_of, write_checkpoint  # noqa: E402
+from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_checkpoint  # noqa: E402
 
 torch.set_grad_enabled(False)
 torch.manual_seed(0)
@@ -55,7 +55,7 @@ def greedy(model: torch.nn.Module, ids: list[int], n_new: int) -> tuple[list[int
 def make_model(name: str) -> None:
     """The checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
-    kind = getattr(transformers, CONFIGS[name][0])
+    kind = getattr(transformers, class_of(name))
     config = transformers.AutoConfig.for_model(**config_of(name))
     with tempfile.TemporaryDirectory() as folder:
         kind._from_config(config, attn_implementation="eager").float().save_pretrained(folder)

@@ -101,8 +101,8 @@ TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, S
     const Shape &taps = weight->tensor.shape();
     const bool fits = taps.size() == 2 && taps[0] == channels && taps[1] >= 2 && taps[1] <= most_conv_width;
     if (!fits || weight->tensor.dtype() != DType::f32)
-        throw ShapeError("conv_state", cat(weight->name, " must be f32 [", channels, ", 2 to ", most_conv_width, "] but is ",
-                                           name(weight->tensor.dtype()), " ", to_string(taps)));
+        throw ShapeError("conv_state", cat(weight->name, " must be f32 [", channels, ", 2 to ", most_conv_width,
+                                           "] but is ", name(weight->tensor.dtype()), " ", to_string(taps)));
     expect_f32("conv_state", bias, {channels});
     x.tracer->claim_state("conv_state", place.layer, place.index, channels * (taps[1] - 1));
     return record_primitive(std::make_shared<ConvState>(place, std::move(weight), std::move(bias), is_silu), {x},

@@ -114,7 +114,8 @@ OuterSizes sizes_of(const char *name, const TraceTensor &value, const TraceTenso
     const Rest &values = heads_of(name, "the values", value), &keys = heads_of(name, "the keys", key);
     if (values[0] % keys[0] != 0)
         throw ShapeError(name, cat("heads of keys must divide those of values, ", values[0], ", but are ", keys[0]));
-    if (keys[1] > most_keys) throw ShapeError(name, cat("keys must have up to ", most_keys, " numbers but have ", keys[1]));
+    if (keys[1] > most_keys)
+        throw ShapeError(name, cat("keys must have up to ", most_keys, " numbers but have ", keys[1]));
     return {values[0], keys[1], values[1], keys[0], is_tiled};
 }
 

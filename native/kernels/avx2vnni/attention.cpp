@@ -5,8 +5,7 @@
 namespace quire {
 namespace {
 
-// The instruction multiplies bytes without a sign by such with one: keys are taken plus 128, and sums begin with what that
-// adds too much.
+// VPDPBUSD multiplies unsigned bytes by signed ones.  So 128 is added to each key, and a sum starts at minus the excess.
 struct ByteLanes : Lanes {
     using Codes = __m256i;
     static Ints begin_dot(int query_sum) { return _mm256_set1_epi32(-128 * query_sum); }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int groups_at_once = 16;
 
-// Of the four parts of 128 bits of four registers, to each part its combination over a register's parts.
+// Combines the four 128-bit lanes of each of four registers into one lane: lane i of the result is register i's.
 template <class Combine> __m512i over_parts(const __m512i *x, Combine combine) {
     const __m512i low = combine(_mm512_shuffle_i32x4(x[0], x[1], 0x44), _mm512_shuffle_i32x4(x[0], x[1], 0xee));
     const __m512i high = combine(_mm512_shuffle_i32x4(x[2], x[3], 0x44), _mm512_shuffle_i32x4(x[2], x[3], 0xee));

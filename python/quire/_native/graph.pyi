@@ -319,6 +319,9 @@ class Executor(ExecutorBase):
     @property
     def n_graphs(self) -> int: ...
     @property
+    def stock_operations(self) -> list[str]:
+        """Operations that have no kernel of ours, so that ggml's operators compute them inside the program."""
+    @property
     def n_nodes(self) -> int:
         """Nodes of the program of our own kernels; 0 with stock ones."""
     def run(

@@ -46,7 +46,9 @@ class BytePairEncoder:
         """``tokens[id]`` in the byte-level alphabet (control, unknown and user-defined ones as they show), ``kinds``
         by GGUF's numbers, ``merges`` by falling precedence, ``passes`` of the pre-tokenizer.
 
-        Raises LoadError where a merge is malformed or a token is there twice.
+        ``unknown_id`` is what bytes without a token become; without it they are left out before merging.
+
+        Raises LoadError where a merge is malformed, a token is there twice, or the unknown one is of another kind.
         """
 
     @property

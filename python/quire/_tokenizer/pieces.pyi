@@ -61,6 +61,8 @@ class PieceEncoder:
         tokens are found in text as it came, ``kinds`` by GGUF's numbers, ``scores`` by token (logarithms);
         ``merges`` by falling precedence and ``pre_tokenizer`` for the family gemma4.
 
+        ``unknown_id``, of that kind, is what text without a token becomes; without it that is left out.
+
         Raises LoadError where entries do not fit together.
         """
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from typing import Any
 
 import jinja2
 from jinja2.runtime import Context
+from markupsafe import Markup
 
 from quire.chat.budget import afford, charge, measure, size_of, tick, walk
+from quire.chat.provenance import TemplateText, concatenated, lifted, same_author
+from quire.chat.provenance_formats import percent
+from quire.chat.provenance_markup import safe
 from quire.chat.text_costs import (
     CASE_BYTES,
     CASES,
@@ -65,6 +69,8 @@ OTHER_TESTS = names(
     sameas escaped
     """
 )
+# Filters that change or move the characters of a text, and add none but those of their arguments and white space.
+REARRANGING = names("capitalize center indent lower title upper")
 MAX_JSON_INDENT = 16
 MAX_JSON_STEPS = 4_000_000
 
@@ -84,11 +90,7 @@ def tojson(
     if indent is not None and shape.n_parts * shape.depth > MAX_JSON_STEPS:
         raise CapacityError("[chat template] a value that tojson indents must be smaller, or less deep")
     charge(4 * shape.size + shape.n_parts * (shape.depth * max(width, 0) + sum(map(len, separators or ()))))
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    if ensure_ascii:
-        # Private-use characters may stand for marked ones (provenance.py), which must stay to be seen.
-        text = re.sub(r"\\u(e[0-9a-f]{3}|f[0-8][0-9a-f]{2})", lambda match: chr(int(match[1], 16)), text)
-    return text
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def from_json(text: str) -> Any:
@@ -110,7 +112,7 @@ def turn(_: Context, n_bytes: int) -> None:
 def concat(parts: list[Any]) -> str:
     texts = [text_of(part) for part in parts]
     charge_sum(texts)
-    return "".join(texts)
+    return concatenated(texts)
 
 
 def operand(value: Any) -> Any:
@@ -153,7 +155,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
                 raise CapacityError("[chat template] sum's start must be a number")
         elif value and name in TEXTUAL:
             _charge_textual(name, value[0], rest, kwargs)
-        made = function(*before, *value, *rest, **kwargs)
+        made = _keeping_authors(name, partial(function, *before), value, rest, kwargs)
         if isinstance(made, str):
             charge(size_of(made))
         elif isinstance(made, (list, tuple, dict)):
@@ -162,6 +164,25 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     run.__dict__.update(getattr(function, "__dict__", {}))
     return run
+
+
+def _keeping_authors(
+    name: str, function: Callable[..., Any], value: tuple[Any, ...], rest: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What a filter makes, which knows what of it the template wrote."""
+    if value and name == "replace":
+        value = (lifted(text_of(value[0])),)
+    elif value and name == "join":
+        if rest:
+            rest = (lifted(text_of(rest[0])), *rest[1:])
+        else:
+            kwargs = {**kwargs, "d": lifted(text_of(kwargs.get("d", "")))}
+    elif value and name == "safe":
+        return safe(value[0]) if isinstance(value[0], TemplateText) else function(*value)
+    elif value and name == "format" and not isinstance(value[0], Markup) and not (rest and kwargs):
+        return percent(text_of(value[0]), kwargs or rest)
+    made = function(*value, *rest, **kwargs)
+    return same_author(value[0], [*rest, *kwargs.values()], made) if value and name in REARRANGING else made
 
 
 def _check_arguments(name: str, args: Iterable[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -40,8 +39,8 @@ def plain(value: object, place: str, depth: int = 0) -> Json:
 
 
 def checked_messages(messages: Messages) -> list[dict[str, Json]]:
-    """The messages as a template gets them: text parts joined by line ends, absent values left out, arguments of tool
-    calls as objects, reasoning under each of its names.
+    """The messages as transformers hands them to a template: absent values left out, reasoning under each of its
+    names, all else as it was given.
 
     Raises RequestError naming the entry that does not hold, UnsupportedError for parts that are not text.
     """
@@ -62,9 +61,9 @@ def _checked_message(message: object, place: str) -> dict[str, Json]:
     if not isinstance(role, str) or ROLE.fullmatch(role) is None:
         raise RequestError(f"[chat] {place}.role must be a word such as user or assistant but is {role!r}")
     if "tool_calls" in checked:
-        checked["tool_calls"] = _checked_calls(checked["tool_calls"], f"{place}.tool_calls")
+        _check_calls(checked["tool_calls"], f"{place}.tool_calls")
     if "content" in checked:
-        checked["content"] = _text_of(checked["content"], f"{place}.content")
+        _check_content(checked["content"], f"{place}.content")
     elif not checked.get("tool_calls") and not any(key in checked for key in REASONING_KEYS):
         raise RequestError(f"[chat] {place}.content must be text or a list of parts but is absent")
     reasoning = next((checked[key] for key in REASONING_KEYS if key in checked), None)
@@ -75,12 +74,11 @@ def _checked_message(message: object, place: str) -> dict[str, Json]:
     return checked
 
 
-def _text_of(content: Json, place: str) -> str:
+def _check_content(content: Json, place: str) -> None:
     if isinstance(content, str):
-        return content
+        return
     if not isinstance(content, list):
         raise RequestError(f"[chat] {place} must be text or a list of parts but is {type(content).__name__}")
-    texts = []
     for i, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise RequestError(f"[chat] {place}[{i}] must be an object with a type")
@@ -89,42 +87,22 @@ def _text_of(content: Json, place: str) -> str:
         text = part.get("text")
         if not isinstance(text, str):
             raise RequestError(f"[chat] {place}[{i}].text must be text but is {type(text).__name__}")
-        texts.append(text)
-    return "\n".join(texts)
 
 
-def _checked_calls(calls: Json, place: str) -> list[Json]:
+def _check_calls(calls: Json, place: str) -> None:
     if not isinstance(calls, list):
         raise RequestError(f"[chat] {place} must be a list but is {type(calls).__name__}")
-    checked: list[Json] = []
     for i, call in enumerate(calls):
         if not isinstance(call, dict):
             raise RequestError(f"[chat] {place}[{i}] must be an object but is {type(call).__name__}")
         function = call.get("function", call)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"[chat] {place}[{i}].function must have a name")
-        function = {**function, "arguments": _object_of(function.get("arguments"))}
-        checked.append({**call, "function": function} if "function" in call else function)
-    return checked
-
-
-def _object_of(arguments: Json) -> Json:
-    """Arguments come as an object or as JSON text; text that is no JSON object stays as it is."""
-    if arguments is None:
-        return {}
-    if isinstance(arguments, str):
-        try:
-            value: Json = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-        if isinstance(value, dict):
-            return plain(value, "arguments")
-    return arguments
 
 
 def checked_tools(tools: Sequence[Mapping[str, object]] | None) -> list[dict[str, Json]] | None:
-    """Tool definitions as plain data; None for none.  Raises RequestError naming the entry that does not hold."""
-    if tools is None or (isinstance(tools, Sequence) and len(tools) == 0):
+    """Tool definitions as plain data.  Raises RequestError naming the entry that does not hold."""
+    if tools is None:
         return None
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
         raise RequestError(f"[chat] tools must be a list but is {type(tools).__name__}")

@@ -1,115 +1,269 @@
-"""Keeping what users wrote apart from what the template wrote, through any template.
+"""Keeping what the template wrote apart from what users wrote, through whatever a template does with text.
 
-A control token begins with a character such as ``<``.  Before rendering, each such character in the conversation is
-exchanged for a *mark*, a private-use character that occurs nowhere else.  Templates may strip, cut, join, search or
-serialize the text: a mark is one character like the one it stands for and goes where that would have gone.  After
-rendering, marks are turned back, and their places are known: a control token that begins there was written by a user.
-
-Templates look for tags such as ``</think>`` in what the assistant said.  Characters that begin such a tag, a string
-that the template's source has, stay as they are, unless the tag holds, or begins, a control token: a template that
-looks for control tokens in the conversation finds none.
+What the template writes, its data and the constants of its expressions, is ``TemplateText``: a string that knows which
+of its characters are the template's.  What users, tools and callers wrote are plain strings, untouched, so that a
+template sees exactly what it was given.  Operations that put texts together or take them apart keep the knowledge;
+every other one gives a plain string, as Python's own methods do, so that what is not known to be the template's counts
+as a user's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex
 
-from quire.chat.messages import Json
-from quire.errors import LoadError
+from markupsafe import Markup
 
-__all__ = ["Marks"]
+from quire.chat.budget import charge, tick
 
-MAX_TAGS = 256  # each is looked for at each place of a conversation where one may begin
-PRIVATE_USE = range(0xE000, 0xF8FF)
+__all__ = ["ControlTexts", "TemplateText", "concatenated", "is_own", "lifted", "own", "same_author", "segments"]
 
+OURS, THEIRS = b"\1", b"\0"
+OURS_RUN = re.compile(rb"\x01+")
+# Bytes for each place of a text that is cut or exchanged, and for each run of one author.
+PLACE_BYTES = 64
+RUN_BYTES = 128
 
-class Marks:
-    """The exchange for one vocabulary and one template."""
-
-    def __init__(self, control_tokens: Iterable[str], tags: Iterable[str]) -> None:
-        """``tags``: strings in the template's source that it may look for."""
-        controls = sorted({token for token in control_tokens if token}, key=len, reverse=True)
-        firsts = sorted({token[0] for token in controls if not (token[0].isalnum() or token[0].isspace())})
-        # Tokens that begin like a word are exchanged only where all of them is there.
-        words = [token for token in controls if token[0].isalnum() or token[0].isspace()]
-        kept = sorted(
-            {
-                tag
-                for tag in tags
-                if len(tag) > 1 and any(first in tag for first in firsts)
-                if not any(token in tag or token.startswith(tag) for token in controls)
-            },
-            key=len,
-            reverse=True,
-        )
-        if len(kept) > MAX_TAGS:
-            raise LoadError(f"[chat template] the source must have at most {MAX_TAGS} tags but has {len(kept)}")
-        self._originals = [*firsts, *sorted({word[0] for word in words})]
-        choices = [f"(?P<kept>{'|'.join(map(re.escape, kept))})"] if kept else []
-        choices += [f"(?P<mark>{'|'.join(map(re.escape, [*words, *firsts]))})"] if controls else []
-        self._pattern = re.compile("|".join(choices)) if controls else None
-        self._firsts = frozenset(self._originals)
-
-    def begin(self, source: str, values: Iterable[Json]) -> Marking:
-        """The marks for one rendering of a template's ``source`` over ``values``."""
-        taken = set(re.findall("[\ue000-\uf8ff]", source))
-        if self._pattern is not None:
-            _private_characters(values, taken)
-        free = (chr(code) for code in PRIVATE_USE if chr(code) not in taken)
-        return Marking(self._pattern, dict(zip(self._originals, free, strict=False)))
+Run = tuple[int, int]
 
 
-class Marking:
-    """The marks of one rendering."""
+class TemplateText(str):
+    """A string of which some characters are the template's.  ``_mask``: a byte for each, 1 where it is; None: all."""
 
-    def __init__(self, pattern: re.Pattern[str] | None, mark_of: dict[str, str]) -> None:
-        self._pattern = pattern
-        self._mark_of = mark_of
-        self._original_of = {mark: original for original, mark in mark_of.items()}
-        self._split = re.compile(f"([{''.join(self._original_of)}])") if mark_of else None
+    __slots__ = ("_mask",)
+    _mask: bytes | None
 
-    def mark(self, value: Json) -> Json:
-        """A copy of ``value`` with marks in its strings and keys."""
-        if self._pattern is None:
-            return value
-        if isinstance(value, str):
-            return self._mark_text(value)
-        if isinstance(value, list):
-            return [self.mark(item) for item in value]
-        if isinstance(value, dict):
-            return {self._mark_text(key): self.mark(item) for key, item in value.items()}
-        return value
+    def __new__(cls, text: str = "") -> TemplateText:
+        """A text of which nothing is the template's; ``own`` and ``mixed`` make the others."""
+        made = super().__new__(cls, text)
+        made._mask = bytes(len(made))
+        return made
 
-    def _mark_text(self, text: str) -> str:
-        assert self._pattern is not None
+    def __str__(self) -> TemplateText:
+        return self
 
-        def exchange(match: re.Match[str]) -> str:
-            found = match[0]
-            return found if match.lastgroup == "kept" else self._mark_of[found[0]] + found[1:]
+    def __add__(self, other: str) -> str:
+        if not isinstance(other, str) or isinstance(other, Markup):
+            return NotImplemented
+        return concatenated([self, other])
 
-        return self._pattern.sub(exchange, text)
+    def __radd__(self, other: str) -> str:
+        if not isinstance(other, str) or isinstance(other, Markup):
+            return NotImplemented
+        return concatenated([other, self])
 
-    def segments(self, rendered: str) -> list[tuple[str, bool]]:
-        """(text, is_template) pairs: False where a user wrote what could begin a control token."""
-        if self._split is None:
-            return [(rendered, True)] if rendered else []
-        found = []
-        for i, part in enumerate(self._split.split(rendered)):
-            if part:
-                found.append((self._original_of[part], False) if i % 2 else (part, True))
-        return found
+    def __mul__(self, times: SupportsIndex) -> str:
+        text = str.__mul__(self, times)
+        return own(text) if self._mask is None else mixed(text, self._mask * times)
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, index: SupportsIndex | slice) -> str:
+        text = str.__getitem__(self, index)
+        if self._mask is None:
+            return own(text)
+        if isinstance(index, slice):
+            return mixed(text, self._mask[index])
+        return own(text) if self._mask[index] else text
+
+    def __iter__(self) -> Iterator[str]:
+        if self._mask is None:
+            return map(own, str.__iter__(self))
+        return (own(c) if ours else c for c, ours in zip(str.__iter__(self), self._mask, strict=True))
+
+    def _cut(self, start: int, text: str) -> str:
+        """The part of this text that begins at ``start`` and is ``text``."""
+        return own(text) if self._mask is None else mixed(text, self._mask[start : start + len(text)])
+
+    def _cut_all(self, parts: Iterable[str], step: int) -> list[str]:
+        """Parts in turn, ``step`` characters between them."""
+        cuts = []
+        start = 0
+        for part in parts:
+            tick(PLACE_BYTES)
+            cuts.append(self._cut(start, part))
+            start += len(part) + step
+        return cuts
+
+    def _cut_words(self, words: Iterable[str]) -> list[str]:
+        """Parts with white space between them."""
+        cuts = []
+        start = 0
+        for word in words:
+            tick(PLACE_BYTES)
+            start = str.find(self, word, start)
+            cuts.append(self._cut(start, word))
+            start += len(word)
+        return cuts
+
+    def strip(self, characters: str | None = None, /) -> str:
+        return self._cut(len(self) - len(str.lstrip(self, characters)), str.strip(self, characters))
+
+    def lstrip(self, characters: str | None = None, /) -> str:
+        text = str.lstrip(self, characters)
+        return self._cut(len(self) - len(text), text)
+
+    def rstrip(self, characters: str | None = None, /) -> str:
+        return self._cut(0, str.rstrip(self, characters))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        text = str.removeprefix(self, prefix)
+        return self._cut(len(self) - len(text), text)
+
+    def removesuffix(self, suffix: str, /) -> str:
+        return self._cut(0, str.removesuffix(self, suffix))
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        parts = str.split(self, sep, maxsplit)
+        return self._cut_words(parts) if sep is None else self._cut_all(parts, len(sep))
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        parts = str.rsplit(self, sep, maxsplit)
+        return self._cut_words(parts) if sep is None else self._cut_all(parts, len(sep))
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        whole = self._cut_all(str.splitlines(self, True), 0)
+        return whole if keepends else [line[: len(str.splitlines(line)[0])] for line in whole]
+
+    def partition(self, sep: str, /) -> tuple[str, str, str]:
+        before, found, after = self._cut_all(str.partition(self, sep), 0)
+        return before, found, after
+
+    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
+        before, found, after = self._cut_all(str.rpartition(self, sep), 0)
+        return before, found, after
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        text = str.replace(self, old, new, count)
+        if self._mask is None and is_own(new):
+            return own(text)
+        if not old:  # `new` goes between the characters
+            return text
+        parts = self._cut_all(str.split(self, old, count), len(old))
+        return mixed(text, mask_of(new).join(map(mask_of, parts)))
+
+    def join(self, parts: Iterable[str], /) -> str:
+        parts = list(parts)
+        text = str.join(self, parts)
+        if is_own(self) and all(map(is_own, parts)):
+            return own(text)
+        return mixed(text, mask_of(self).join(map(mask_of, parts)))
 
 
-def _private_characters(values: Iterable[Json], taken: set[str]) -> None:
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            if not value.isascii():
-                taken.update(re.findall("[\ue000-\uf8ff]", value))
-        elif isinstance(value, list):
-            stack.extend(value)
-        elif isinstance(value, dict):
-            stack.extend(value)
-            stack.extend(value.values())
+def own(text: str) -> str:
+    """A text that is all the template's."""
+    made = str.__new__(TemplateText, text)
+    made._mask = None
+    return made
+
+
+def mixed(text: str, mask: bytes) -> str:
+    """A text of several authors; a plain one where the mask does not fit or nothing is the template's."""
+    if len(mask) != len(text) or OURS not in mask:
+        return text if type(text) is str else str.__str__(text)
+    if THEIRS not in mask:
+        return own(text)
+    charge(len(mask))
+    made = str.__new__(TemplateText, text)
+    made._mask = mask
+    return made
+
+
+def lifted(text: str) -> str:
+    """The text as one that knows that nothing of it is the template's: its methods keep what their arguments know."""
+    return TemplateText(text) if type(text) is str else text
+
+
+def is_own(text: object) -> bool:
+    """Whether a text is all the template's."""
+    return isinstance(text, TemplateText) and text._mask is None
+
+
+def mask_of(text: str) -> bytes:
+    """A byte for each character."""
+    if not isinstance(text, TemplateText):
+        return bytes(len(text))
+    return OURS * len(text) if text._mask is None else text._mask
+
+
+def concatenated(parts: Iterable[str]) -> str:
+    """The texts put together."""
+    parts = list(parts)
+    text = "".join(parts)
+    if not any(type(part) is TemplateText for part in parts):
+        return text
+    if all(map(is_own, parts)):
+        return own(text)
+    return mixed(text, b"".join(map(mask_of, parts)))
+
+
+def same_author(text: Any, givens: Sequence[Any], made: Any) -> Any:
+    """What an operation made that only rearranges or changes the characters of its texts: the template's where all of
+    them are."""
+    if type(made) is not str or not is_own(text):
+        return made
+    return own(made) if all(is_own(given) or not isinstance(given, str) for given in givens) else made
+
+
+def runs(parts: Iterable[str]) -> Iterator[Run]:
+    """Where the template's characters are in the texts put together, in order and apart."""
+    begin = end = at = 0
+    for part in parts:
+        if isinstance(part, TemplateText):
+            for found in [(0, len(part))] if part._mask is None else map(re.Match.span, OURS_RUN.finditer(part._mask)):
+                tick(RUN_BYTES if part._mask is not None else 0)
+                if at + found[0] != end:
+                    if begin < end:
+                        yield begin, end
+                    begin = at + found[0]
+                end = at + found[1]
+        at += len(part)
+    if begin < end:
+        yield begin, end
+
+
+class ControlTexts:
+    """Finds the names of control tokens."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(name for name in names if name)
+        self._lengths = sorted({len(name) for name in self._names}, reverse=True)
+        firsts = "".join(sorted({re.escape(name[0]) for name in self._names}))
+        self._first = re.compile(f"[{firsts}]") if firsts else None
+
+    def spans(self, text: str, run: Run) -> Iterator[Run]:
+        """Where names are inside a run of a text; those that touch are one."""
+        if self._first is None:
+            return
+        begin = end = run[0]
+        for match in self._first.finditer(text, *run):
+            at = match.start()
+            stop = next((at + n for n in self._lengths if at + n <= run[1] and text[at : at + n] in self._names), at)
+            if stop <= end:
+                continue
+            if at > end:
+                if begin < end:
+                    yield begin, end
+                begin = at
+            end = stop
+        if begin < end:
+            yield begin, end
+
+
+def segments(parts: Sequence[str], controls: ControlTexts | None) -> list[tuple[str, bool]]:
+    """(text, is_template) pairs for a tokenizer.  With ``controls`` only their names are the template's parts, which
+    leaves all other text in one piece; None: everything that the template wrote."""
+    text = "".join(parts)
+    found = []
+    at = 0
+    for run in runs(parts):
+        for begin, end in [run] if controls is None else controls.spans(text, run):
+            tick(RUN_BYTES)
+            if begin > at:
+                found.append((text[at:begin], False))
+            found.append((text[begin:end], True))
+            at = end
+    if at < len(text):
+        found.append((text[at:], False))
+    return found

@@ -19,10 +19,15 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 from quire.chat.budget import afford, charge, size_of, tick
+from quire.chat.compiler import Generator, Meter
 from quire.chat.filters import chat_filters, chat_tests, names, operand
+from quire.chat.mutation import DICT_METHODS, LIST_METHODS, changing, may_change
+from quire.chat.provenance import TemplateText, concatenated, lifted, same_author
+from quire.chat.provenance_formats import braces, percent
+from quire.chat.provenance_markup import added
 from quire.chat.text_costs import (
     PIECE_BYTES,
     charge_percent,
@@ -33,17 +38,16 @@ from quire.chat.text_costs import (
     pieces,
     text_of,
 )
-from quire.errors import CapacityError, UnsupportedError
+from quire.errors import CapacityError
 
-__all__ = ["TemplateRefusal", "make_environment"]
+__all__ = ["TemplateRefusal", "make_environment", "strftime_now"]
 
 
 STRING_METHODS = names(
     """
-    capitalize casefold center count endswith find format index isalnum isalpha isascii isdecimal isdigit
-    islower isnumeric isspace istitle isupper join ljust lower lstrip partition removeprefix removesuffix
-    replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title upper
-    zfill
+    capitalize casefold center count endswith find format index isalnum isalpha isascii isdecimal isdigit isidentifier
+    islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition removeprefix removesuffix
+    replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title upper zfill
     """
 )
 LOOP_NAMES = names("index index0 revindex revindex0 first last length previtem nextitem depth depth0 cycle changed")
@@ -54,6 +58,8 @@ ALLOWED_METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (LoopContext, LOOP_NAMES),
     (Macro, names("name arguments catch_kwargs catch_varargs caller")),
 )
+# Methods that change or move the characters of a text, and add none but those of their arguments.
+REARRANGING = names("capitalize casefold center ljust lower rjust swapcase title upper zfill")
 MAX_INTEGER_BITS = 4096
 MAX_RANGE = 100_000
 MAX_TIME_FORMAT = 256
@@ -67,7 +73,7 @@ def _raise_exception(message: object) -> NoReturn:
     raise TemplateRefusal(text_of(message))
 
 
-def _strftime_now(format: str) -> str:
+def strftime_now(format: str) -> str:
     if len(format) > MAX_TIME_FORMAT or re.search(r"%[^A-Za-z%]*\d", format):
         raise CapacityError(f"[chat template] a time format must be short, without widths, but is {format!r:.40}")
     return datetime.now().strftime(format)
@@ -112,78 +118,6 @@ def _range(*args: int) -> range:
     return made
 
 
-class _Meter(NodeTransformer):
-    """Puts the budget into a parsed template, wherever its work does not pass through a call or a filter: loops, joined
-    strings, slices, arguments behind stars, and values that are compared or hashed."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = self._filter(node.iter, "quire each")
-        n_bytes = sum(map(_own_text, node.body))
-        node.body.insert(0, nodes.ExprStmt(self._filter(nodes.Const(n_bytes, lineno=node.lineno), "quire turn")))
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return self._filter(nodes.List(node.nodes, lineno=node.lineno), "quire concat")
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = self._unless_plain(node.expr, "quire operand")
-        for other in node.ops:
-            looks_into = other.op in ("in", "notin")
-            other.expr = self._unless_plain(other.expr, "quire container" if looks_into else "quire operand")
-        return node
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        self.generic_visit(node)
-        node.key = self._unless_plain(node.key, "quire operand")
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if isinstance(node.arg, nodes.Slice):
-            node.node = self._filter(node.node, "quire sliced")
-        return node
-
-    def visit_Call(self, node: nodes.Call) -> nodes.Node:
-        return self._spread(node)
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
-        return self._spread(node)
-
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:
-        return self._spread(node)
-
-    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
-        raise UnsupportedError("[chat template] autoescape blocks are for HTML, which no prompt is")
-
-    def _spread(self, node: nodes.Node) -> nodes.Node:
-        self.generic_visit(node)
-        assert isinstance(node, (nodes.Call, nodes.Filter, nodes.Test))
-        if node.dyn_args is not None:
-            node.dyn_args = self._filter(node.dyn_args, "quire spread")
-        return node
-
-    def _unless_plain(self, node: nodes.Expr, name: str) -> nodes.Expr:
-        parts = node.items if isinstance(node, (nodes.List, nodes.Tuple)) else [node]
-        return node if all(isinstance(part, nodes.Const) for part in parts) else self._filter(node, name)
-
-    @staticmethod
-    def _filter(node: nodes.Node, name: str) -> nodes.Filter:
-        assert isinstance(node, nodes.Expr)
-        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def _own_text(node: nodes.Node) -> int:
-    """Bytes that a part of a template may put out without an expression's being asked."""
-    size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    outputs = [node] if isinstance(node, nodes.Output) else node.find_all(nodes.Output)
-    for output in outputs:
-        size += sum(len(const.value) for const in output.find_all(nodes.Const) if isinstance(const.value, str))
-    return 4 * size
-
-
 class _Generation(jinja2.ext.Extension):
     """``{% generation %}``: marks what the assistant says; rendered like any other text."""
 
@@ -199,10 +133,18 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox of one template."""
+
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    code_generator_class = Generator
+    concat = staticmethod(concatenated)
+
+    def __init__(self, **options: Any) -> None:
+        self.own_texts: list[str] = []
+        super().__init__(**options)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = _Meter().visit(super()._parse(source, name, filename))
+        tree = Meter().visit(super()._parse(source, name, filename))
         assert isinstance(tree, nodes.Template)
         return tree
 
@@ -213,13 +155,16 @@ class _Environment(ImmutableSandboxedEnvironment):
             return True  # it gives nothing but what the template put there
         if isinstance(obj, Undefined):
             return super().is_safe_attribute(obj, attr, value)
-        return any(isinstance(obj, types) and attr in names for types, names in ALLOWED_METHODS)
+        return any(isinstance(obj, types) and attr in names for types, names in ALLOWED_METHODS) or may_change(
+            obj, attr
+        )
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
-        return format_method(value.__self__, wrapped)
+        text = value.__self__
+        return format_method(text, wrapped) if isinstance(text, Markup) else format_method(text, wrapped, braces)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         tick()
@@ -229,6 +174,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         tick()
         if operator_name == "%" and isinstance(left, str):
             charge_percent(left, right)
+            if type(left) in (str, TemplateText):
+                return percent(left, right)
         elif operator_name == "*":
             _charge_product(left, right)
         elif operator_name == "**":
@@ -236,6 +183,8 @@ class _Environment(ImmutableSandboxedEnvironment):
                 raise CapacityError("[chat template] numbers must be below 4096 bits")
         elif isinstance(left, str) and isinstance(right, str):
             charge_sum([left, right])
+            if operator_name == "+":
+                return added(left, right)
         elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
             charge(8 * (len(left) + len(right)))
         return self.binop_table[operator_name](left, right)
@@ -243,9 +192,14 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         tick()
         args = _checked_call(__obj, args)
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if type(owner) is str and name in ("replace", "join"):
+            __obj = getattr(lifted(owner), name)
         made = super().call(__context, __obj, *args, **kwargs)
         if isinstance(made, str):
             charge(size_of(made))
+            if name in REARRANGING:
+                made = same_author(owner, [*args, *kwargs.values()], made)
         return made
 
 
@@ -254,6 +208,8 @@ def _checked_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, str):
         return checked_string_call(owner, function.__name__, args)
+    if isinstance(owner, (list, dict)) and function.__name__ in LIST_METHODS | DICT_METHODS:
+        return changing(owner, function.__name__, args)
     if isinstance(owner, (list, tuple)):
         operand([owner, args])
     elif isinstance(owner, dict):
@@ -295,6 +251,6 @@ def make_environment() -> jinja2.Environment:
         "dict": _Dict(),
         "namespace": _SafeNamespace,
         "raise_exception": _raise_exception,
-        "strftime_now": _strftime_now,
+        "strftime_now": strftime_now,
     }
     return environment

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Protocol
 
 import jinja2
-from jinja2 import meta, nodes
 
 from quire.chat.budget import Limits, compiling, rendering
+from quire.chat.forms import Chat, Forms
 from quire.chat.messages import Json, Messages, checked_messages, checked_tools, plain
+from quire.chat.mutation import given_data
 from quire.chat.nesting import check_nesting
-from quire.chat.provenance import Marks
+from quire.chat.provenance import ControlTexts, own, segments
 from quire.chat.sandbox import TemplateRefusal, make_environment
 from quire.chat.text_costs import text_of
+from quire.chat.variables import KNOWN_ROLES, PROVIDED, compared_texts, guarded_names, read_names
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 
 __all__ = ["ChatTemplate", "TemplateSource"]
 
 # What only Quire may set: a request's own values never replace these.
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
-PROBING = Limits(time_s=0.3)
+PROBING = Limits(time_s=0.1)
 COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, TypeError)
 
 
@@ -47,11 +47,11 @@ class ChatTemplate:
         self,
         source: str,
         special_texts: Mapping[str, str] | None = None,
-        control_tokens: Iterable[str] = (),
+        control_tokens: Iterable[str] | None = None,
         limits: Limits | None = None,
     ) -> None:
         """``special_texts``: what ``bos_token`` and its like stand for.  ``control_tokens``: texts that must not come
-        from messages.
+        from messages; None: any that the template writes.
 
         Raises LoadError for a source that is no template, or too long or too deep.
         """
@@ -64,14 +64,17 @@ class ChatTemplate:
             with compiling():
                 tree = environment.parse(source)
                 self._template = environment.from_string(source)
-                read = _variables(tree)
+                read = read_names(tree)
         except QuireError:
             raise
         except COMPILE_ERRORS as error:
             raise LoadError(f"[chat template] the source must be a Jinja template but: {_one_line(error)}") from None
         self.variables: frozenset[str] = read - RESERVED - set(environment.globals) - {"bos_token"}
-        self.reads_tools = "tools" in read
-        self._marks = Marks(control_tokens, _constants(tree))
+        self._provided = PROVIDED.keys() & self.variables - guarded_names(tree)
+        self.reads_tools = "tools" in read or "functions" in self._provided
+        self._known_roles = KNOWN_ROLES | compared_texts(tree)
+        self._controls = None if control_tokens is None else ControlTexts(control_tokens)
+        self._forms = Forms(source, self._probe)
 
     @classmethod
     def from_tokenizer(cls, tokenizer: TemplateSource) -> ChatTemplate:
@@ -100,8 +103,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: object,
     ) -> list[tuple[str, bool]]:
-        """The prompt as (text, is_template) pairs for ``Tokenizer.encode_segments``; False where a user, a tool or a
-        caller wrote what could begin a control token.
+        """The prompt as (text, is_template) pairs for ``Tokenizer.encode_segments``; the template's are the control
+        tokens of which it wrote every character.
 
         ``values`` are further variables that the template reads, such as ``enable_thinking``: JSON data.  Raises
         RequestError for messages that do not hold, that the template refuses, or values that it does not know;
@@ -110,9 +113,21 @@ class ChatTemplate:
         given = self._checked_values(values)
         chat = checked_messages(messages)
         definitions = checked_tools(tools)
-        if self._wants_text_arguments and any("tool_calls" in message for message in chat):
-            chat = [_with_text_arguments(message) for message in chat]
-        return self._render(chat, definitions, add_generation_prompt, given)
+        data: list[Json] = [*chat, *(definitions or []), given]
+        n_bytes = sum(_size(value) for value in data)
+        forms = self._forms.of(chat)
+        refused: RequestError | None = None
+        with rendering(self._limits, n_bytes):
+            for form in forms:
+                variables = self._variables(form.of(chat), definitions, add_generation_prompt, given)
+                try:
+                    parts = self._run(variables, self._limits.output_bytes + n_bytes)
+                except RequestError as error:
+                    refused = refused or error
+                    continue
+                return segments(parts, self._controls)
+        assert refused is not None
+        raise refused
 
     def _checked_values(self, values: Mapping[str, object]) -> dict[str, Json]:
         for name in values:
@@ -121,37 +136,44 @@ class ChatTemplate:
                 raise RequestError(f"[chat] the template's variables are {known} but {name!r} is given")
         return {name: plain(value, name) for name, value in values.items()}
 
-    def _render(
+    def _variables(
         self,
-        chat: list[dict[str, Json]],
+        chat: Chat,
         tools: list[dict[str, Json]] | None,
         add_generation_prompt: bool,
-        values: dict[str, Json],
-        limits: Limits | None = None,
-    ) -> list[tuple[str, bool]]:
-        data: list[Json] = [*chat, *(tools or []), values]
-        marking = self._marks.begin(self.source, data)
-        marked_chat = [{key: item if key == "role" else marking.mark(item) for key, item in m.items()} for m in chat]
-        variables = {
-            **{name: marking.mark(value) for name, value in values.items()},
-            **self._special_texts,
-            "messages": marked_chat,
-            "tools": None if tools is None else [marking.mark(tool) for tool in tools],
+        values: Mapping[str, Json],
+    ) -> dict[str, object]:
+        """All that the template can read."""
+        provided = {name: PROVIDED[name](tools) for name in self._provided if name not in values}
+        return {
+            "documents": None,
+            **provided,
+            **values,
+            **{name: own(text) for name, text in self._special_texts.items()},
+            "messages": [self._message(message) for message in chat],
+            "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        n_bytes = sum(_size(value) for value in data)
-        with rendering(limits or self._limits, n_bytes):
-            return marking.segments(self._run(variables, self._limits.output_bytes + n_bytes))
 
-    def _run(self, variables: Mapping[str, object], most: int) -> str:
+    def _message(self, message: dict[str, Json]) -> dict[str, Json]:
+        """A message whose role is as good as the template's own text where it is one of those that templates know."""
+        return {
+            key: own(value) if key == "role" and isinstance(value, str) and value in self._known_roles else value
+            for key, value in message.items()
+        }
+
+    def _run(self, variables: Mapping[str, object], most: int) -> list[str]:
         parts: list[str] = []
         size = 0
         try:
-            for part in self._template.generate(variables):
-                parts.append(part if isinstance(part, str) else text_of(part))  # a filter block may yield anything
-                size += len(parts[-1])
-                if size > most:
-                    raise CapacityError(f"[chat template] the prompt must have at most {most} characters but has more")
+            with given_data(variables.values()):
+                for part in self._template.generate(variables):
+                    parts.append(part if isinstance(part, str) else text_of(part))  # a filter block may yield anything
+                    size += len(parts[-1])
+                    if size > most:
+                        raise CapacityError(
+                            f"[chat template] the prompt must have at most {most} characters but has more"
+                        )
         except QuireError:
             raise
         except TemplateRefusal as error:
@@ -164,65 +186,11 @@ class ChatTemplate:
             ) from None
         except Exception as error:  # anything that an expression of the template can raise
             raise RequestError(f"[chat] the template cannot render the messages: {_one_line(error)}") from None
-        return "".join(parts)
+        return parts
 
-    @cached_property
-    def _wants_text_arguments(self) -> bool:
-        """Whether the template joins the arguments of tool calls to its text as they are, so that they must be JSON
-        text; most take objects."""
-        if "arguments" not in self.source:
-            return False
-        call: Json = {"id": "call000000", "type": "function", "function": {"name": "f", "arguments": {"probe_key": 1}}}
-        chat: list[dict[str, Json]] = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
-        as_text = [_with_text_arguments(message) for message in chat]
-        try:
-            rendered = self._probe(chat)
-        except CapacityError:
-            raise
-        except QuireError:
-            rendered = "{'probe_key'"
-        if "{'probe_key'" not in rendered:
-            return False
-        try:
-            return '"probe_key"' in self._probe(as_text)
-        except QuireError:
-            return False
-
-    def _probe(self, chat: list[dict[str, Json]]) -> str:
-        return "".join(text for text, _ in self._render(chat, None, False, {}, PROBING))
-
-
-def _with_text_arguments(message: dict[str, Json]) -> dict[str, Json]:
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return message
-    changed: list[Json] = []
-    for call in calls:
-        assert isinstance(call, dict)
-        function = call.get("function", call)
-        assert isinstance(function, dict)
-        if isinstance(function.get("arguments"), dict):
-            function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
-        changed.append({**call, "function": function} if "function" in call else function)
-    return {**message, "tool_calls": changed}
-
-
-def _variables(tree: nodes.Template) -> frozenset[str]:
-    """The variables that a template reads: ``meta.find_undeclared_variables``, but without folding of constants, which
-    takes cubic time for a chain of filters."""
-    assert tree.environment is not None
-    finder = meta.TrackingCodeGenerator(tree.environment)
-    finder.optimizer = None
-    finder.visit(tree)
-    return frozenset(finder.undeclared_identifiers)
-
-
-def _constants(tree: nodes.Template) -> list[str]:
-    """The strings that a template's expressions have."""
-    return [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    def _probe(self, chat: Chat) -> str:
+        with rendering(PROBING, 0):
+            return "".join(self._run(self._variables(chat, None, False, {}), PROBING.output_bytes))
 
 
 def _size(value: Json) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -92,15 +92,20 @@ def _written(values: Any, text: str) -> int:
     return walk(values) * (ESCAPED if isinstance(text, Markup) else 1)
 
 
-def format_method(text: str, call: Callable[..., str]) -> Callable[..., str]:
-    """``text.format``, which ``call`` is, charged for."""
+def format_method(
+    text: str,
+    call: Callable[..., str],
+    known: Callable[[str, Sequence[Any], Mapping[str, Any], str], str] = lambda _text, _args, _kwargs, made: made,
+) -> Callable[..., str]:
+    """``text.format``, which ``call`` is, charged for.  ``known``: what is made of the text, the arguments and the
+    result."""
 
     def format(*args: Any, **kwargs: Any) -> str:
         given = [_text_or_number(arg) for arg in args]
         named = {key: _text_or_number(arg) for key, arg in kwargs.items()}
         n_fields, width = _fields(text)
         charge(size_of(text) + n_fields * (_written([*given, *named.values()], text) + 4 * width))
-        return call(*given, **named)
+        return known(text, given, named, call(*given, **named))
 
     return format
 

@@ -42,6 +42,10 @@ class Fields:
         self._read: set[str] = set()
         self._inner: dict[str, Fields] = {}
 
+    def names(self) -> list[str]:
+        """Every field.  Asking is not reading."""
+        return list(self._values)
+
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None

@@ -67,8 +67,9 @@ def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:
         "u32",
         rope.integer("original_max_position_embeddings", context),
     )
-    yield "rope.scaling.yarn_beta_fast", "f32", rope.number("beta_fast", 32.0)
-    yield "rope.scaling.yarn_beta_slow", "f32", rope.number("beta_slow", 1.0)
+    for name in ("beta_fast", "beta_slow"):
+        if rope.has(name):
+            yield f"rope.scaling.yarn_{name}", "f32", rope.number(name)
     if rope.has("attention_factor"):
         own = 1.0 + 0.1 * math.log(factor)
         yield "rope.scaling.attn_factor", "f32", rope.number("attention_factor") / own

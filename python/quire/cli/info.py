@@ -17,6 +17,7 @@ from .text import one_line, size_text
 if TYPE_CHECKING:
     from .._native.gguf import TensorInfo
     from ..chat.detection import ToolSupport
+    from .._native.kv import CacheGroup
     from ..engine.config import CacheDType, KvDType
     from ..gguf import GGUFReader
 
@@ -30,13 +31,17 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a context of ``n_ctx`` tokens takes, by use."""
+    """Bytes that a context of ``n_ctx`` tokens takes, by use.
+
+    ``stock_operations``: those of the model that ggml's operators compute, as Quire has no kernel for them.
+    """
 
     n_ctx: int
     kv_dtype: CacheDType
     weights_bytes: int
     cache_bytes: int
     compute_bytes: int
+    stock_operations: list[str]
 
     @property
     def total_bytes(self) -> int:
@@ -85,22 +90,33 @@ def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: 
 def _memory(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
     from .._native.core import find_device
-    from .._native.graph import Executor, cache_bytes_per_block
+    from .._native.graph import Executor
+    from .._native.kv import CacheLayout
     from ..engine.loader import cache_dtype
     from ..models import load_model
 
     model = load_model(reader)
     kv_dtype = cache_dtype(wanted, own_kernels=True)
     n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
-    n_blocks = -(-n_ctx // BLOCK_TOKENS) + 1  # and the null block
-    executor = Executor(model.trace(), find_device("cpu"), n_blocks=2, threads=1, kv_dtype=kv_dtype, repack="no")
+    layout = CacheLayout(model.cache, kv_dtype)
+    executor = Executor(
+        model.trace(n_ctx), find_device("cpu"), n_blocks=2, n_states=2, threads=1, kv_dtype=kv_dtype, repack="no"
+    )
     return Memory(
         n_ctx=n_ctx,
         kv_dtype=kv_dtype,
         weights_bytes=sum(info.size_bytes for info in reader.tensors),
-        cache_bytes=n_blocks * cache_bytes_per_block(model.cache, kv_dtype),
+        cache_bytes=sum(_blocks(n_ctx, group) * group.block_bytes for group in layout.groups) + 2 * layout.state_bytes,
         compute_bytes=executor.memory_bytes["compute"],
+        stock_operations=executor.stock_operations,
     )
+
+
+def _blocks(n_ctx: int, group: CacheGroup) -> int:
+    """Blocks of one sequence in layers of one lifetime, and the null block."""
+    reach = group.window or group.chunk
+    n_tokens = min(n_ctx, reach + BLOCK_TOKENS) if reach else n_ctx
+    return -(-n_tokens // BLOCK_TOKENS) + 1
 
 
 def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
@@ -156,6 +172,8 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
             ("together", size_text(memory.total_bytes)),
         ),
     )
+    if memory.stock_operations:
+        print(f"computed by ggml's operators: {', '.join(memory.stock_operations)}")
 
 
 def _tool_support(reader: GGUFReader) -> ToolSupport | None:

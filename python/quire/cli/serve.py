@@ -51,10 +51,11 @@ __all__ = ["command"]
     help="Of models and their caches [what is left].",
 )
 @click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
+@click.option("--strict", is_flag=True, help="Refuse unknown names of models, also where there is one model only.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
-@click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [33554432].")
+@click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [8388608].")
 @click.option("--request-timeout", "request_timeout_s", type=float, metavar="S", help="Until the last token [600].")
 @click.option("--first-token-timeout", "first_token_timeout_s", type=float, metavar="S", help="Until the first [any].")
 @click.option("--queue-timeout", "queue_timeout_s", type=float, metavar="S", help="Until a request runs [any].")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_vocabulary"]
 
-ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]"}
+ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]", "end_ids": "u32[]"}
 
 
 def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError
@@ -27,18 +28,18 @@ class AnswerForms:
         self._compiler: Compiler | None = None
         self._lock = threading.Lock()
 
-    def of_text(self, form: StructuredOutputsParams | None) -> Grammar | None:
-        """The grammar of a whole answer; None for a free one."""
+    def of_text(self, form: StructuredOutputsParams | None) -> GrammarSource | None:
+        """What a whole answer follows; None for a free one."""
         if form is None:
             return None
         from ..grammar import grammar_source
 
-        return self._compile(grammar_source(form))
+        return grammar_source(form)
 
     def of_chat(
         self, params: SamplingParams, options: ChatOptions, form: AnswerFormat, template: str, prompt: str
-    ) -> Grammar | None:
-        """The grammar of an answer to a conversation, which may begin with reasoning and have calls."""
+    ) -> GrammarSource | None:
+        """What an answer to a conversation follows, which may begin with reasoning and have calls."""
         wanted = params.structured_outputs
         if wanted is None and not options.shown_tools:
             if options.tool_choice not in ("auto", "none"):
@@ -65,15 +66,16 @@ class AnswerForms:
             return None
         if params.ignore_eos:
             raise RequestError("[sampling] ignore_eos must not come with tools that are enforced but does")
-        return self._compile(source)
+        return source
 
-    def _compile(self, source: GrammarSource) -> Grammar:
+    def begin(self, source: GrammarSource, key: str | None) -> Future[Grammar]:
+        """Have a grammar compiled in the turn and the budget of a caller; None: one without a budget."""
         from ..grammar import Compiler
 
         with self._lock:
             if self._compiler is None:
                 self._compiler = Compiler(self._vocabulary)
-        return self._compiler.compile(source)
+        return self._compiler.begin(source, key)
 
 
 def token_vocabulary(tokenizer: Tokenizer, n_vocab: int) -> TokenVocabulary:

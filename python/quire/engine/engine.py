@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from .._native.engine import Decoder, DecoderStats, Event
-    from ..grammar import Grammar
+    from ..grammar import Grammar, GrammarSource
     from ..sampling import LogitsProcessor, SamplingParams
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
@@ -41,7 +41,8 @@ class EngineRequest:
 
     ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
-    control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows.
+    control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows;
+    ``form``: what it is compiled from, before that.
     ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
@@ -52,6 +53,7 @@ class EngineRequest:
     key: str = ""
     visible_tokens: Mapping[int, bytes] = field(default_factory=dict)
     grammar: Grammar | None = None
+    form: GrammarSource | None = None
     embedding: Pooling | None = None
     announced: bool = False
 
@@ -113,6 +115,7 @@ class Engine:
     def submit(self, request: EngineRequest, deliver: Deliver) -> int:
         """Hand in a request; its id.  RequestError or CapacityError when it can never run."""
         params = request.params
+        assert request.form is None or request.grammar is not None, "a form must be compiled"
         processors = () if params is None else params.logits_processors
         made = native.Request(
             request.token_ids,

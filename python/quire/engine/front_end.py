@@ -75,6 +75,7 @@ class FrontEnd:
         # What the model's makers advise; the commands take it, calls that give no parameters do not.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
+        self._reserved_bytes = opened.reserved_bytes
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
         self._engine = Engine(opened.decoder, opened.n_vocab)
         # Also at the end of the program, and when nobody holds the model any more.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from .._native.core import find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
-from .._native.graph import Executor, PackedCache, cache_bytes_per_block
+from .._native.graph import Executor, PackedCache
 from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
+from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
@@ -21,7 +22,7 @@ from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .engine import Pooling
 from .memory import available_bytes
-from .sizes import ModelNeeds, Sizes, check_weights, choose_sizes
+from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["OpenedModel", "cache_dtype", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
-# Keys of a file below general.sampling, by the fields of SamplingParams.
+# Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
 _ADVICE = {
+    "quire.sampling.typical_p": "typical_p",
+    "quire.sampling.bad_token_ids": "bad_token_ids",
     "temp": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -45,6 +48,8 @@ _ADVICE = {
     "mirostat_eta": "mirostat_eta",
 }
 
+# Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
+_TOKEN_BYTES = 700
 # Values of the key pooling_type.  Where it is absent, or says that there is none, the last token has seen all others.
 _POOLING: dict[int, Pooling] = {0: "last", 1: "mean", 3: "last"}
 
@@ -59,6 +64,7 @@ class OpenedModel:
     architecture: str
     n_vocab: int
     sizes: Sizes
+    reserved_bytes: int  # of the cache and of a step, which are taken as they are used
     sampling: SamplingParams
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
@@ -155,13 +161,13 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     _check_calls_are_known(tokenizer)
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
-    block_bytes = cache_bytes_per_block(model.cache, kv_dtype)
-    needs = _needs(path, reader, model, block_bytes=block_bytes, own_kernels=own_kernels)
+    needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
         model.trace(sizes.n_ctx),
         device,
         n_blocks=sizes.n_blocks,
+        n_states=sizes.n_states,
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
@@ -188,7 +194,9 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
     pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
-    return OpenedModel(decoder, tokenizer, name, model.config.arch, n_vocab, sizes, sampling, pooling, kv_dtype)
+    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+    arch = model.config.arch
+    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype)
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
@@ -206,15 +214,19 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
 
 
 def _advised_sampling(metadata: Metadata) -> SamplingParams:
-    """Defaults but for what the file advises (``general.sampling.*``); LoadError where that is nothing to sample by."""
+    """Defaults but for what the file advises; LoadError where that is nothing to sample by."""
     advice: dict[str, object] = {}
     for key, name in _ADVICE.items():
-        if (full := f"general.sampling.{key}") in metadata:
-            advice[name] = metadata[full]
+        full = key if "." in key else f"general.sampling.{key}"
+        if full in metadata:
+            is_list = metadata.type_of(full).endswith("[]")
+            advice[name] = metadata.array(full).tolist() if is_list else metadata[full]
     try:
         return SamplingParams(**advice)  # type: ignore[arg-type]
     except RequestError as error:
-        raise LoadError(f"[loader] general.sampling of the file must be valid but {error}") from error
+        raise LoadError(
+            f"[loader] general.sampling and quire.sampling of the file must be valid but {error}"
+        ) from error
 
 
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:
@@ -239,14 +251,19 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
     return device.memory_free_bytes if left is None else left
 
 
-def _needs(path: Path, reader: GGUFReader, model: LoadedModel, *, block_bytes: int, own_kernels: bool) -> ModelNeeds:
+def _needs(
+    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, *, kv_dtype: CacheDType, own_kernels: bool
+) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
+    cache = CacheLayout(model.cache, kv_dtype)
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
         weights_bytes=reader.size_bytes,
-        block_bytes=max(1, block_bytes),
+        block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
+        fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
+        state_bytes=cache.state_bytes,
     )

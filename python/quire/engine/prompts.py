@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +16,7 @@ from .engine import EngineRequest, Pooling
 
 if TYPE_CHECKING:
     from ..chat import AnswerFormat, ChatTemplate, Messages
-    from ..grammar import Grammar
+    from ..grammar import Grammar, GrammarSource
     from ..tokenizer import Tokenizer
     from .chat import ChatOptions, ChatRequest
 
@@ -90,9 +91,22 @@ class Prompts:
 
     def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """A request to generate."""
+        return self._compiled(self.draft(prompt, params, options))
+
+    def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
+        """A request to generate, whose form is still to be compiled."""
         params = options.apply_form(params)
         ids = self.token_ids(prompt)
         return _request(ids, params, options, self._forms.of_text(params.structured_outputs))
+
+    def begin_grammar(self, form: GrammarSource, key: str) -> Future[Grammar]:
+        """Have the form of a draft compiled in its caller's turn and budget."""
+        return self._forms.begin(form, key)
+
+    def _compiled(self, draft: EngineRequest) -> EngineRequest:
+        if draft.form is None:
+            return draft
+        return replace(draft, grammar=self._forms.begin(draft.form, None).result())
 
     def requests(
         self,
@@ -113,6 +127,13 @@ class Prompts:
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
     ) -> ChatRequest:
         """A request to answer a conversation.  What messages say never becomes control tokens."""
+        draft = self.chat_draft(messages, params, options, chat)
+        return replace(draft, engine=self._compiled(draft.engine))
+
+    def chat_draft(
+        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+    ) -> ChatRequest:
+        """``chat_request``, with a form that is still to be compiled."""
         from .chat import ChatRequest, check_tools, visible_tokens, with_reasoning_budget
 
         template = self._chat_template()
@@ -153,5 +174,7 @@ class Prompts:
         return EngineRequest(self.token_ids(token_ids), None)
 
 
-def _request(ids: list[int], params: SamplingParams, options: RequestOptions, grammar: Grammar | None) -> EngineRequest:
-    return EngineRequest(ids, params, options.salt, options.priority, options.key, grammar=grammar)
+def _request(
+    ids: list[int], params: SamplingParams, options: RequestOptions, form: GrammarSource | None
+) -> EngineRequest:
+    return EngineRequest(ids, params, options.salt, options.priority, options.key, form=form)

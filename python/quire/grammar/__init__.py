@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from .answers import AnswerLayout, ReasoningTags, ToolUse, answer_source
-from .compiler import Compiler, CompilerLimits, Grammar, Matcher, TokenVocabulary, start_deep_thread
+from .compiler import Compiler, CompilerLimits
+from .deep_thread import start_deep_thread
 from .gbnf import gbnf_to_lark
+from .matching import Grammar, Matcher
 from .schema import check_schema
 from .source import GrammarSource, grammar_source
+from .turns import Budget
+from .vocabulary import TokenVocabulary
 
 __all__ = [
     "AnswerLayout",
+    "Budget",
     "Compiler",
     "CompilerLimits",
     "Grammar",

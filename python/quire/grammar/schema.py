@@ -10,10 +10,11 @@ import json
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from ..errors import RequestError, UnsupportedError
+from .ecma import whole_text_pattern
 
 __all__ = ["check_schema", "enforceable"]
 
@@ -21,6 +22,7 @@ MAX_DEPTH = 64
 MAX_STRING_BYTES = 16 * 1024
 MAX_MULTIPLE = 20_000  # a grammar counts up to it
 MAX_INTEGER = 2**53
+MAX_PATTERN_BYTES = 32 * 1024  # all together
 MAX_ENTRIES = 200_000  # schemas and members of lists, all together
 
 _ATOM, _LABEL = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}", "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -64,26 +66,44 @@ def check_schema(schema: object) -> None:
 
 
 def enforceable(schema: object) -> object:
-    """A schema, checked, as a grammar enforces all of it: the library's addresses may have labels of any length."""
-    places = _checked(schema)
-    if not places:
+    """A schema, checked, as a grammar enforces all of it.
+
+    The library's addresses may have labels of any length, and its patterns are of another dialect.
+    """
+    rewrites = _checked(schema)
+    if not rewrites:
         return schema
     copy = json.loads(json.dumps(schema))
-    for place in places:
+    # Those that change names, by which places are found, come last, the deepest first.
+    for place, keyword in sorted(rewrites, key=lambda rewrite: (rewrite[1] == "patternProperties", -len(rewrite[0]))):
         current = copy
         for part in place:
             current = current[int(part)] if isinstance(current, list) else current[part]
-        if current.pop("format", None) is not None:  # a place may be reached in two ways
-            current["allOf"] = [*current.get("allOf", []), {"pattern": _EMAIL}]
+        _rewrite(place, keyword, current)
     return copy
 
 
-def _checked(schema: object) -> list[Place]:
-    """Check a schema; the places of those for e-mail addresses."""
-    emails: list[Place] = []
+def _rewrite(place: Place, keyword: str, schema: dict[str, Any]) -> None:
+    if keyword == "format":
+        del schema["format"]
+        schema["allOf"] = [*schema.get("allOf", []), {"pattern": _EMAIL}]
+    elif keyword == "pattern":
+        schema["pattern"] = whole_text_pattern(schema["pattern"], _where((*place, keyword)))
+    else:
+        listed = schema[keyword]
+        schema[keyword] = {
+            whole_text_pattern(pattern, _where((*place, keyword))): inner for pattern, inner in listed.items()
+        }
+        if len(schema[keyword]) != len(listed):
+            raise UnsupportedError(f"[json_schema] patterns at {_where((*place, keyword))} must exclude each other")
+
+
+def _checked(schema: object) -> set[tuple[Place, str]]:
+    """Check a schema; the places of schemas, with the keyword, that are written otherwise for the library."""
+    rewrites: set[tuple[Place, str]] = set()
     left: list[tuple[Place, object]] = [((), schema)]
     followed: set[str] = set()
-    n_entries, multiple = 0, 1
+    n_entries, n_pattern_bytes, multiple = 0, 0, 1
     while left:
         place, current = left.pop()
         n_entries += 1 + (len(current) if isinstance(current, Mapping) else 0)
@@ -95,11 +115,13 @@ def _checked(schema: object) -> list[Place]:
             continue
         if not isinstance(current, Mapping):
             raise _malformed(place, f"be a schema but is {current!r:.80}")
+        n_pattern_bytes += sum(len(pattern.encode("utf-8", "replace")) for pattern in _patterns_of(current))
+        if n_pattern_bytes > MAX_PATTERN_BYTES:
+            raise UnsupportedError(f"[json_schema] patterns must have at most {MAX_PATTERN_BYTES} bytes together")
         for keyword, value in current.items():
             _check_keyword(place, keyword, value)
             left += _schemas_in((*place, keyword), keyword, value)
-        if current.get("format") == "email":
-            emails.append(place)
+        rewrites |= {(place, keyword) for keyword in _rewritten(current)}
         reference = current.get("$ref")
         if isinstance(reference, str) and reference not in followed:
             followed.add(reference)
@@ -112,7 +134,17 @@ def _checked(schema: object) -> list[Place]:
                 f"[json_schema] 'multipleOf' at {_where(place)} cannot be enforced beyond {MAX_MULTIPLE}, nor can "
                 "several whose least common multiple is"
             )
-    return emails
+    return rewrites
+
+
+def _patterns_of(schema: Mapping[str, object]) -> list[str]:
+    own, keys = schema.get("pattern"), schema.get("patternProperties")
+    return [*([own] if isinstance(own, str) else []), *(keys if isinstance(keys, Mapping) else ())]
+
+
+def _rewritten(schema: Mapping[str, object]) -> list[str]:
+    found = [keyword for keyword in ("pattern", "patternProperties") if schema.get(keyword)]
+    return [*found, "format"] if schema.get("format") == "email" else found
 
 
 def _schemas_in(place: Place, keyword: str, value: object) -> list[tuple[Place, object]]:
@@ -173,6 +205,8 @@ def _check_keyword(place: Place, keyword: str, value: object) -> None:
         raise _malformed(here, "be a list of values but is not")
     if keyword == "required" and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise _malformed(here, "be a list of names but is not")
+    for pattern in _patterns_of({keyword: value}):
+        whole_text_pattern(pattern, _where(here))
     _check_known_value(here, keyword, value)
 
 
@@ -182,6 +216,8 @@ def _check_known_value(place: Place, keyword: str, value: object) -> None:
         raise UnsupportedError(f"[json_schema] a list of schemas at {_where(place)} must be written as prefixItems")
     if keyword == "format" and value not in FORMATS:
         raise UnsupportedError(f"[json_schema] the format {value!r:.80} at {_where(place)} cannot be enforced")
+    if keyword == "$ref" and "/patternProperties/" in str(value):
+        raise UnsupportedError(f"[json_schema] '$ref' at {_where(place)} must not lead into patternProperties but does")
     if keyword == "$ref" and not (value == "#" or str(value).startswith("#/")):
         raise UnsupportedError(
             f"[json_schema] the reference {value!r:.80} at {_where(place)} must be #, or begin with #/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
 # Without \uXXXX every key is written in one way only, so that a free key cannot be a declared one in disguise.
 JSON_ESCAPES = 'nrbtf\\"'
 MAX_TAME = 4096
+MAX_PLAIN, MAX_PLAIN_KEYS = 128 * 1024, 2500  # a thousand properties with their types
+_COUNTED = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum",
+            "exclusiveMaximum")  # fmt: skip
 _MULTIPLY = ("pattern", "patternProperties", "format", "anyOf", "oneOf", "allOf", "$ref", "multipleOf")
 # Strings, regular expressions and comments of Lark, in which nothing else is looked for.
 _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*|%(?:json|lark)\b')
@@ -37,7 +41,25 @@ class GrammarSource:
         """Whether nothing in it can take long, however it is meant: a small schema without what multiplies."""
         if self.frame is not None or self.body is None or len(self.body) > MAX_TAME:
             return False
-        return '{"json_schema"' in self.body and not any(f'"{keyword}"' in self.body for keyword in _MULTIPLY)
+        return self._is_schema_without(_MULTIPLY)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes a few tenths of a second at most: it is tame, or large but neither multiplies nor counts."""
+        if self.is_tame:
+            return True
+        if self.frame is not None or self.body is None or len(self.body) > MAX_PLAIN:
+            return False
+        return self.body.count('":') <= MAX_PLAIN_KEYS and self._is_schema_without((*_MULTIPLY, *_COUNTED))
+
+    def _is_schema_without(self, keywords: tuple[str, ...]) -> bool:
+        body = self.body or ""
+        return '{"json_schema"' in body and not any(f'"{keyword}"' in body for keyword in keywords)
+
+    @property
+    def digest(self) -> bytes:
+        """A name for it that is short."""
+        return hashlib.blake2b(repr((self.body, self.frame)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     @property
     def size(self) -> int:

@@ -16,52 +16,69 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import CapacityError, RequestError, UnsupportedError
+from ..errors import BusyError, QuireError, RequestError, UnsupportedError
+from .deep_thread import PATIENT, STACK_BYTES
 
 if TYPE_CHECKING:
-    from .compiler import TokenVocabulary
+    from llguidance._lib import LLParserLimits
 
-__all__ = ["MAX_LEXER_STATES", "PATIENCE", "STACK_BYTES", "Trial", "too_slow"]
+    from .vocabulary import TokenVocabulary
 
-MAX_LEXER_STATES = 50_000
-# Grammars may be chains of thousands of rules, which are followed by recursion.
-STACK_BYTES = 64 * 1024 * 1024
+__all__ = ["PATIENCE", "Trial", "parser_limits", "too_slow"]
+
+# An optional property takes four items of the row in which its key may begin: 2000 of them are one object's.
+_LIMITS = {"max_lexer_states": 50_000, "max_items_in_row": 8_000}
 MAX_BYTES = 1024 * 1024 * 1024
 START_S = 20.0
 # Limits are of processor time, as the clock's also tells how busy the machine is; by the clock, so many times as much.
-PATIENCE = 10
+PATIENCE = 20
+_SPARE_S = 5.0
+
+
+def parser_limits() -> LLParserLimits:
+    """What a grammar may take of llguidance."""
+    from llguidance._lib import LLParserLimits
+
+    most = _LIMITS
+    return LLParserLimits(
+        max_lexer_states=most["max_lexer_states"], max_items_in_row=most["max_items_in_row"], verbose_errors=False
+    )
 
 
 class Trial:
-    """A process that compiles grammars for one vocabulary.  Thread-safe; one grammar at a time."""
+    """A process that compiles grammars for one vocabulary, each in a fork of its own.  Thread-safe; one at a time."""
 
-    def __init__(self, vocabulary: TokenVocabulary, queue_s: float) -> None:
-        self._vocabulary, self._queue_s = vocabulary, queue_s
+    def __init__(self, vocabulary: TokenVocabulary) -> None:
+        self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._at_exit: weakref.finalize[[subprocess.Popen[bytes]], Trial] | None = None
 
-    def run(self, grammar: str, deadline_s: float) -> None:
-        """Compile a grammar, whatever comes of it.
+    def run(self, grammar: str, deadline_s: float) -> tuple[float, QuireError | None]:
+        """Compile a grammar: the processor time that it took, and what is wrong with it, where something is.
 
-        RequestError where it does not end within ``deadline_s`` of processor time, or ends the process; CapacityError
-        while others are tried for too long; UnsupportedError where no process can be started.
+        RequestError for one that does not end within ``deadline_s`` of processor time, or ends its process; BusyError
+        where the process did not get so much.  Raises UnsupportedError where no process can be started.
         """
-        if not self._lock.acquire(timeout=self._queue_s):
-            raise CapacityError("[grammar] other grammars are being compiled: try again later")
-        try:
+        with self._lock:
             process = self._process = self._process or self._start()
             most_s = deadline_s * PATIENCE
-            work = [deadline_s, math.ceil(most_s) + 1, MAX_LEXER_STATES, grammar]
-            if not _ask(process, json.dumps(work).encode() + b"\n", most_s):
+            work = [deadline_s, math.ceil(most_s) + 1, _LIMITS, grammar]
+            try:
+                answer = _ask(process, json.dumps(work).encode() + b"\n", most_s + _SPARE_S)
+            except (BrokenPipeError, EOFError):
+                answer = None
+            if answer is None:  # even the fork's parent does not answer
                 self._end()
-                raise RequestError(too_slow(deadline_s))
-        except (BrokenPipeError, EOFError) as error:
-            if self._end() == -signal.SIGPROF:
-                raise RequestError(too_slow(deadline_s)) from None
-            raise RequestError("[grammar] a grammar must be simple enough to compile but is not") from error
-        finally:
-            self._lock.release()
+                return deadline_s, BusyError("[grammar] the machine must have time to compile but has none")
+        seconds, ended_by = json.loads(answer)
+        if ended_by == signal.SIGALRM:
+            return seconds, BusyError("[grammar] the machine must have time to compile but has none")
+        if ended_by == signal.SIGPROF:
+            return seconds, RequestError(too_slow(deadline_s))
+        if ended_by != 0:
+            return seconds, RequestError("[grammar] a grammar must be simple enough to compile but is not")
+        return seconds, None
 
     def _start(self) -> subprocess.Popen[bytes]:
         program = str(Path(__file__).with_name("trial_process.py"))
@@ -82,6 +99,7 @@ class Trial:
             "path": sys.path,
             "max_bytes": MAX_BYTES,
             "stack_bytes": STACK_BYTES,
+            "patience": PATIENT,
             "n_vocab": len(self._vocabulary.token_bytes),
             "control_ids": self._vocabulary.control_ids,
             "eog_ids": sorted(self._vocabulary.eog_ids),
@@ -89,46 +107,45 @@ class Trial:
         try:
             ready = _ask(process, json.dumps(settings).encode() + b"\n", START_S)
         except (BrokenPipeError, EOFError):
-            ready = False
-        if not ready:
+            ready = None
+        if ready is None:
             self._process = process
             self._end()
             raise UnsupportedError("[grammar] the process in which grammars are tried must start but did not")
         return process
 
-    def _end(self) -> int | None:
-        """The process' exit status, if there is one."""
-        status = None
+    def _end(self) -> None:
         if self._process is not None:
-            status = _end(self._process)
+            _end(self._process)
             self._process = None
         if self._at_exit is not None:
             self._at_exit.detach()
             self._at_exit = None
-        return status
 
 
 def too_slow(deadline_s: float) -> str:
     return f"[grammar] a grammar must compile within {deadline_s:g} s but did not"
 
 
-def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bool:
-    """Write a line and wait for one; False where none came in time.  EOFError where none can come."""
+def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bytes | None:
+    """Write a line and wait for one; None where none came in time.  EOFError where none can come."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line)
     process.stdin.flush()
     if not select.select([process.stdout], [], [], seconds)[0]:
-        return False
-    if not process.stdout.readline():
+        return None
+    answer = process.stdout.readline()
+    if not answer:
         raise EOFError
-    return True
+    return answer
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    process.kill()  # no matter where it has ended by itself
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # with what it has forked
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):
             pipe.close()
-    return process.wait()
+    process.wait()

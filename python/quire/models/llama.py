@@ -60,7 +60,7 @@ class Llama(Decoder):
 MODEL = Llama
 
 
-def _rope_dims(config: Fields) -> int:
+def _head_dim(config: Fields) -> int:
     return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
 
 
@@ -68,7 +68,13 @@ def _window(config: Fields) -> int | None:
     return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
 
 
-_KEYS = {**DECODER_KEYS, "rope.dimension_count": made("u32", _rope_dims), "vocab_size": u32("vocab_size")}
+_KEYS = {
+    **DECODER_KEYS,
+    "attention.key_length": made("u32", _head_dim),
+    "attention.value_length": made("u32", _head_dim),
+    "rope.dimension_count": made("u32", _head_dim),
+    "vocab_size": u32("vocab_size"),
+}
 _TENSORS = {
     **DECODER_TENSORS,
     "blk.{i}.attn_q": taken("model.layers.{i}.self_attn.q_proj", change=interleaved("num_attention_heads")),

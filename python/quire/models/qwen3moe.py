@@ -9,7 +9,7 @@ from ..checkpoint import (
     SILU,
     Checkpoint,
     Fields,
-    flag,
+    made,
     no_windows,
     u32,
 )
@@ -49,6 +49,10 @@ def _experts_everywhere(config: Fields) -> None:
         raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
 
 
+def _unless_normalized(config: Fields) -> bool | None:
+    return None if config.flag("norm_topk_prob", False) else False
+
+
 HF = {
     "Qwen3MoeForCausalLM": Checkpoint(
         "qwen3moe",
@@ -57,7 +61,7 @@ HF = {
             "expert_count": u32("num_experts", "num_local_experts", default=128),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
-            "expert_weights_norm": flag("norm_topk_prob", default=False),
+            "expert_weights_norm": made("bool", _unless_normalized),
         },
         {**DECODER_TENSORS, **EXPERT_TENSORS, **QK_NORMS},
         fixed={"hidden_act": SILU},

@@ -81,7 +81,10 @@ class Keys:
     def only(self, name: str, *allowed: bool | float | str) -> None:
         """UnsupportedError when the key is there with a value that the model does not compute."""
         self._read.add(name)
-        if self.has(name) and (value := self._metadata[self.full(name)]) not in allowed:
+        if not self.has(name):
+            return
+        value = self._metadata[self.full(name)]
+        if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             words = " or ".join(str(one) for one in allowed)
             raise UnsupportedError(f"[{self.arch}] key '{self.full(name)}' must be {words} but is {value}")
 

@@ -41,6 +41,7 @@ class _Account:
     requests: _Bucket | None
     tokens: _Bucket | None
     n_active: int = 0
+    n_tokens: int = 0
 
 
 @dataclass
@@ -51,12 +52,31 @@ class Ticket:
     account: _Account
     n_tokens: int = 0
     n_known: int = 0
+    n_values: int = 0
     open: bool = True
 
     def resize(self, n_tokens: int) -> None:
         """Another number of tokens is known."""
-        self.admission.n_tokens += n_tokens - self.n_tokens
+        self._add(n_tokens - self.n_tokens)
         self.n_tokens = n_tokens
+
+    def hold(self, n_values: int) -> None:
+        """The body has so many values beyond what any body has.  They take memory until the end, so they count like
+        tokens."""
+        self._add(n_values - self.n_values)
+        self.n_values = n_values
+
+    def grow(self, n_tokens: int, n_values: int) -> None:
+        """The body that comes is larger than was thought.  ApiError 429 where there is no room for it."""
+        more = max(0, n_tokens - self.n_tokens) + max(0, n_values - self.n_values)
+        if more and self.admission.n_active > 1:
+            self.admission.check_tokens(self.account, more)
+        self.resize(max(n_tokens, self.n_tokens))
+        self.hold(max(n_values, self.n_values))
+
+    def _add(self, n: int) -> None:
+        self.admission.n_tokens += n
+        self.account.n_tokens += n
 
     def know(self, n_tokens: int) -> None:
         """So many tokens are those of one prompt and its answers: no guess any more."""
@@ -73,6 +93,7 @@ class Ticket:
         if self.open:
             self.open = False
             self.resize(0)
+            self.hold(0)
             self.account.n_active -= 1
             self.admission.n_active -= 1
 
@@ -99,18 +120,10 @@ class Admission:
             if bucket is not None and (wait_s := bucket.wait_s()) > 0:
                 text = f"the {what} of a caller must be at most {bucket.per_minute:g} a minute but are more"
                 raise ApiError(429, "rate_limited", text, retry_after_s=math.ceil(wait_s))
-        if self.n_active >= self.most:
-            text = f"requests under way must be at most {self.most} but are as many: come again"
-            raise ApiError(429, "queue_full", text, retry_after_s=self._retry_s())
-        n_callers = sum(1 for other in self._accounts.values() if other.n_active) + (account.n_active == 0)
-        # While there is room anybody may have it; beyond half of it everybody has the same part.
-        if n_callers > 1 and self.n_active >= self.most // 2 and account.n_active >= max(1, self.most // n_callers):
-            text = "the requests of a caller must be at most its fair share but are more: come again"
-            raise ApiError(429, "fair_share", text, retry_after_s=self._retry_s())
         n_tokens = n_body_bytes // 3
-        if self.n_active and self.n_tokens + n_tokens > self._settings.max_queue_tokens:
-            text = f"tokens under way must be at most {self._settings.max_queue_tokens} but would be more: come again"
-            raise ApiError(429, "queue_full", text, retry_after_s=self._retry_s())
+        self._check_share(account, 1, (account.n_active, self.n_active, self.most), "requests")
+        if self.n_active:
+            self.check_tokens(account, n_tokens)
         if account.requests is not None:
             account.requests.level -= 1
         account.n_active += 1
@@ -118,6 +131,27 @@ class Admission:
         ticket = Ticket(self, account)
         ticket.resize(n_tokens)
         return ticket
+
+    def check_tokens(self, account: _Account, n: int) -> None:
+        """ApiError 429 where ``n`` tokens more may not come.  What is larger than the queue runs alone."""
+        self._check_share(account, n, (account.n_tokens, self.n_tokens, self._settings.max_queue_tokens), "tokens")
+
+    def _check_share(self, account: _Account, n: int, figures: tuple[int, int, int], what: str) -> None:
+        """ApiError 429 where ``n`` more may not come.  ``figures``: the account's, all, and the most there may be.
+
+        While there is room anybody may have it; beyond half of it everybody has the same part.  Nobody's part can be
+        taken by others: who is within it comes in, even where there is no room left.
+        """
+        n_own, n_all, most = figures
+        n_callers = sum(1 for other in self._accounts.values() if other.n_active) + (account.n_active == 0)
+        if n_callers > 1 and n_own + n <= max(1, most // n_callers):
+            return
+        if n_all + n > most:
+            text = f"{what} under way must be at most {most} but would be more: come again"
+            raise ApiError(429, "queue_full", text, retry_after_s=self._retry_s())
+        if n_callers > 1 and n_all + n > most // 2:
+            text = f"the {what} of a caller must be at most its fair share but would be more: come again"
+            raise ApiError(429, "fair_share", text, retry_after_s=self._retry_s())
 
     def _retry_s(self) -> int:
         """The longer the queue, the later; nobody can know."""

@@ -89,7 +89,7 @@ ROUTES = (
     Route("POST", "/api/chat", ollama.chat, "Answer a conversation", ollama_fields.ChatBody, _OLLAMA),
     Route("GET", "/api/tags", ollama_models.tags, "List the models", dialect=_OLLAMA),
     Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
-    Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA),
+    Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA, opens=False),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
     Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from .body_meter import BodyMeter
 from .failures import ApiError
+from .plain_words import of_decoding, of_validation
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
+    from .admission import Ticket
     from .settings import Settings
 
-__all__ = ["Body", "TimedBody", "content_length", "decode_object", "read_body", "to_wire"]
+__all__ = [
+    "Body",
+    "Received",
+    "TimedBody",
+    "content_length",
+    "decode_object",
+    "nothing_received",
+    "read_body",
+    "to_wire",
+]
 
 T = TypeVar("T")
-_AT = re.compile(r" - at `(.*)`$")
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,17 +62,52 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return bytes(found[0]) if found else None
 
 
+# What is done with a body of this size takes some milliseconds.
+_LIGHT_BYTES, _LIGHT_VALUES = 256 << 10, 1 << 15
 _UNSAID = (b"", b"application/x-www-form-urlencoded", b"text/plain")
 
 
-def content_length(scope: Scope) -> int:
-    """What the Content-Length says; 0 where there is none."""
+def content_length(scope: Scope, limit: int) -> int:
+    """What the Content-Length says; 0 where there is none.  ApiError 413 where it is more than the limit."""
     given = header(scope, b"content-length")
-    return int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
+    length = int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
+    if length > limit:
+        raise _too_large(limit)
+    return length
 
 
-async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes:
-    """The body, as far as the limits go; ApiError 408, 413 or 415."""
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
+
+
+@dataclass
+class Received:
+    """A body as it came, and how many values it has (see ``BodyMeter``)."""
+
+    content: bytes
+    n_values: int
+
+    def __post_init__(self) -> None:
+        self.n_bytes = len(self.content)
+
+    @property
+    def heavy(self) -> bool:
+        """Whether what is done with it may take so long that it is not done on the event loop."""
+        return self.n_bytes > _LIGHT_BYTES or self.n_values > _LIGHT_VALUES
+
+    def take(self) -> bytes:
+        """The content, which is not kept any longer."""
+        content, self.content = self.content, b""
+        return content
+
+
+def nothing_received() -> Received:
+    """The body of a request that has none."""
+    return Received(b"", 0)
+
+
+async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: Ticket) -> Received:
+    """The body, as far as the limits go, and the ticket; ApiError 400, 408, 413, 415 or 429."""
     if header(scope, b"content-encoding") not in (None, b"identity"):
         raise ApiError(415, "compressed_body", "the body must be sent without a Content-Encoding but has one")
     kind = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
@@ -71,11 +117,8 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes
     if kind != b"application/json" and (from_page or kind not in _UNSAID):
         raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
     limit = settings.max_body_bytes
-    too_long = ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
-    if content_length(scope) > limit:
-        raise too_long
     parts: list[bytes] = []
-    n_bytes = 0
+    meter = BodyMeter()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.body_timeout_s
     while True:
@@ -87,12 +130,14 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
         part = message.get("body", b"")
-        n_bytes += len(part)
-        if n_bytes > limit:
-            raise too_long
+        if meter.n_bytes + len(part) > limit:
+            raise _too_large(limit)
+        meter.feed(part)
+        ticket.grow(meter.n_bytes // 3, max(0, meter.n_values - _LIGHT_VALUES))
         parts.append(part)
         if not message.get("more_body", False):
-            return b"".join(parts)
+            ticket.resize(meter.n_bytes // 3)
+            return Received(b"".join(parts), meter.n_values)
 
 
 def decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
@@ -102,7 +147,7 @@ def decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
         if body.count(b"[") + body.count(b"{") > max_depth:
             _check_depth(value, max_depth)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, "invalid_json", f"the body must be JSON but {_one_line(error)}") from None
+        raise ApiError(400, "invalid_json", f"the body must be JSON but {of_decoding(error)}") from None
     except RecursionError:
         raise ApiError(400, "too_deep", f"the body must be nested at most {max_depth} deep but is deeper") from None
     if not isinstance(value, dict):
@@ -139,11 +184,8 @@ def to_wire(given: Mapping[str, Any], wire: type[T], lenient: bool) -> tuple[T, 
     try:
         return msgspec.convert(taken, wire), ignored
     except msgspec.ValidationError as error:
-        text = _one_line(error)
-        at = _AT.search(text)
-        path = at[1].removeprefix("$.").removeprefix("$") if at is not None else ""
-        text = _AT.sub("", text)
-        raise ApiError(400, "invalid_value", f"{path or 'the body'}: {text}", path or None) from None
+        param, text = of_validation(error, wire, taken)
+        raise ApiError(400, "invalid_value", text, param) from None
 
 
 def _check_depth(value: object, limit: int) -> None:
@@ -159,10 +201,6 @@ def _check_depth(value: object, limit: int) -> None:
             return
         level = inner
     raise RecursionError
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _shown(name: str) -> str:

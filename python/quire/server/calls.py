@@ -7,11 +7,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
 
 from ..errors import QuireError
 from . import sse
-from .bodies import TimedBody, content_length, decode_object, read_body, to_wire
+from .apart import made_apart
+from .bodies import Received, TimedBody, content_length, decode_object, nothing_received, read_body, to_wire
 from .failures import ApiError, Dialect, error_body, of_quire
 from .protocol import Ask, Embed
 from .time_limits import TimeLimits
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Caller", "Endpoint", "Events", "Handler", "Reply", "Route"]
 
 T = TypeVar("T")
+T2 = TypeVar("T2")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -47,20 +53,29 @@ class Call(Generic[T]):
     caller: Caller
     request_id: str
     closing: AsyncExitStack
+    received: Received = field(default_factory=nothing_received)
     arrived_s: float = field(default_factory=time.monotonic)
     ignored: list[str] = field(default_factory=list)
+    answering: str | None = None  # the model that was opened for this call
 
     def path(self, name: str) -> str:
         """A part of the path."""
         return str(self.scope["path_params"][name])
 
     def engine(self, model: str | None) -> Engine:
-        """The engine of a model; ApiError 404 for one that there is not."""
-        return self.service.engine(model)
+        """The engine that answers this call, or (where none was opened for it) that of a model; ApiError 404 for one
+        that there is not."""
+        return self.service.engine(self.answering if self.answering is not None else model)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers."""
+        return self.answering or self.service.model
 
     def submit(self, engine: Engine, work: Work) -> Stream:
         """Hand in work that ends, at the latest, with this call."""
-        stream = engine.submit(work)
+        treatment = msgspec.structs.replace(work.treatment, key=self.caller.name, n_bytes=self.received.n_bytes)
+        stream = engine.submit(msgspec.structs.replace(work, treatment=treatment))
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
@@ -68,6 +83,17 @@ class Call(Generic[T]):
         if isinstance(work, Ask | Embed):  # an answer as a whole
             stream.limits = stream.limits.without_first_token()
         return stream
+
+    async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
+        """What a function makes of the body: on the event loop, or apart from it where the body is large."""
+        if not self.received.heavy:
+            return make(*args, **kwargs)
+        return await self.apart(make, *args, **kwargs)
+
+    async def apart(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
+        """What a function makes, for which the event loop does not wait.  No call into C within it may take long."""
+        job = partial(make, *args, **kwargs)
+        return await made_apart(self.service.threads, self.caller.name, self.received.n_bytes, job)
 
     async def ask(self, engine: Engine, work: Work) -> Any:
         """The answer to a question."""
@@ -127,9 +153,11 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["quire.dialect"] = self._route.dialect
         if self._route.body is None:
-            await self._run(scope, {}, _Sender(scope, send, self._service))
+            await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
             return
-        ticket = self._service.enter(scope["quire.caller"], content_length(scope))
+        ticket = self._service.enter(
+            scope["quire.caller"], content_length(scope, self._service.settings.max_body_bytes)
+        )
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:
@@ -137,12 +165,9 @@ class Endpoint:
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
         scope["quire.ticket"] = ticket
-        body = await read_body(scope, receive, self._service.settings)
-        ticket.resize(len(body) // 3)
-        given = decode_object(body, self._service.settings.max_depth)
-        del body
+        received = await read_body(scope, receive, self._service.settings, ticket)
         sender = _Sender(scope, send, self._service)
-        job = asyncio.ensure_future(self._run(scope, given, sender))
+        job = asyncio.ensure_future(self._run(scope, received, sender))
         gone = asyncio.ensure_future(_disconnected(receive))
         sender.job = job
         try:
@@ -160,10 +185,10 @@ class Endpoint:
             if abort is not None:
                 abort()
 
-    async def _run(self, scope: Scope, given: dict[str, Any], sender: _Sender) -> None:
+    async def _run(self, scope: Scope, received: Received, sender: _Sender) -> None:
         async with AsyncExitStack() as closing:
             try:
-                reply = await self._reply(scope, given, closing)
+                reply = await self._reply(scope, received, closing)
             except QuireError as error:
                 raise of_quire(error) from error
             headers: list[tuple[bytes, bytes]] = scope["quire.headers"]
@@ -172,18 +197,23 @@ class Endpoint:
             else:
                 await sender.stream(reply, headers)
 
-    async def _reply(self, scope: Scope, given: dict[str, Any], closing: AsyncExitStack) -> Reply | Events:
+    async def _reply(self, scope: Scope, received: Received, closing: AsyncExitStack) -> Reply | Events:
         route, service = self._route, self._service
-        body, ignored = (None, []) if route.body is None else to_wire(given, route.body, service.settings.lenient)
+        caller, request_id = scope["quire.caller"], scope["quire.request_id"]
+        call: Call[Any] = Call(service, None, scope, caller, request_id, closing, received)
+        if route.body is not None:
+            given = await call.prepared(decode_object, received.take(), service.settings.max_depth)
+            call.body, call.ignored = await call.prepared(to_wire, given, route.body, service.settings.lenient)
+            del given
+        body, ignored = call.body, call.ignored
         if ignored:
-            scope["quire.headers"].append((b"x-quire-ignored", ",".join(ignored).encode("ascii", "replace")[:1024]))
-        call: Call[Any] = Call(
-            service, body, scope, scope["quire.caller"], scope["quire.request_id"], closing, ignored=ignored
-        )
+            names = ",".join(ignored[:256]).encode("ascii", "replace")[:1024]
+            scope["quire.headers"].append((b"x-quire-ignored", names))
         if body is not None and route.opens:
             # It stays open until the call ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            await closing.enter_async_context(service.pinned(model))
+            call.answering = service.name_of(model)
+            await closing.enter_async_context(service.pinned(call.answering))
         return await route.handler(call)
 
 

@@ -35,12 +35,12 @@ class Embedding:
             elif item.kind == "embedding":
                 self._vector = item.embedding
             elif item.kind == "finish":
-                self._finish()
+                self._finish(item)
 
     def _fail(self, kind: str, message: str) -> None:
         self._end(self._asked.id, [wire.Failed(self._asked.id, kind, message)])
 
-    def _finish(self) -> None:
+    def _finish(self, event: Event) -> None:
         asked = self._asked
         if self._vector is None:
             self._fail("Lost", "the server must be running until the answer is complete but stops")
@@ -50,7 +50,12 @@ class Embedding:
         except RequestError as error:
             self._fail("RequestError", str(error))
             return
-        value = {"vector": vector.astype("<f4").tobytes(), "n_tokens": self._n_tokens}
+        value = {
+            "vector": vector.astype("<f4").tobytes(),
+            "n_tokens": self._n_tokens,
+            "n_cached_tokens": event.n_cached_tokens,
+            "seconds": event.timings.prefill_s,
+        }
         self._end(asked.id, [wire.Answer(asked.id, value)])
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..errors import LoadError
 from .failures import ApiError, api_error
 from .protocol import (
     Admitted,
@@ -29,9 +30,13 @@ from .protocol import (
 )
 from .time_limits import TimeLimits
 
-__all__ = ["Engine", "EngineState", "Stream", "StreamEvent", "Streams"]
+__all__ = ["Engine", "EngineState", "OpeningLost", "Stream", "StreamEvent", "Streams"]
 
 StreamEvent = Delta | Finished
+
+
+class OpeningLost(LoadError):
+    """What was to open a model ended without a word: another time it may be different."""
 
 
 class EngineState(enum.Enum):
@@ -156,7 +161,7 @@ class Stream:
 
     def _failed(self, message: Failed) -> ApiError:
         self._n_unfinished = 0
-        return api_error(message.kind, message.message)
+        return api_error(message.kind, message.message, message.retry_after_s)
 
     async def _wait(self, idle_s: float | None) -> bool:
         """Whether there is a message, after at most ``idle_s``.  ApiError after a time limit."""

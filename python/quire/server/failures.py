@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import QuireError
+from ..errors import BusyError, QuireError
 
-__all__ = ["ApiError", "Dialect", "api_error", "error_body", "of_quire"]
+__all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"]
 
 _FIELD = re.compile(r"\[[\w ]+\] ([\w.]+(?:\[\d+\])?(?:\.\w+)*) must ")
 _WHOLE_FIELDS = ("response_format", "structured_outputs", "prompt", "logit_bias")
@@ -24,10 +24,12 @@ _TYPES = {
     413: "request_too_large",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     501: "not_supported_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
+_MOST_SAID = 1000  # characters of a message: it may quote what it is about
 _CONTEXT = re.compile(r"must fit into the context of (\d+) tokens but the prompt has (\d+)")
 
 
@@ -65,10 +67,17 @@ class ApiError(Exception):
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.allow is not None:
             found.append((b"allow", self.allow.encode("ascii")))
-        # The rest of the body is not waited for, or nobody knows where it ends.
-        if self.status in (408, 413) or self.code == "malformed_request":
+        # The rest of the body is not waited for, or nobody knows where it ends, or nothing else is answered.
+        if self.status in (408, 413, 431) or self.code in ("malformed_request", "shutting_down"):
             found.append((b"connection", b"close"))
         return found
+
+
+def brief(value: object) -> str:
+    """A value of any size as a message shows it."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
 
 
 _STATUS = {
@@ -76,13 +85,15 @@ _STATUS = {
     "ShapeError": (400, "invalid_request"),
     "UnsupportedError": (400, "unsupported"),
     "CapacityError": (400, "capacity_exceeded"),
+    "BusyError": (429, "grammar_busy"),
     "LoadError": (503, "model_not_loaded"),
     "Lost": (503, "worker_lost"),
 }
 
 
-def api_error(kind: str, message: str) -> ApiError:
+def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiError:
     """The refusal for an error of the engine, by the name of its class."""
+    message = message[:_MOST_SAID]
     context = _CONTEXT.search(message)
     if context is not None:
         details = {"n_prompt_tokens": int(context[2]), "n_ctx": int(context[1])}
@@ -93,12 +104,13 @@ def api_error(kind: str, message: str) -> ApiError:
         param = place
     elif status == 400 and (found := _FIELD.match(message)):
         param = found[1]
-    return ApiError(status, code, message, param, 1 if status == 503 else None)
+    return ApiError(status, code, message, param, 1 if status == 503 else retry_after_s)
 
 
 def of_quire(error: QuireError) -> ApiError:
     """The refusal for an error that was raised here."""
-    return api_error(type(error).__name__, str(error))
+    retry_after_s = error.retry_after_s if isinstance(error, BusyError) else None
+    return api_error(type(error).__name__, str(error), retry_after_s)
 
 
 def error_body(error: ApiError, dialect: Dialect) -> dict[str, Any]:

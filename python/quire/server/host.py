@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .._native import __version__
 from ..engine.chat import ChatCollector, ChatOptions
@@ -16,27 +20,36 @@ from ..engine.engine import EngineRequest, Failure
 from ..engine.front_end import FrontEnd, collector_of
 from ..engine.loader import packaged_model
 from ..engine.prompts import RequestOptions
-from ..errors import InternalError, QuireError, RequestError
+from ..errors import BusyError, InternalError, QuireError, RequestError
 from . import protocol as wire
+from .fair_pool import FairPool
+from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of, set_fields
 from .predict_limit import PredictLimit
 from .process_memory import process_memory
 
 if TYPE_CHECKING:
     from .._native.engine import Event, SampledToken
+    from ..grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "Host"]
 
 Emit = Callable[[Sequence[wire.FromEngine]], None]
-_PREPARING_THREADS = 2
+# One of them is for what is small.
+_PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
+_LOGPROBS_TOGETHER = 256
+_MOST_SAID = 1000  # characters of an error, which may quote what it is about
+# Of an answer: more is of no use for a model, and would hold up the listener.
+_MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass
 class _Running:
-    """A request on its way: being prepared (``native_id`` None) or in the decoder."""
+    """A request on its way: being prepared (``native_id`` None), its form being ``compiling``, or in the decoder."""
 
     native_id: int | None = None
+    compiling: Future[Grammar] | None = None
     cancelled: bool = False
 
 
@@ -44,20 +57,25 @@ class Host(FrontEnd):
     """A model behind messages.  Thread-safe; ``emit`` is called on threads of the host's own and must be quick.
 
     Texts are tokenized and templates rendered on a few threads, so that one long prompt does not hold up the others'
-    cancellation.  Each request ends with a ``Finished`` for each of its choices, an ``Answer`` or one ``Failed``, but
-    for those that are cancelled, of which nothing more is heard.
+    cancellation; forms are read on another one, and none waits while they are compiled.  Each request ends with a
+    ``Finished`` for each of its choices, an ``Answer`` or one ``Failed``, but for those that are cancelled, of which
+    nothing more is heard.
     """
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
-        super().__init__(opened.path, **opened.config)
+        super().__init__(opened.path, **with_share_of_model(opened.config))
         self._path = opened.path
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
         self._told_s = 0.0
-        self._preparing = ThreadPoolExecutor(_PREPARING_THREADS, thread_name_prefix="quire-prepare")
+        self._preparing = FairPool(_PREPARING_THREADS, "quire-prepare")
+        # Forms may be as long as prompts, and to read them takes Python's time: whoever has none does not wait for it.
+        self._forming = FairPool(1, "quire-form")
         shown = self.tokenizer.all_token_bytes()
         self._shown = shown + [b""] * (self.n_vocab - len(shown))
+        self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
+        check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._verbs: dict[str, Callable[..., object]] = {
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
@@ -84,6 +102,7 @@ class Host(FrontEnd):
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
             version=__version__,
+            memory_bytes=self._memory_bytes,
         )
 
     def beat(self) -> wire.Beat:
@@ -116,17 +135,20 @@ class Host(FrontEnd):
         elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
-            self._preparing.submit(self._prepare, message)
+            treatment = message.treatment
+            pool = self._forming if _has_form(message) else self._preparing
+            pool.submit(treatment.key, treatment.n_bytes, partial(self._prepare, message))
         else:
             raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
 
     def warm_up(self) -> None:
         """Do what the first request would have to wait for: read the chat template."""
-        self._preparing.submit(self._render, [{"role": "user", "content": "?"}], {})
+        self._preparing.submit("", 0, self._read_template)
 
     def close(self) -> None:
         """Stop the model and give its memory back; requests under way end as failed."""
-        self._preparing.shutdown(wait=True, cancel_futures=True)
+        self._forming.close()
+        self._preparing.close()
         self._close_engine()
 
     def _cancel(self, id_: int) -> None:
@@ -135,28 +157,40 @@ class Host(FrontEnd):
             if running is None:
                 return
             running.cancelled = True
-            native_id = running.native_id
+            native_id, compiling = running.native_id, running.compiling
         if native_id is not None:
             self._engine.cancel(native_id)
+        elif compiling is not None:
+            compiling.cancel()
 
     def _prepare(self, message: wire.Work) -> None:
         with self._lock:
             running = self._running.get(message.id)
         if running is None:
             return
-        try:
+        with self._failing(message.id):
             if isinstance(message, wire.Ask):
-                answer = wire.Answer(message.id, self._verbs[message.verb](**message.values))
-                self._end(message.id, [answer])
+                value = self._verbs[message.verb](**message.values)
+                if message.encoded:
+                    value = msgspec.json.encode(value)
+                self._end(message.id, [wire.Answer(message.id, value)])
             elif isinstance(message, wire.Embed):
                 self._embed(message, running)
             else:
                 self._submit(message, running)
+
+    @contextmanager
+    def _failing(self, id_: int) -> Iterator[None]:
+        """Whatever goes wrong inside is the end of a request."""
+        try:
+            yield
         except QuireError as error:
-            self._end(message.id, [wire.Failed(message.id, type(error).__name__, str(error))])
+            retry_after_s = error.retry_after_s if isinstance(error, BusyError) else None
+            said = str(error)[:_MOST_SAID]
+            self._end(id_, [wire.Failed(id_, type(error).__name__, said, retry_after_s)])
         except Exception as error:
             text = f"[host] a request must be prepared or refused but {type(error).__name__}: {error}"
-            self._end(message.id, [wire.Failed(message.id, "InternalError", text[:500])])
+            self._end(id_, [wire.Failed(id_, "InternalError", text[:500])])
 
     def _end(self, id_: int, messages: Sequence[wire.FromEngine]) -> None:
         """The last that is heard of a request, unless it was cancelled."""
@@ -175,17 +209,46 @@ class Host(FrontEnd):
         params = params_of(message.params)
         answer: _Answering
         if isinstance(message, wire.Chat):
-            chat = self._prompts.chat_request(message.messages, params, options, ChatOptions(**message.options))
+            chat = self._prompts.chat_draft(message.messages, params, options, ChatOptions(**message.options))
             request = chat.engine
             answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
         else:
-            request = self._prompts.request(message.prompt, params, options)
+            request = self._prompts.draft(message.prompt, params, options)
             answer = _Answering(self, message.id, request, None)
             answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
-        native_id = answer.native_id = self._engine.submit(replace(request, announced=True), answer.deliver)
-        answer.announce(request.token_ids if wants_ids else None)
-        self._know(running, native_id)
+
+        def submit(grammar: Grammar | None) -> None:
+            made = replace(request, announced=True, grammar=grammar)
+            native_id = answer.native_id = self._engine.submit(made, answer.deliver)
+            answer.announce(request.token_ids if wants_ids else None)
+            self._know(running, native_id)
+
+        if request.form is None:
+            submit(None)
+        else:
+            self._compile(message.id, request.form, treatment.key, running, submit)
+
+    def _compile(
+        self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
+    ) -> None:
+        """Have a form compiled and go on then: no thread that prepares others waits for it."""
+        compiling = running.compiling = self._prompts.begin_grammar(form, key)
+
+        def go_on() -> None:
+            with self._failing(id_):
+                submit(compiling.result())
+
+        def compiled(_: Future[Grammar]) -> None:
+            if not compiling.cancelled():
+                self._preparing.submit(key, 0, go_on)
+
+        if compiling.done():  # it was kept
+            go_on()
+            return
+        compiling.add_done_callback(compiled)
+        if running.cancelled:
+            compiling.cancel()
 
     def _know(self, running: _Running, native_id: int) -> None:
         """A request is in the decoder under this id; it may have been cancelled before."""
@@ -204,15 +267,22 @@ class Host(FrontEnd):
         answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 
+    def _read_template(self) -> None:
+        with suppress(Exception):  # there may be none, and one may refuse any conversation
+            self._render([{"role": "user", "content": "?"}], {})
+
     def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
-        ids = self.tokenizer.encode(text, add_special, parse_special)
+        ids = _shown_ids(self.tokenizer.encode(text, add_special, parse_special))
         if not pieces:
             return {"tokens": ids}
-        return {"tokens": ids, "pieces": [self.tokenizer.decode_bytes([id_], False) for id_ in ids]}
+        shown = self._shown
+        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
 
-    def _detokenize(self, tokens: list[int], pieces: bool) -> object:
+    def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
         self._check_ids(tokens)
-        answer: dict[str, object] = {"text": self.tokenizer.decode(tokens, skip_special=False)}
+        if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
+            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
+        answer: dict[str, object] = {name: self.tokenizer.decode(tokens, skip_special=False)}
         if pieces:
             answer["pieces"] = [self.tokenizer.decode_bytes([id_], False) for id_ in tokens]
         return answer
@@ -224,17 +294,17 @@ class Host(FrontEnd):
                 raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_request(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
         return {"prompt": chat.prompt}
 
     def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_request(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
         return {"n_tokens": len(chat.engine.token_ids)}
 
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
         from ..engine.infill import infill_tokens
 
-        return {"tokens": infill_tokens(self.tokenizer, prefix, suffix, beginning, extra)}
+        return {"tokens": _shown_ids(infill_tokens(self.tokenizer, prefix, suffix, beginning, extra))}
 
     def _describe(self) -> object:
         from .model_file import abilities, describe
@@ -248,6 +318,28 @@ class Host(FrontEnd):
             wire.Logprob(token.id, shown[token.id], token.logprob, [(id_, shown[id_], p) for id_, p in token.top])
             for token in tokens
         ]
+
+
+def _has_form(message: wire.Work) -> bool:
+    """Whether the answer may have to be of a form, which is to be read and compiled."""
+    if isinstance(message, wire.Chat):
+        return bool(message.options.get("tools")) or "structured_outputs" in message.params
+    return isinstance(message, wire.Generate) and "structured_outputs" in message.params
+
+
+def _shown_ids(ids: list[int]) -> list[int]:
+    """Ids for an answer.  RequestError where there are too many for one."""
+    if len(ids) > _MOST_SHOWN_IDS:
+        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
+    return ids
+
+
+def _piece(shown: bytes) -> str | list[int]:
+    """What a token shows: text, or bytes where it ends within a character."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError:
+        return list(shown)
 
 
 class _Answering:
@@ -306,6 +398,7 @@ class _Answering:
                     n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
                     messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
                 continue
+            messages += self._of_prompt(item)
             if self._takes(item) and (delta := self._delta(item)) is not None:
                 messages.append(delta)
             if item.kind == "finish":
@@ -329,20 +422,23 @@ class _Answering:
     def _delta(self, event: Event) -> wire.Delta | None:
         host = self._host
         logprobs = host._shown_logprobs(event.logprobs) if self._logprobs else []
-        prompt_logprobs = host._shown_logprobs(event.prompt_logprobs) if event.prompt_logprobs else []
         token_ids = list(event.token_ids)
         if self._chat is None:
             if not token_ids and not event.text:
                 return None
-            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs, prompt_logprobs)
+            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs)
         delta = self._chat.add(event)
         self._reasons[event.choice] = delta.finish_reason
         if not token_ids and not delta.content and not delta.reasoning_content and not delta.tool_calls:
             return None
         calls = [wire.CallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
-        return wire.Delta(
-            self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs, prompt_logprobs
-        )
+        return wire.Delta(self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs)
+
+    def _of_prompt(self, event: Event) -> list[wire.Delta]:
+        """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
+        shown = self._host._shown_logprobs(event.prompt_logprobs)
+        parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
+        return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
 
     def _finished(self, event: Event) -> wire.Finished:
         reason = event.finish_reason if self._chat is None else self._reasons[event.choice]

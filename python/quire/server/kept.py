@@ -20,11 +20,12 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class KeptResponse:
-    """An answer, and the conversation with it at the end."""
+    """An answer, and the conversation with it at the end.  ``n_values``: of all bodies that it was made of."""
 
     response: dict[str, Any]
     messages: list[dict[str, Any]]
     n_bytes: int
+    n_values: int = 0
 
 
 class Kept:
@@ -35,12 +36,14 @@ class Kept:
         self._n_bytes = 0
         self._kept: OrderedDict[tuple[str, str], KeptResponse] = OrderedDict()
 
-    def add(self, caller: Caller, id_: str, response: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+    def add(
+        self, caller: Caller, id_: str, response: dict[str, Any], messages: list[dict[str, Any]], n_values: int = 0
+    ) -> None:
         """Keep an answer; one that is larger than the limit is not."""
         n_bytes = len(msgspec.json.encode((response, messages)))
         if n_bytes > self._most_bytes:
             return
-        self._kept[caller.name, id_] = KeptResponse(response, messages, n_bytes)
+        self._kept[caller.name, id_] = KeptResponse(response, messages, n_bytes, n_values)
         self._n_bytes += n_bytes
         while self._n_bytes > self._most_bytes:
             _, dropped = self._kept.popitem(last=False)

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import QuireError
-from .engine import Engine, EngineState
-from .failures import ApiError, of_quire
+from ..errors import CapacityError, QuireError
+from .engine import Engine, EngineState, OpeningLost
+from .failures import ApiError
 
 __all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
 
@@ -56,19 +56,22 @@ def memory_bytes() -> int:
 
 @dataclass
 class _Shelf:
-    """An open model, or one that is being opened.  ``n_pins``: calls that use it now."""
+    """An open model, or one that is being opened.  ``share_bytes``: what its process may take; ``n_pins``: calls that
+    use it now."""
 
     engine: Engine
-    size_bytes: int
+    share_bytes: int
     opening: asyncio.Task[None] | None = None
     n_pins: int = 0
     used_s: float = field(default_factory=time.monotonic)
 
     @property
     def bytes_now(self) -> int:
-        """What it takes, or will take as far as its file tells."""
+        """What it may come to take, as its process has measured, or what it has been given until then."""
         beat = self.engine.beat
-        return self.size_bytes if beat is None else max(self.size_bytes, beat.rss_bytes)
+        if beat is None or self.opening is not None:
+            return self.share_bytes
+        return max(self.engine.info.memory_bytes, beat.rss_bytes)
 
     @property
     def busy(self) -> bool:
@@ -80,30 +83,50 @@ class Library:
     while something is under way in it."""
 
     def __init__(
-        self, default: str, sizes: Callable[[], dict[str, int]], make: Callable[[str], Engine], budget_bytes: int
+        self,
+        default: str | None,
+        sizes: Callable[[], dict[str, int]],
+        make: Callable[[str, int], Engine],
+        budget_bytes: int,
+        least_bytes: int = 0,
     ) -> None:
-        """``sizes``: the models that there are now, with bytes of their files; ``make``: an engine for one."""
+        """``default``: the model that is meant where none is named.  ``sizes``: the models that there are now, with
+        bytes of their files.  ``make``: an engine for one, with the bytes that it may take.  ``least_bytes``: of a
+        process beside its file.
+        """
         self.default = default
         self._sizes = sizes
         self._make = make
-        self._budget_bytes = budget_bytes
+        self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
         self._shelves: dict[str, _Shelf] = {}
+        self._making_room = asyncio.Lock()
         self.known = sizes()
 
     @classmethod
     def of(cls, name: str, make: Callable[[], Engine]) -> Library:
         """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
-        library = cls(name, lambda: {name: 0}, lambda _: make(), 0)
+        library = cls(name, lambda: {name: 0}, lambda *_: make(), 0)
         library.open_from_start(name)
         return library
 
     def open_from_start(self, name: str) -> None:
         """Have a model open as soon as the library starts."""
-        self._shelves[name] = _Shelf(self._make(name), self.known[name])
+        share = self._share(name)
+        self._shelves[name] = _Shelf(self._make(name, share), share)
 
     def engines(self) -> dict[str, Engine]:
         """The models that are open or being opened."""
         return {name: shelf.engine for name, shelf in self._shelves.items()}
+
+    @property
+    def usual(self) -> str | None:
+        """The model that is meant where none is named: the default, else the open one that was used last, else the only
+        one; None where that leaves a choice."""
+        if self.default is not None:
+            return self.default
+        if self._shelves:
+            return max(self._shelves, key=lambda name: self._shelves[name].used_s)
+        return next(iter(self.known)) if len(self.known) == 1 else None
 
     def rescan(self) -> dict[str, int]:
         """The models that there are now, with bytes of their files."""
@@ -126,17 +149,15 @@ class Library:
     async def pinned(self, name: str) -> AsyncIterator[Engine]:
         """A model, opened if it is not, which stays while the block runs.
 
-        ApiError 404 for one that there is not, 503 where there is no room for it or it does not open.
+        ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
         """
         shelf = self._shelves.get(name) or await self._begin(name)
         shelf.n_pins += 1
         try:
             if shelf.opening is not None:
-                await asyncio.shield(shelf.opening)
+                await _opened(shelf.opening)
             shelf.used_s = time.monotonic()
             yield shelf.engine
-        except QuireError as error:
-            raise of_quire(error) from error
         finally:
             shelf.n_pins -= 1
 
@@ -157,30 +178,91 @@ class Library:
         if size is None:
             known = ", ".join(sorted(self.known)[:20])
             raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
-        await self._make_room(size)
-        if (shelf := self._shelves.get(name)) is not None:  # another call was faster
+        # One at a time: what is being closed still has its memory, and room that was made is for who made it.
+        async with self._making_room:
+            if (shelf := self._shelves.get(name)) is not None:  # another call was faster
+                return shelf
+            await self._make_room(size + self._least_bytes)
+            share = self._share(name)
+            shelf = self._shelves[name] = _Shelf(self._make(name, share), share)
+            shelf.opening = asyncio.ensure_future(self._open(name, shelf))
             return shelf
-        shelf = self._shelves[name] = _Shelf(self._make(name), size)
-        shelf.opening = asyncio.ensure_future(self._open(name, shelf))
-        return shelf
 
     async def _open(self, name: str, shelf: _Shelf) -> None:
         try:
-            await shelf.engine.start()
+            try:
+                await shelf.engine.start()
+            except CapacityError as error:
+                await self._open_with_more(name, shelf, error)
         except BaseException:
             self._shelves.pop(name, None)
             raise
         finally:
             shelf.opening = None
 
+    async def _open_with_more(self, name: str, shelf: _Shelf, error: CapacityError) -> None:
+        """Open a model for which its part was too little with all that can be had.
+
+        Raises the error where that is not enough, ApiError 503 where others keep what is missing.
+        """
+        before = shelf.share_bytes
+        while (idle := self._idle()) is not None:
+            await self.close(idle)
+        shelf.share_bytes = self._budget_bytes - self._taken(name)
+        if shelf.share_bytes > before:
+            shelf.engine = self._make(name, shelf.share_bytes)
+            try:
+                await shelf.engine.start()
+                return
+            except CapacityError as again:
+                error = again
+        if shelf.share_bytes < self._budget_bytes:
+            raise ApiError(503, "no_room_for_model", str(error), "model", 5) from error
+        raise error
+
+    def _taken(self, but: str | None = None) -> int:
+        """Bytes of the open models, ``but`` for one."""
+        return sum(shelf.bytes_now for name, shelf in self._shelves.items() if name != but)
+
+    def _idle(self) -> str | None:
+        """The model that may be closed, used least lately."""
+        idle = [(shelf.used_s, name) for name, shelf in self._shelves.items() if not shelf.busy]
+        return min(idle)[1] if idle else None
+
+    def _share(self, name: str) -> int:
+        """What a model may take: what it needs at least, and of what is left then an equal part beside the models that
+        can be open with it."""
+        need = self.known[name] + self._least_bytes
+        rest, n_parts = self._budget_bytes - self._taken() - need, 1
+        for other in sorted(
+            size for closed, size in self.known.items() if closed not in self._shelves and closed != name
+        ):
+            if (rest_then := rest - other - self._least_bytes) < 0:
+                break
+            rest, n_parts = rest_then, n_parts + 1
+        return need + max(rest, 0) // n_parts
+
     async def _make_room(self, size: int) -> None:
         """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
-        while sum(shelf.bytes_now for shelf in self._shelves.values()) + size > self._budget_bytes:
-            idle = [(shelf.used_s, name) for name, shelf in self._shelves.items() if not shelf.busy]
-            if not idle:
+        if size > self._budget_bytes:
+            text = f"the model must fit into {self._budget_bytes} bytes but takes {size} at least"
+            raise ApiError(500, "model_too_large", text, "model")
+        while self._taken() + size > self._budget_bytes:
+            idle = self._idle()
+            if idle is None:
                 text = f"open models must fit into {self._budget_bytes} bytes but there is no room for {size} more"
                 raise ApiError(503, "no_room_for_model", text, retry_after_s=5)
-            await self.close(min(idle)[1])
+            await self.close(idle)
+
+
+async def _opened(opening: asyncio.Task[None]) -> None:
+    """Wait for a model to be open.  What is wrong with its file, or with the budget, is wrong the next time, too."""
+    try:
+        await asyncio.shield(opening)
+    except OpeningLost as error:
+        raise ApiError(503, "model_not_ready", str(error), "model", 5) from error
+    except QuireError as error:
+        raise ApiError(500, "model_not_loadable", str(error), "model") from error
 
 
 def not_ready(engines: dict[str, Engine]) -> dict[str, str]:

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import RequestError
 from .app import build_app
+from .http_protocol import protocol_of
 
 if TYPE_CHECKING:
-    from asyncio import Transport
     from types import FrameType
 
     from .service import Service
@@ -41,7 +40,7 @@ def serve(service: Service, say: Callable[[str], None]) -> None:
     config = uvicorn.Config(
         build_app(service),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http=_protocol(settings),
+        http=protocol_of(settings),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -75,44 +74,6 @@ def _listening_socket(settings: Settings) -> socket.socket:
     return made
 
 
-def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
-    """HTTP with a limit on how long a request's line and headers may take, and how many connections there may be."""
-
-    class Protocol(HttpToolsProtocol):
-        _headers_timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > settings.max_connections:
-                transport.abort()
-                return
-            self._await_headers()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._await_headers()
-
-        def on_headers_complete(self) -> None:
-            self._have_headers()
-            super().on_headers_complete()
-            self.scope["quire.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._have_headers()
-            super().connection_lost(exc)
-
-        def _await_headers(self) -> None:
-            if self._headers_timer is None:
-                self._headers_timer = self.loop.call_later(settings.header_timeout_s, self.transport.abort)
-
-        def _have_headers(self) -> None:
-            if self._headers_timer is not None:
-                self._headers_timer.cancel()
-                self._headers_timer = None
-
-    return Protocol
-
-
 class _Server(uvicorn.Server):
     """Opens the models, says when it is ready; the first signal drains, the second ends."""
 
@@ -141,8 +102,29 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the connections and the models."""
+        await self._take_what_waits(sockets or [])
         await super().shutdown(sockets)
         await self._service.stop()
+
+    async def _take_what_waits(self, sockets: list[socket.socket]) -> None:
+        """Stop to listen.  Clients whose connection the system has made are taken, as closing would reset them."""
+        loop = asyncio.get_running_loop()
+        taken: list[socket.socket] = []
+        kept = [each.dup() for each in sockets]
+        for server in self.servers:
+            server.close()
+        for each in kept:
+            with each, contextlib.suppress(BlockingIOError):
+                each.setblocking(False)
+                while True:
+                    taken.append(each.accept()[0])
+        for connection in taken:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._new_protocol, connection)
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        kind = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signals: the first begins to drain, another one does not wait any longer."""

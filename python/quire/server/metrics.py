@@ -62,6 +62,7 @@ class Metrics:
         self._answer_size = histogram("request_generated_tokens", "Tokens of an answer.", _TOKENS)
         self._read = _Spent()
         self._written = _Spent()
+        self._timed = _Spent()  # of answers that have a speed
         self._most_tokens = 0
         registry.register(_Engines(service))
         registry.register(_LlamaCpp(self, service))
@@ -82,16 +83,25 @@ class Metrics:
         self.queue_s.observe(end.queue_s)
         self.total_s.observe(total_s)
         if end.choice == 0:
-            self._prompt.inc(end.n_prompt_tokens)
-            self._reused.inc(end.n_cached_tokens)
-            self._prompt_size.observe(end.n_prompt_tokens)
+            self._prompt_read(end.n_prompt_tokens, end.n_cached_tokens, end.prefill_s)
             if first_token_s is not None:
                 self.first_token_s.observe(first_token_s)
-            self._read.add(end.n_prompt_tokens - end.n_cached_tokens, end.prefill_s)
         self._written.add(end.n_generated_tokens, end.decode_s)
         self._most_tokens = max(self._most_tokens, end.n_prompt_tokens + end.n_generated_tokens)
-        if end.n_generated_tokens > 1:
+        if end.n_generated_tokens > 1:  # one token takes no time but that of its prompt
+            self._timed.add(end.n_generated_tokens, end.decode_s)
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
+
+    def embedded(self, n_tokens: int, n_cached: int, seconds: float) -> None:
+        """A prompt was embedded."""
+        self._prompt_read(n_tokens, n_cached, seconds)
+        self._most_tokens = max(self._most_tokens, n_tokens)
+
+    def _prompt_read(self, n_tokens: int, n_cached: int, seconds: float) -> None:
+        self._prompt.inc(n_tokens)
+        self._reused.inc(n_cached)
+        self._prompt_size.observe(n_tokens)
+        self._read.add(n_tokens - n_cached, seconds)
 
     def text(self) -> bytes:
         """All figures, in Prometheus' text format."""
@@ -139,7 +149,7 @@ class _LlamaCpp:
         }
         gauges = {
             "prompt_tokens_seconds": (read.per_second, "Tokens of prompts a second."),
-            "predicted_tokens_seconds": (written.per_second, "Tokens of an answer a second."),
+            "predicted_tokens_seconds": (self._metrics._timed.per_second, "Tokens of an answer a second."),
             "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
             "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
             "n_busy_slots_per_decode": (

@@ -34,11 +34,15 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class Treatment(msgspec.Struct, frozen=True, array_like=True):
-    """How a request is treated beside others; see ``quire.engine.EngineRequest``."""
+    """How a request is treated beside others; see ``quire.engine.EngineRequest``.
+
+    ``n_bytes``: of its body, by which it waits for threads that prepare it.
+    """
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
+    n_bytes: int = 0
 
 
 # To the engine
@@ -78,7 +82,8 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, and ``n_tokens``.
+    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and
+    the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
     largest absolute value, None by nothing.
@@ -92,11 +97,16 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments."""
+    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments.
+
+    ``encoded``: the answer's value is JSON, which the listener need not make of what may be large.
+    """
 
     id: int
     verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe"]
     values: JsonObject
+    treatment: Treatment = Treatment()
+    encoded: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
@@ -113,7 +123,8 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise."""
+    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
+    ``memory_bytes``: what its process may come to take, its cache full."""
 
     name: str
     architecture: str
@@ -127,6 +138,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     bos: str
     eos: str
     version: str
+    memory_bytes: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -202,11 +214,12 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The last message of a request that failed.  ``kind``: the name of a class of ``quire.errors``, or ``"Lost"``
-    where the worker went away.  ``id`` 0: the model could not be opened."""
+    where the worker went away.  ``id`` 0: the model could not be opened.  ``retry_after_s``: when the same may pass."""
 
     id: int
     kind: str
     message: str
+    retry_after_s: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):

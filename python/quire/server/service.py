@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from .admission import Admission, Ticket
 from .engine import EngineState
 from .failures import ApiError
+from .fair_pool import FairPool
 from .kept import Kept
 from .library import Library, find_models, memory_bytes, size_of
+from .memory_share import LEAST_BYTES
 from .metrics import Metrics
+from .process_memory import process_memory
 from .recent import Recent
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 __all__ = ["Service", "model_name", "open_service"]
+
+
+# What the listener takes beside what it has at the start: requests, and answers that are kept for a while.
+_OWN_LATER_BYTES = 8 << 20
 
 
 class Service:
@@ -38,11 +45,14 @@ class Service:
         self.admission = Admission(settings)
         self.kept = Kept()
         self.draining = False
+        # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
+        # loop would wait for both.
+        self.threads = FairPool(1, "quire-bodies")
 
     @property
     def model(self) -> str:
-        """The name of the model that answers where a request names none."""
-        return self.library.default
+        """What answers where a request names no model: its name, or where models are, while none is the usual one."""
+        return self.library.usual or self.settings.models_dir or ""
 
     @property
     def version(self) -> str:
@@ -58,9 +68,26 @@ class Service:
         """The open models, by name."""
         return self.library.engines()
 
+    def exactly(self, model: str) -> str:
+        """The model that goes by a name, which there may not be."""
+        return (self.library.usual or model) if model in self.settings.aliases else model
+
     def name_of(self, model: str | None) -> str:
-        """The model that a request means."""
-        return self.model if model is None or model in self.settings.aliases else model
+        """The model that is to answer a request: the one that it names, else the usual one.
+
+        An unknown name means the only model that there is, but where ``settings.strict``.  ApiError 400 where no model
+        is the usual one.
+        """
+        if model is not None:
+            name = self.exactly(model)
+            if self.settings.strict or name in self.library.known or name in (known := self.library.rescan()):
+                return name
+            return next(iter(known)) if len(known) == 1 else name
+        usual = self.library.usual
+        if usual is None:
+            text = f"model must be one of {', '.join(self.names[:20])} but is absent, and none is open"
+            raise ApiError(400, "missing_model", text, "model")
+        return usual
 
     def engine(self, model: str | None) -> Engine:
         """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
@@ -73,9 +100,9 @@ class Service:
         known = ", ".join(self.names[:20])
         raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
 
-    def pinned(self, model: str | None) -> AbstractAsyncContextManager[Engine]:
+    def pinned(self, name: str) -> AbstractAsyncContextManager[Engine]:
         """A model for as long as a block runs, opened if it is not."""
-        return self.library.pinned(self.name_of(model))
+        return self.library.pinned(name)
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
         """Let a request in.  ApiError 429 where there are too many."""
@@ -100,34 +127,38 @@ def open_service(
 ) -> Service:
     """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
 
-    Where there is a folder and no path, models are opened when they are asked for, the first of them by default.
+    Where there is a folder and no path, models are opened when they are asked for, and none is the default.
     ``launched``: a worker for the model that is open from the start.
     """
     from .protocol import Open
     from .supervisor import WorkerEngine
 
-    if settings.memory_budget_bytes is not None:
-        config = {**config, "memory_bytes": settings.memory_budget_bytes}
+    own = process_memory()[0] + _OWN_LATER_BYTES
+    budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None) -> Engine:
-        return WorkerEngine(Open(file, config), launched=waiting.pop() if waiting else None)
+    def engine_of(file: str | None, memory_bytes: int | None) -> Engine:
+        given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
+        return WorkerEngine(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
 
     if settings.models_dir is None:
-        return Service(settings, Library.of(model_name(path), lambda: engine_of(path)))
+        left = None if budget is None else budget - own
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left)))
     folder = Path(settings.models_dir)
     given = {} if path is None else {model_name(path): Path(path)}
 
     def paths() -> dict[str, Path]:
         return {**find_models(folder), **given}
 
-    def make(name: str) -> Engine:
-        return engine_of(str(paths()[name]))
+    def make(name: str, share: int) -> Engine:
+        return engine_of(str(paths()[name]), share)
 
-    budget = settings.memory_budget_bytes or memory_bytes()
-    default = next(iter([*given, *paths()]), "")
-    library = Library(default, lambda: {name: size_of(found) for name, found in paths().items()}, make, budget)
-    if given:
+    def sizes() -> dict[str, int]:
+        return {name: size_of(found) for name, found in paths().items()}
+
+    default = next(iter(given), None)
+    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES)
+    if default is not None:
         library.open_from_start(default)
     return Service(settings, library)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["DONE", "PING", "encode", "event", "line", "named_event"]
+__all__ = ["DONE", "PING", "encode", "event", "line", "named_event", "raw"]
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -17,6 +17,11 @@ _encoder = msgspec.json.Encoder()
 def encode(value: Any) -> bytes:
     """JSON."""
     return _encoder.encode(value)
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """JSON to be put into other JSON as it is.  What is large in the end is encoded bit by bit as it comes."""
+    return msgspec.Raw(_encoder.encode(value))
 
 
 def event(value: Any) -> bytes:

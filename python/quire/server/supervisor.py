@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import LoadError
-from .engine import EngineState, Stream, Streams
+from .awake_clock import AwakeClock
+from .engine import EngineState, OpeningLost, Stream, Streams
 from .failures import ApiError
 from .frames import frame
 from .launch import Launched, launch
@@ -25,7 +26,7 @@ __all__ = ["Watch", "WorkerEngine"]
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How a worker is watched, in seconds.
+    """How a worker is watched, in seconds in which this process was awake.
 
     ``silent_s``: without a sign of life it counts as away; ``hung_s``: it is ended.  ``step_s``: so long may one step
     of the model take.  ``load_s``: so long may opening take.  ``pause_s``: between restarts at most.  ``settled_s``:
@@ -43,12 +44,13 @@ class Watch:
 
 @dataclass
 class _Worker:
-    """One process, from its start to its end."""
+    """One process, from its start to its end.  ``begun_s``, ``heard_s``, ``stepped_s``: by the clock of the watch."""
 
     launched: Launched
+    begun_s: float
+    heard_s: float
+    stepped_s: float
     channel: ListenerSide | None = None
-    heard_s: float = field(default_factory=time.monotonic)
-    stepped_s: float = field(default_factory=time.monotonic)
     hung: bool = False
     disconnected: asyncio.Future[None] | None = None
 
@@ -82,6 +84,7 @@ class WorkerEngine(Streams):
         super().__init__()
         self._opened = opened
         self._watch = watch or Watch()
+        self._clock = AwakeClock(2 * self._watch.check_s)
         self._command = command
         self._suspects = Suspects()
         self._info: ModelInfo | None = None
@@ -141,8 +144,10 @@ class WorkerEngine(Streams):
             await self._changed.wait()
             self._changed.clear()
         if self._state is not EngineState.READY:
-            failure = self._failure or Failed(0, "LoadError", "[serve] the worker must open the model but ended")
+            failure = self._failure
             await self.stop()
+            if failure is None:
+                raise OpeningLost("[serve] the worker must open the model but ended")
             raise _quire_error(failure)
 
     async def stop(self) -> None:
@@ -162,7 +167,7 @@ class WorkerEngine(Streams):
         return ApiError(503, "model_not_ready", text, retry_after_s=seconds)
 
     def _silent_s(self) -> float:
-        return 0.0 if self._worker is None else time.monotonic() - self._worker.heard_s
+        return 0.0 if self._worker is None else self._clock.now() - self._worker.heard_s
 
     def _set(self, state: EngineState) -> None:
         self._state = state
@@ -172,7 +177,8 @@ class WorkerEngine(Streams):
         """A worker that is told its model."""
         launched.connection.sendall(frame([self._opened]))
         launched.connection.setblocking(False)
-        return _Worker(launched)
+        now = self._clock.now()
+        return _Worker(launched, now, now, now)
 
     async def _connect(self) -> None:
         worker = self._worker
@@ -192,7 +198,7 @@ class WorkerEngine(Streams):
         worker.channel = channel
 
     def _receive(self, worker: _Worker, messages: list[FromEngine]) -> None:
-        now = worker.heard_s = time.monotonic()
+        now = worker.heard_s = self._clock.now()
         for message in messages:
             if isinstance(message, Beat):
                 if self._beat is None or message.n_steps != self._beat.n_steps or not message.n_running:
@@ -200,7 +206,7 @@ class WorkerEngine(Streams):
                 self._beat = message
             elif isinstance(message, Ready):
                 self._info = message.info
-                self._load_s = now - worker.started_s
+                self._load_s = time.monotonic() - worker.started_s
                 worker.stepped_s = now
                 self._set(EngineState.READY)
             elif isinstance(message, Failed) and message.id == 0:
@@ -232,11 +238,12 @@ class WorkerEngine(Streams):
     async def _until_it_ends(self, worker: _Worker) -> None:
         watch = self._watch
         while worker.process.poll() is None:
-            now = time.monotonic()
+            self._clock.tick()
+            now = self._clock.now()
             if self._state is EngineState.READY:
                 worker.hung = now - worker.heard_s > watch.hung_s or now - worker.stepped_s > watch.step_s
             else:
-                worker.hung = now - worker.started_s > watch.load_s
+                worker.hung = now - worker.begun_s > watch.load_s
             if worker.hung:
                 return
             # Not wait_for, which may lose a cancellation.

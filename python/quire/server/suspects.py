@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .protocol import Ask, Work
+from .protocol import Treatment, Work
 
 __all__ = ["Suspects"]
 
@@ -43,9 +43,6 @@ class Suspects:
 
 
 def _name(work: Work) -> bytes:
-    if isinstance(work, Ask):
-        plain: Work = msgspec.structs.replace(work, id=0)
-    else:
-        plain = msgspec.structs.replace(work, id=0, treatment=type(work.treatment)())
+    plain = msgspec.structs.replace(work, id=0, treatment=Treatment())
     # As JSON, which has whole numbers of any size.
     return hashlib.blake2b(msgspec.json.encode(plain), digest_size=16).digest()

@@ -18,6 +18,7 @@ __all__ = ["WorkerSide", "time_apart"]
 # The worker's frames gather so long at least, and are so far apart: less than anybody sees.
 _TOGETHER_S, _APART_S = 0.0003, 0.012
 # With many streams they are further apart: what the listener does for a piece is taken from the decoder's threads.
+_LOGPROBS_TOGETHER = 1024
 _APART_PER_STREAM_S, _FURTHEST_APART_S = 0.0012, 0.05
 
 
@@ -63,12 +64,25 @@ class WorkerSide:
             ended = None in taken
             messages = [message for group in taken if group is not None for message in group]
             try:
-                if messages:
-                    self._connection.sendall(frame(messages))
+                for together in apart(messages):
+                    self._connection.sendall(frame(together))
             except OSError:  # the listener is gone, and the reading thread ends the process
                 return
             sent_s = time.monotonic()
             apart_s = time_apart(messages)
+
+
+def apart(messages: Sequence[FromEngine]) -> Iterator[Sequence[FromEngine]]:
+    """Messages in groups, each of which the listener decodes in a moment."""
+    begin = n = 0
+    for at, message in enumerate(messages):
+        if isinstance(message, Delta):
+            n += len(message.logprobs) + len(message.prompt_logprobs)
+            if n >= _LOGPROBS_TOGETHER:
+                yield messages[begin : at + 1]
+                begin, n = at + 1, 0
+    if begin < len(messages):
+        yield messages[begin:]
 
 
 def time_apart(messages: Sequence[FromEngine]) -> float:

@@ -90,7 +90,7 @@ class Tokenizer:
     def eog_ids(self) -> frozenset[int]:
         """The ids that end an answer: the file's own and those of well-known names."""
         vocabulary = self.vocabulary
-        return end_of_generation_ids(vocabulary.texts, vocabulary.kinds, vocabulary.special_ids)
+        return end_of_generation_ids(vocabulary.texts, vocabulary.kinds, vocabulary.special_ids, vocabulary.end_ids)
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:

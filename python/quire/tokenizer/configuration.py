@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TypeAlias
 from quire.errors import LoadError
 from quire.tokenizer.vocabulary import AddedTokenRule, Family, TokenKind, Vocabulary
 
-__all__ = ["special_ids_of", "with_configuration"]
+__all__ = ["end_ids_of", "special_ids_of", "with_configuration"]
+
+_LOG = logging.getLogger("quire")
 
 Json: TypeAlias = "Mapping[str, object]"
 
@@ -39,6 +42,31 @@ def special_ids_of(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
             raise LoadError(f"[tokenizer] tokenizer_config.json: {key} must be a token but is {text!r}")
         found[name] = ids[text]
     return found
+
+
+def end_ids_of(place: Path, n_tokens: int) -> tuple[int, ...]:
+    """What ends an answer by ``eos_token_id`` of generation_config.json and config.json: an id, or a list of them.
+
+    Rows of the model that no token has are left out: nothing can end there.  Raises LoadError for what is no id.
+    """
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = place / name
+        if not path.is_file():
+            continue
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise LoadError(f"[tokenizer] {path} must be a JSON file but: {error}") from error
+        value = values.get("eos_token_id") if isinstance(values, dict) else None
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
+            raise LoadError(f"[tokenizer] {name}: eos_token_id must be an id or a list of ids but is {value!r:.80}")
+        beyond = [id for id in ids if not 0 <= id < n_tokens]
+        if beyond:
+            _LOG.warning("[tokenizer] %s: eos_token_id names no token of the vocabulary: %s", name, beyond)
+        found.update(id for id in ids if 0 <= id < n_tokens)
+    return tuple(sorted(found))
 
 
 def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabulary:

@@ -10,7 +10,9 @@ from typing import Protocol
 from quire._tokenizer.bpe import BytePairEncoder
 from quire._tokenizer.pieces import PieceEncoder
 from quire.errors import LoadError, RequestError
+from quire.tokenizer.marks import unknown_id_of
 from quire.tokenizer.vocabulary import Family, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.word_pieces import shown_word_piece
 
 __all__ = ["Encoder", "encoder_of"]
 
@@ -63,7 +65,7 @@ class BytePairs:
             vocabulary.merges,
             passes=vocabulary.pre_tokenizer.passes,
             ignore_merges=vocabulary.pre_tokenizer.ignore_merges,
-            unknown_id=vocabulary.special_ids.get("unk"),
+            unknown_id=unknown_id_of(vocabulary),
             added=vocabulary.added,
         )
 
@@ -110,7 +112,7 @@ class Pieces:
             texts=vocabulary.texts,
             spaces=vocabulary.spaces,
             character_map=vocabulary.character_map,
-            unknown_id=vocabulary.special_ids.get("unk"),
+            unknown_id=unknown_id_of(vocabulary),
             added=vocabulary.added,
             drops_marks=family is Family.WORD_PIECE and vocabulary.case.strip_accents,
             merges=vocabulary.merges,
@@ -166,12 +168,15 @@ class Pieces:
         vocabulary = self._vocabulary
         if vocabulary.family is Family.LONGEST_MATCH:
             return [text if isinstance(text, bytes) else text.encode() for text in self._matched()]
+        is_words = vocabulary.family is Family.WORD_PIECE
         table = []
         for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True):
             if kind == TokenKind.BYTE:
                 table.append(bytes([int(text[3:5], 16)]))
             elif kind in (TokenKind.CONTROL, TokenKind.UNKNOWN):
                 table.append(text.encode())
+            elif is_words and kind == TokenKind.NORMAL:
+                table.append(shown_word_piece(text).encode())
             else:
                 table.append(text.replace(WRITTEN_SPACE, " ").encode())
         return table

@@ -23,7 +23,9 @@ NAMES = frozenset(
 KEYS = ("eos", "eot", "eom", "fim_pad", "fim_repository", "fim_separator")
 
 
-def end_of_generation_ids(texts: Sequence[str], kinds: Sequence[int], special_ids: Mapping[str, int]) -> frozenset[int]:
+def end_of_generation_ids(
+    texts: Sequence[str], kinds: Sequence[int], special_ids: Mapping[str, int], end_ids: Sequence[int] = ()
+) -> frozenset[int]:
     """Ids that end an answer: those the file names as such, and control or user-defined tokens of well-known names.
 
     In the harmony and solar formats ``<|end|>`` ends a part of an answer only, and so does not count.
@@ -36,4 +38,5 @@ def end_of_generation_ids(texts: Sequence[str], kinds: Sequence[int], special_id
     harmony, solar = {"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"}
     if "<|end|>" in names and (harmony <= names.keys() or solar <= names.keys()):
         found.discard(names["<|end|>"])
+    found.update(end_ids)
     return frozenset(found)

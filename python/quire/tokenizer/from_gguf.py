@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire._native.gguf import Reader
-from quire._tokenizer.packed import PackedStrings, picked
+from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
-from quire.tokenizer.end_of_generation import NAMES
+from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (
     BYTE_TOKEN,
+    END_IDS,
     SPACE_PREFIX,
     SPECIAL_KEYS,
     AddedTokenRule,
@@ -110,7 +110,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     prefix_ids, suffix_ids = _around(metadata, defaults, special_ids, pre_tokenizer)
     kinds = _kinds(metadata, texts, family)
     prefix = "tokenizer.chat_template"
-    return Vocabulary(
+    found = Vocabulary(
         texts=texts,
         kinds=kinds,
         merges=_strings(metadata, MERGES) if family in (Family.BYTE_PAIR, Family.CHARACTER_PAIR) else (),
@@ -118,6 +118,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
         special_ids=special_ids,
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        end_ids=_end_ids(metadata),
         added=_added_rules(metadata, texts, kinds),
         chat_templates={
             key[len(prefix) + 1 :] or "default": _string(metadata, key)
@@ -132,6 +133,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
         character_map=_bytes(metadata, "tokenizer.ggml.precompiled_charsmap"),
         case=_case(metadata, family),
     )
+    return with_marks_apart(found, guess_unknown=True)
 
 
 def _family(metadata: Mapping[str, object]) -> tuple[Family, PreTokenizer]:
@@ -166,6 +168,13 @@ def _around(
         (special_ids[before],) if add_before and before in special_ids else (),
         (special_ids[after],) if add_after and after in special_ids else (),
     )
+
+
+def _end_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
+    values = _listed(metadata.get(END_IDS, []))
+    if not isinstance(values, list) or not set(map(type, values)) <= {int}:
+        raise LoadError(f"[tokenizer] {END_IDS} must be an array of ids but is {type(values).__name__}")
+    return tuple(values)
 
 
 def _spaces(metadata: Mapping[str, object], defaults: SpaceRules) -> SpaceRules:
@@ -259,11 +268,6 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
     allowed = set(TokenKind) - {TokenKind.BYTE} if family is Family.BYTE_PAIR else set(TokenKind)
     for odd in used - allowed:
         raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
-    # Some files have marks that end an answer among the user-defined tokens, which user text may contain.
-    ids = [found.start() for found in re.finditer(bytes([TokenKind.USER_DEFINED]), bytes(kinds[: len(texts)]))]
-    for id, name in zip(ids, picked(texts, ids), strict=True):
-        if name in NAMES:
-            kinds[id] = TokenKind.CONTROL
     return kinds
 
 

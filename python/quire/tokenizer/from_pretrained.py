@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
-from quire.tokenizer.configuration import special_ids_of, with_configuration
+from quire.tokenizer.configuration import end_ids_of, special_ids_of, with_configuration
+from quire.tokenizer.end_of_generation import end_of_generation_ids
 from quire.tokenizer.json_merges import character_pairs, merges_of
 from quire.tokenizer.json_models import (
     case_rules,
@@ -24,6 +25,7 @@ from quire.tokenizer.json_models import (
     word_piece_texts,
 )
 from quire.tokenizer.json_passes import is_white_space_split, passes_of
+from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import PreTokenizer
 from quire.tokenizer.sentencepiece import read_sentencepiece
 from quire.tokenizer.vocabulary import BYTE_TOKEN, AddedTokenRule, Family, Normalization, TokenKind, Vocabulary
@@ -31,6 +33,10 @@ from quire.tokenizer.vocabulary import BYTE_TOKEN, AddedTokenRule, Family, Norma
 __all__ = ["read_pretrained"]
 
 Json: TypeAlias = "Mapping[str, object]"
+
+# How byte-level byte-pair encoding writes bytes (Radford et al. 2019): those that do not print from U+0100 on.
+PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+BYTES = {chr(byte) for byte in PRINTED} | {chr(0x100 + i) for i in range(256 - len(PRINTED))}
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
@@ -44,7 +50,8 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     for name in ("tokenizer.model", "spiece.model"):
         if not (place / "tokenizer.json").exists() and (place / name).exists():
             found = with_configuration(read_sentencepiece(place / name), place, config)
-            return replace(found, chat_templates=_chat_templates(place, config))
+            end_ids = end_ids_of(place, len(found.texts))
+            return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
     tokenizer = _read_json(place / "tokenizer.json")
     model = _object(tokenizer, "model")
     _check_model(model)
@@ -52,9 +59,8 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     texts, kinds, added = _tokens(tokenizer, model, words)
     ids = {text: id for id, text in enumerate(texts) if text}
     special_ids = special_ids_of(config, ids)
-    for id, kind in enumerate(kinds):
-        if kind == TokenKind.UNKNOWN:
-            special_ids.setdefault("unk", id)
+    if TokenKind.UNKNOWN in kinds:
+        special_ids["unk"] = kinds.index(TokenKind.UNKNOWN)  # what tokenizer.json says is what counts for text
     post_processor = tokenizer.get("post_processor")
     prefix_ids, suffix_ids = _template(post_processor)
     if post_processor is None:
@@ -71,11 +77,19 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
         special_ids=special_ids,
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        end_ids=end_ids_of(place, len(texts)),
         added=added,
         chat_templates=_chat_templates(place, config),
         scores=[*scores, *[0.0] * (len(texts) - len(scores))],
     )
-    return _with_model(found, tokenizer, model)
+    return _told_apart(_with_model(found, tokenizer, model))
+
+
+def _told_apart(found: Vocabulary) -> Vocabulary:
+    """Marks from text, and what ends an answer from what is known to do so anyway."""
+    found = with_marks_apart(found)
+    known = end_of_generation_ids(found.texts, found.kinds, found.special_ids)
+    return replace(found, end_ids=tuple(id for id in found.end_ids if id not in known))
 
 
 def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
@@ -85,6 +99,10 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
     if kind == "BPE" and not model.get("byte_fallback") and not is_white_space_split(pre_tokenizer):
         splitting = PreTokenizer(passes_of(pre_tokenizer), ignore_merges=bool(model.get("ignore_merges", False)))
         normalization = _normalization(normalizer)
+        if model.get("fuse_unk") and TokenKind.UNKNOWN in found.kinds and not set(found.texts) >= BYTES:
+            raise UnsupportedError(
+                "[tokenizer] tokenizer.json: model.fuse_unk must be unset where bytes have no token but is set"
+            )
         return replace(found, merges=merges_of(model), pre_tokenizer=splitting, normalization=normalization, scores=())
     if normalizer is not None and any(rule.normalized for rule in found.added):
         raise UnsupportedError("[tokenizer] tokenizer.json: added tokens must be matched before normalization")
@@ -177,14 +195,9 @@ def _tokens(
     texts = [""] * (max(found, default=-1) + 1)
     kinds: list[int] = [TokenKind.UNUSED] * len(texts)
     unknown = _unknown(model, words)
-    marked = (
-        (TokenKind.NORMAL,)
-        if model.get("type", "BPE") == "BPE" and not has_bytes
-        else (TokenKind.NORMAL, TokenKind.CONTROL)
-    )
     for id, (text, kind) in found.items():
         texts[id] = text
-        kinds[id] = TokenKind.UNKNOWN if id == unknown and kind in marked else kind
+        kinds[id] = TokenKind.UNKNOWN if id == unknown and kind in (TokenKind.NORMAL, TokenKind.CONTROL) else kind
     return texts, kinds, tuple(rules)
 
 

@@ -69,9 +69,12 @@ def _between_white_space(found: Vocabulary, tokenizer: Json, model: Json, merges
     step = steps(tokenizer.get("pre_tokenizer"), "pre_tokenizer")[0]
     if step.get("type") == "Whitespace" and not all(map(stays_in_words, map(split_merge, merges))):
         raise unsupported("merges behind Whitespace must not join letters and punctuation but one does")
-    unknown, ids = model.get("unk_token"), dict(found.special_ids)
-    if isinstance(unknown, str) and unknown in found.texts:
-        ids["unk"] = found.texts.index(unknown)
+    if step.get("type") == "Whitespace" and model.get("unk_token") is None:
+        # Characters without a token would be left out, and what then stands side by side be merged.
+        raise unsupported("model.unk_token must be set behind Whitespace but is not")
+    ids = dict(found.special_ids)
+    if TokenKind.UNKNOWN not in found.kinds:
+        ids.pop("unk", None)  # that of tokenizer_config.json, which stands for no text
     return replace(
         found,
         family=Family.CHARACTER_PAIR,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.vocabulary import CaseRules, SpaceRules, TokenKind
+from quire.tokenizer.word_pieces import written_word_piece
 
 __all__ = [
     "Json",
@@ -114,11 +115,7 @@ def word_piece_texts(model: Json, texts: Sequence[str], kinds: Sequence[int]) ->
     if model.get("max_input_chars_per_word", 100) != 100:
         raise unsupported("model.max_input_chars_per_word must be 100")
     return [
-        text
-        if kind != TokenKind.NORMAL
-        else text.removeprefix(prefix)
-        if text.startswith(prefix) and text != prefix
-        else SPACE + text
+        written_word_piece(text, prefix) if kind == TokenKind.NORMAL else text
         for text, kind in zip(texts, kinds, strict=True)
     ]
 

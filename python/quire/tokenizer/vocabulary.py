@@ -101,6 +101,9 @@ SPECIAL_KEYS = {
 SPACE_PREFIX = "tokenizer.quire.space_prefix"
 """Which stretches of text get a space before them, where that is not every one: a key of ours."""
 
+END_IDS = "tokenizer.quire.end_ids"
+"""Tokens that end an answer besides those that GGUF has keys for: a key of ours."""
+
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 """How families over characters write the token of a byte."""
 
@@ -112,7 +115,8 @@ class Vocabulary:
     """A vocabulary and the rules that go with it.
 
     Invariants: ``texts``, ``kinds`` and, where the family has them, ``scores`` are of one length; every id in
-    ``special_ids``, ``prefix_ids``, ``suffix_ids`` and ``added`` is below it.  ``texts`` are written as GGUF writes
+    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer and is not known to do so
+    otherwise) and ``added`` is below it.  ``texts`` are written as GGUF writes
     them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
     that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
     ``pre_tokenizer`` are for byte-pair encoding, ``scores`` and ``character_map`` for SentencePiece's models,
@@ -126,6 +130,7 @@ class Vocabulary:
     special_ids: Mapping[str, int] = field(default_factory=dict)
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    end_ids: tuple[int, ...] = ()
     added: tuple[AddedTokenRule, ...] = ()
     normalization: Normalization = Normalization.NONE
     chat_templates: Mapping[str, str] = field(default_factory=dict)
@@ -140,7 +145,7 @@ class Vocabulary:
         if len(self.kinds) != n:
             raise LoadError(f"[tokenizer] token_type must have {n} entries, one per token, but has {len(self.kinds)}")
         places = [*self.special_ids.items(), *(("bos or eos", id) for id in (*self.prefix_ids, *self.suffix_ids))]
-        places += [("added", rule.id) for rule in self.added]
+        places += [("added", rule.id) for rule in self.added] + [("end", id) for id in self.end_ids]
         for name, id in places:
             if not 0 <= id < n:
                 raise LoadError(f"[tokenizer] the {name} token must be below {n} but is {id}")
@@ -158,11 +163,18 @@ class Vocabulary:
         }
         metadata.update(self._family_metadata())
         metadata.update((SPECIAL_KEYS[name], id) for name, id in self.special_ids.items())
+        metadata.update(self._end_metadata())
         metadata.update(self._around_metadata())
         for name, source in self.chat_templates.items():
             key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
             metadata[key] = source
         return metadata
+
+    def _end_metadata(self) -> dict[str, object]:
+        """What else ends an answer: under a key of ours, and under those of other engines that are free."""
+        free = [name for name in ("eot", "eom") if name not in self.special_ids]
+        found: dict[str, object] = {SPECIAL_KEYS[name]: id for name, id in zip(free, self.end_ids, strict=False)}
+        return found | {END_IDS: list(self.end_ids)} if self.end_ids else found
 
     def _around_metadata(self) -> dict[str, object]:
         """Whether one token goes before and one behind a text."""

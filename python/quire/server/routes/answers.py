@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ...chat.tools.json_calls import started_object
 from ...chat.tools.scanner import Malformed
+from .. import sse
 from ..calls import Call
 from ..engine import Stream, StreamEvent
 from ..failures import ApiError
@@ -113,19 +116,21 @@ class Answering:
 
 
 class Message:
-    """Joins the deltas of a chat's choice."""
+    """Joins the deltas of a chat's choice.  ``logprob``: how log-probabilities are shown, where they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, logprob: Callable[[Logprob], dict[str, Any]] | None = None) -> None:
+        self._logprob = logprob
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: dict[int, dict[str, Any]] = {}
-        self.logprobs: list[Logprob] = []
+        self.logprobs: list[msgspec.Raw] = []
 
     def add(self, delta: Delta) -> None:
         """Take more of it in."""
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
-        self.logprobs += delta.logprobs
+        if self._logprob is not None:
+            self.logprobs += [sse.raw(self._logprob(token)) for token in delta.logprobs]
         for call in delta.calls:
             empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
             self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments

@@ -13,12 +13,13 @@ from .. import sse
 from ..bodies import Body
 from ..calls import Call, Events, Reply
 from ..engine import Engine
-from ..failures import ApiError, Dialect, error_body
+from ..failures import ApiError, Dialect, brief, error_body
 from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, arguments_object, new_id
 from .fields import Count, Name, Share, Stop, Text, treatment_of
 from .known_fields import check_blocks, check_fields
+from .text_parts import content_of
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
 
@@ -101,7 +102,7 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
         """The messages by the names of templates."""
         messages: list[dict[str, Any]] = []
         if self.system:
-            messages.append({"role": "system", "content": _text(self.system, "system")})
+            messages.append({"role": "system", "content": _content(self.system, "system")})
         for i, message in enumerate(self.messages):
             messages += _message(message, f"messages[{i}]")
         return messages
@@ -149,8 +150,8 @@ def _refuse(place: str, what: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{place} must {what}", place)
 
 
-def _text(content: Any, place: str) -> str:
-    """Text, or the text of blocks."""
+def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
+    """Text, or the texts of blocks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -159,9 +160,9 @@ def _text(content: Any, place: str) -> str:
     for i, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else None
-            raise _refuse(f"{place}[{i}]", f"be a block of text but is {kind!r:.40}")
+            raise _refuse(f"{place}[{i}]", f"be a block of text but is {brief(kind)}")
         texts.append(block["text"])
-    return "\n".join(texts)
+    return content_of(texts)
 
 
 def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
@@ -188,15 +189,13 @@ def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
             function = {"name": _field(block, "name", str, at), "arguments": _field(block, "input", dict, at)}
             calls.append({"id": _field(block, "id", str, at), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
-            content_of = _text(block.get("content") or "", f"{at}.content")
-            results.append(
-                {"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": content_of}
-            )
+            result = _content(block.get("content") or "", f"{at}.content")
+            results.append({"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": result})
         else:
-            raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {kind!r:.40}")
+            raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {brief(kind)}")
     own: dict[str, Any] = {"role": role}
     if texts or not (calls or thoughts or results):
-        own["content"] = "\n".join(texts)
+        own["content"] = content_of(texts)
     if thoughts:
         own["reasoning_content"] = "\n".join(thoughts)
     if calls:
@@ -213,7 +212,7 @@ def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
 
 def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
-        raise _refuse(f"{place}.type", f"be custom but is {tool['type']!r:.40}")
+        raise _refuse(f"{place}.type", f"be custom but is {brief(tool['type'])}")
     function = {"name": _field(tool, "name", str, place), "parameters": _field(tool, "input_schema", dict, place)}
     if "description" in tool:
         function["description"] = _field(tool, "description", str, place)
@@ -227,24 +226,29 @@ def _tool_choice(choice: dict[str, Any]) -> Any:
     if kind == "tool":
         return {"type": "function", "function": {"name": _field(choice, "name", str, "tool_choice")}}
     if kind not in ("auto", "any", "none"):
-        raise _refuse("tool_choice.type", f"be auto, any, tool or none but is {kind!r:.40}")
+        raise _refuse("tool_choice.type", f"be auto, any, tool or none but is {brief(kind)}")
     return "required" if kind == "any" else kind
 
 
 async def count(call: Call[CountBody]) -> Reply:
     """How many tokens a conversation is."""
-    call.body.check(call)
-    values = {"messages": call.body.conversation(), "options": call.body.options()}
+    values = await call.prepared(_counted, call)
     answer = await call.ask(call.engine(call.body.model), Ask(0, "count", values))
     return Reply.json({"input_tokens": answer["n_tokens"]})
+
+
+def _counted(call: Call[CountBody]) -> dict[str, Any]:
+    call.body.check(call)
+    return {"messages": call.body.conversation(), "options": call.body.options()}
 
 
 async def create(call: Call[MessagesBody]) -> Reply | Events:
     """Answer a conversation."""
     body = call.body
-    body.check(call)
     engine = call.engine(body.model)
-    answering = Answering(call, call.submit(engine, body.work(engine, call)))
+    await call.prepared(body.check, call)
+    work = await call.prepared(body.work, engine, call)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
+from .. import sse
 from ..bodies import Body
 from ..calls import Call, Reply
 from ..engine import Engine
@@ -78,15 +80,16 @@ class _Vectors:
     encoded: list[bytes]
     n_tokens: int
 
-    def floats(self) -> list[list[float]]:
-        """As numbers."""
-        rows = []
-        for encoded in self.encoded:
-            row = array("f", encoded)
-            if sys.byteorder == "big":
-                row.byteswap()
-            rows.append(row.tolist())
-        return rows
+    def floats(self) -> list[msgspec.Raw]:
+        """As numbers in JSON, row by row."""
+        return [sse.raw(_floats(encoded)) for encoded in self.encoded]
+
+
+def _floats(encoded: bytes) -> list[float]:
+    row = array("f", encoded)
+    if sys.byteorder == "big":
+        row.byteswap()
+    return row.tolist()
 
 
 def _prompts(given: Any, field: str) -> list[str | list[int]]:
@@ -117,6 +120,7 @@ async def _embedded(
             answer = await stream.answer()
             encoded.append(answer["vector"])
             n_tokens += answer["n_tokens"]
+            call.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
     call.scope["quire.ticket"].charge(n_tokens)
     call.scope["quire.usage"] = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return _Vectors(encoded, n_tokens)
@@ -126,17 +130,20 @@ async def embed(call: Call[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
     body = call.body
     try:
-        made = await _embedded(call, call.engine(body.model), _prompts(body.input, "input"), 2, body.dimensions)
+        prompts = await call.prepared(_prompts, body.input, "input")
+        made = await _embedded(call, call.engine(body.model), prompts, 2, body.dimensions)
     except ApiError as error:
         if error.param == "prompt":  # the engine's word for it
             error.param = "input"
         raise
-    shown: list[Any] = made.floats()
+    shown: list[Any]
     if body.encoding_format == "base64":
         shown = [b64encode(encoded).decode() for encoded in made.encoded]
+    else:
+        shown = await call.apart(made.floats)
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
-    return Reply.json({"object": "list", "data": data, "model": body.model or call.service.model, "usage": usage})
+    return Reply.json({"object": "list", "data": data, "model": body.model or call.model, "usage": usage})
 
 
 async def llama_embed(call: Call[LlamaBody]) -> Reply:
@@ -147,8 +154,9 @@ async def llama_embed(call: Call[LlamaBody]) -> Reply:
     if given is None or (body.input is not None and body.content is not None):
         raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
     norm = None if body.embd_normalize < 0 else body.embd_normalize
-    made = await _embedded(call, call.engine(body.model), _prompts(given, field), norm, None)
-    return Reply.json([{"index": i, "embedding": [vector]} for i, vector in enumerate(made.floats())])
+    prompts = await call.prepared(_prompts, given, field)
+    made = await _embedded(call, call.engine(body.model), prompts, norm, None)
+    return Reply.json([{"index": i, "embedding": [vector]} for i, vector in enumerate(await call.apart(made.floats))])
 
 
 async def ollama_embed(call: Call[OllamaBody]) -> Reply:
@@ -161,7 +169,7 @@ async def ollama_embed(call: Call[OllamaBody]) -> Reply:
     return Reply.json(
         {
             "model": body.model,
-            "embeddings": made.floats(),
+            "embeddings": await call.apart(made.floats),
             "total_duration": int((time.monotonic() - call.arrived_s) * 1e9),
             "load_duration": 0,
             "prompt_eval_count": made.n_tokens,
@@ -174,4 +182,4 @@ async def ollama_embed_one(call: Call[OllamaOldBody]) -> Reply:
     body = call.body
     check_keep_alive(body.keep_alive)
     made = await _embedded(call, call.engine(name_of(body.model)), [body.prompt], None, None)
-    return Reply.json({"embedding": made.floats()[0]})
+    return Reply.json({"embedding": (await call.apart(made.floats))[0]})

@@ -161,7 +161,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
                 "include_stop_str_in_output": self.include_stop_str_in_output,
                 "logit_bias": logit_bias_of(self.logit_bias),
                 "allowed_token_ids": self.allowed_token_ids,
-                "bad_token_ids": self.bad_token_ids,
+                "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *self.bad_token_ids],
             }
         )
 

@@ -30,7 +30,7 @@ MAX_PROMPTS = 128
 async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     engine = call.engine(call.body.model)
-    given = prompts_of(call.body.prompt)
+    given = await call.prepared(prompts_of, call.body.prompt)
     if len(given) > MAX_PROMPTS:
         text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
         raise ApiError(400, "invalid_value", text, "prompt")
@@ -93,7 +93,7 @@ async def _answer(call: Call[Any], engine: Engine, prompts: list[str | list[int]
     for answering in answerings:
         await answering.start()
     shown = [p if isinstance(p, str) else await _text(call, engine, p) for p in prompts]
-    shape = _Shape(body, settings, body.model or call.service.model, answerings, shown)
+    shape = _Shape(body, settings, body.model or call.model, answerings, shown)
     if body.stream:
         return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
     results = await shape.whole()
@@ -115,7 +115,7 @@ class _Result:
     n_prompt: int
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    probabilities: list[msgspec.Raw] = field(default_factory=list)
     end: Finished | None = None
     first_s: float = 0.0
 
@@ -173,7 +173,7 @@ class _Shape:
             result.first_s = result.first_s or time.monotonic()
             result.text.append(event.content)
             result.ids += event.token_ids
-            result.logprobs += event.logprobs
+            result.probabilities += [sse.raw(_probability(token)) for token in event.logprobs]
         return result
 
     def _head(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class _Shape:
             "timings": timings_of(end, len(result.ids)),
         }
         if self._body.n_shown_probabilities:
-            shown["completion_probabilities"] = [_probability(token) for token in result.logprobs]
+            shown["completion_probabilities"] = result.probabilities
         return _selected(shown, self._body.response_fields)
 
 
@@ -270,13 +270,14 @@ def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
 
 
 def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
-    """Times of a choice in milliseconds, with rates (0 where nothing was done)."""
+    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
+    but its prompt's."""
     n_read = end.n_prompt_tokens - end.n_cached_tokens
     n_new = end.n_generated_tokens if n_new is None else n_new
     return {
         "cache_n": end.n_cached_tokens,
         **_rate("prompt", n_read, end.prefill_s),
-        **_rate("predicted", n_new, end.decode_s),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
     }
 
 

@@ -21,6 +21,7 @@ __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "
 
 # What a request that says nothing gets; what the model's makers advise comes before it.
 _DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+_OF_STAGES = {*_DEFAULTS, "typical_p"}  # options that have a stage of their name
 _ORDER = (
     "penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature",
 )  # fmt: skip
@@ -215,7 +216,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     if given.get("mirostat"):
         usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
     stages = _stages(body.samplers)
-    usual = {name: value for name, value in usual.items() if name not in _DEFAULTS or name in stages}
+    usual = {name: value for name, value in usual.items() if name not in _OF_STAGES or name in stages}
     values = {**usual, **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
@@ -234,7 +235,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "seed": seed,
         "stop": [stop] if isinstance(stop, str) else stop,
         "logit_bias": bias,
-        "bad_token_ids": never,
+        "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,
         "structured_outputs": _form(body),
     }

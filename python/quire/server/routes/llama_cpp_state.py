@@ -25,11 +25,14 @@ __all__ = [
 
 async def apply_template(call: Call[ChatBody]) -> Reply:
     """The prompt that a conversation is."""
+    values = await call.prepared(_conversation, call)
+    return Reply(await call.ask(call.engine(call.body.model), Ask(0, "render", values, encoded=True)))
+
+
+def _conversation(call: Call[ChatBody]) -> dict[str, Any]:
     body = call.body
     options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
-    values = {"messages": checked_messages(body.messages, call), "options": options}
-    answer = await call.ask(call.engine(body.model), Ask(0, "render", values))
-    return Reply.json({"prompt": answer["prompt"]})
+    return {"messages": checked_messages(body.messages, call), "options": options}
 
 
 async def props(call: Call[None]) -> Reply:

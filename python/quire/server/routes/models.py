@@ -22,7 +22,7 @@ _VOCABULARIES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5}
 async def model_object(call: Call[None], name: str) -> dict[str, Any]:
     """A model as OpenAI's interface has it, with what is known of it beside, as llama.cpp has it."""
     service = call.service
-    engine, created = service.engines().get(service.name_of(name)), service.created
+    engine, created = service.engines().get(service.exactly(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
     if engine is not None and engine.state is EngineState.READY:
         info = engine.info
@@ -105,14 +105,14 @@ async def _row(call: Call[None], name: str, size: int, engine: Engine | None) ->
 
 async def load(call: Call[ModelBody]) -> Reply:
     """Open a model, and wait until it is."""
-    name = call.service.name_of(call.body.model)
+    name = call.service.exactly(call.body.model)
     async with call.service.pinned(name):
         return Reply.json({"model": name, "state": EngineState.READY.value})
 
 
 async def unload(call: Call[ModelBody]) -> Reply:
     """Close a model that is idle."""
-    name = call.service.name_of(call.body.model)
+    name = call.service.exactly(call.body.model)
     await call.service.library.close(name)
     return Reply.json({"model": name, "state": "closed"})
 

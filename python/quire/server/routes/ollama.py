@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
+
 from .. import sse
 from ..bodies import to_wire
 from ..calls import Call, Events, Reply
@@ -32,7 +34,7 @@ async def generate(call: Call[GenerateBody]) -> Reply | Events:
     await _check(call, engine)
     if not body.prompt and not body.suffix:
         return _loaded(body, {"response": ""})
-    params = _params(call, engine)
+    params = await call.prepared(_params, call, engine)
     treatment = treatment_of(call.caller)
     work: Work
     if body.suffix:
@@ -58,14 +60,15 @@ async def chat(call: Call[ChatBody]) -> Reply | Events:
     options: dict[str, Any] = {"template_values": body.template_values()}
     if body.tools:
         options["tools"] = body.tools
-    work = Chat(0, body.conversation(), options, _params(call, engine), treatment_of(call.caller))
+    params = await call.prepared(_params, call, engine)
+    work = Chat(0, await call.prepared(body.conversation), options, params, treatment_of(call.caller))
     return await _answer(call, engine, work, _ChatShape(body.model))
 
 
 async def _check(call: Call[Any], engine: Engine) -> None:
     """ApiError for what does not hold of the body or of the model."""
     body: Answered = call.body
-    body.check()
+    await call.prepared(body.check)
     if body.think and "thinking" not in (await call.ask(engine, Ask(0, "describe", {})))["abilities"]:
         text = "think must be left out with a model that does not think but is set"
         raise ApiError(400, "unsupported_parameter", text, "think")
@@ -115,7 +118,7 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
                 continue
             # A call's arguments are an object, which is there when the call is complete.
             calls.add_calls(event.calls)
-            parts = _Parts([event.content], [event.reasoning], list(event.logprobs))
+            parts = _Parts([event.content], [event.reasoning], _logprobs(event))
             if event.content or event.reasoning or event.logprobs:
                 pieces.append(sse.line(shape.object(parts, {"done": False})))
         if pieces:
@@ -126,9 +129,9 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
 
 
 def end_fields(answering: Answering) -> dict[str, Any]:
-    """How an answer ended; times in nanoseconds."""
+    """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
     end = answering.ends[0]
-    return {
+    fields = {
         "done": True,
         "done_reason": "length" if end.reason == "length" else "stop",
         "total_duration": int((time.monotonic() - answering.call.arrived_s) * 1e9),
@@ -136,8 +139,8 @@ def end_fields(answering: Answering) -> dict[str, Any]:
         "prompt_eval_count": end.n_prompt_tokens,
         "prompt_eval_duration": int(end.prefill_s * 1e9),
         "eval_count": end.n_generated_tokens,
-        "eval_duration": int(end.decode_s * 1e9),
     }
+    return {**fields, "eval_duration": int(end.decode_s * 1e9)} if end.n_generated_tokens > 1 else fields
 
 
 @dataclass
@@ -146,14 +149,14 @@ class _Parts:
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    logprobs: list[msgspec.Raw] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
         """Take more in."""
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
-        self.logprobs += delta.logprobs
+        self.logprobs += _logprobs(delta)
         self.add_calls(delta.calls)
 
     def add_calls(self, calls: list[CallDelta]) -> None:
@@ -173,7 +176,7 @@ class _Shape(ABC):
         """The object of a line."""
         shown = {"model": self._model, "created_at": moment(), **self._own(parts), **more}
         if parts.logprobs:
-            shown["logprobs"] = [_logprob(token) for token in parts.logprobs]
+            shown["logprobs"] = parts.logprobs
         return shown
 
     @abstractmethod
@@ -204,6 +207,10 @@ def _call(index: int, call: dict[str, Any]) -> dict[str, Any]:
         "id": call["id"],
         "function": {"index": index, "name": call["name"], "arguments": arguments_object(call["arguments"])},
     }
+
+
+def _logprobs(delta: Delta) -> list[msgspec.Raw]:
+    return [sse.raw(_logprob(token)) for token in delta.logprobs]
 
 
 def _logprob(token: Logprob) -> dict[str, Any]:

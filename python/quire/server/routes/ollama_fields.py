@@ -10,7 +10,7 @@ from msgspec import Meta
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..bodies import Body
-from ..failures import ApiError
+from ..failures import ApiError, brief
 from ..protocol import ModelInfo
 from .fields import Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
 
@@ -147,7 +147,7 @@ def check_keep_alive(given: float | str | None) -> None:
     if given is None:
         return
     if isinstance(given, str) and not (_NUMBER.fullmatch(given) or _DURATION.fullmatch(given)):
-        text = f"keep_alive must be seconds or a duration such as 5m but is {given!r:.40}"
+        text = f"keep_alive must be seconds or a duration such as 5m but is {brief(given)}"
         raise ApiError(400, "invalid_value", text, "keep_alive")
     digits = given if isinstance(given, float) else re.sub(r"[^1-9]", "", given)
     if not digits:
@@ -205,7 +205,7 @@ def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
         raise ApiError(400, "unsupported_parameter", f"{place}.images must be left out: only text is read", place)
     for name in message:
         if name not in (*_MESSAGE_KEYS, "images", "tool_name", "name"):
-            raise ApiError(400, "unknown_parameter", f"{place} must have known fields but has {name!r:.40}", place)
+            raise ApiError(400, "unknown_parameter", f"{place} must have known fields but has {brief(name)}", place)
     own = {name: message[name] for name in _MESSAGE_KEYS if message.get(name) is not None}
     tool = message.get("tool_name") or message.get("name")
     return {**own, "name": tool} if tool else own

@@ -54,9 +54,9 @@ async def show(call: Call[ModelBody]) -> Reply:
         raise ApiError(
             400, "unsupported_parameter", "verbose must be left out but is set: lists are not shown", "verbose"
         )
-    engine = call.engine(name_of(name))
-    described = await call.ask(engine, Ask(0, "describe", {}))
-    info, file = engine.info, described["file"]
+    async with call.service.pinned(call.service.exactly(name_of(name))) as engine:
+        described = await call.ask(engine, Ask(0, "describe", {}))
+        info, file = engine.info, described["file"]
     keys = {key: value for key, value in file.get("keys", {}).items() if isinstance(key, str)}
     if "n_parameters" in file:
         keys["general.parameter_count"] = file["n_parameters"]

@@ -153,9 +153,10 @@ async def complete(call: Call[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
     body = call.body
     engine = call.engine(body.model)
-    answering = Answering(call, call.submit(engine, body.work(engine, call)))
+    work = await call.prepared(body.work, engine, call)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
-    shape = _Shape(body, body.model or call.service.model)
+    shape = _Shape(body, body.model or call.model)
     if body.stream:
         return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
     return Reply.json(await shape.whole(answering))
@@ -176,16 +177,14 @@ class _Shape:
 
     async def whole(self, answering: Answering) -> dict[str, Any]:
         """The answer as one object."""
-        parts = [Message() for _ in range(self._body.n)]
+        parts = [Message(openai_logprob) for _ in range(self._body.n)]
         async for delta in answering.deltas():
             parts[delta.choice].add(delta)
         choices = [
             {
                 "index": i,
                 "message": _openai_message(part),
-                "logprobs": {"content": [openai_logprob(token) for token in part.logprobs], "refusal": None}
-                if self._body.logprobs
-                else None,
+                "logprobs": {"content": part.logprobs, "refusal": None} if self._body.logprobs else None,
                 "finish_reason": answering.ends[i].reason,
             }
             for i, part in enumerate(parts)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from .. import sse
@@ -86,16 +87,24 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         return Generate(0, prompt, fields, self.treatment(call.caller), self.echo or prompt_logprobs is not None)
 
 
-@dataclass
 class _Choice:
     """One choice as it comes."""
 
-    text: list[str] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.table = _Table()
+        self._sum, self._n = 0.0, 0
+
+    def add(self, delta: Delta) -> None:
+        """Take more of it in."""
+        self.text.append(delta.content)
+        self.table.add(delta.logprobs)
+        self._sum += sum(token.logprob for token in delta.logprobs)
+        self._n += len(delta.logprobs)
 
     def mean_logprob(self) -> float:
         """What ``best_of`` goes by."""
-        return sum(token.logprob for token in self.logprobs) / max(len(self.logprobs), 1)
+        return self._sum / max(self._n, 1)
 
 
 @dataclass
@@ -113,8 +122,11 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
     body = call.body
     engine = call.engine(body.model)
-    given = [await _filled(call, engine, p) for p in body.prompts()] if body.suffix else body.prompts()
-    prompts = [_Prompt(Answering(call, call.submit(engine, body.work(engine, call, p)))) for p in given]
+    given = await call.prepared(body.prompts)
+    if body.suffix:
+        given = [await _filled(call, engine, prompt) for prompt in given]
+    works = [await call.prepared(body.work, engine, call, prompt) for prompt in given]
+    prompts = [_Prompt(Answering(call, call.submit(engine, work))) for work in works]
     for prompt in prompts:
         await prompt.answering.start()
         await _read_prompt(call, engine, prompt)
@@ -122,7 +134,7 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
         "id": f"cmpl-{new_id()}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": body.model or call.service.model,
+        "model": body.model or call.model,
         **shown_tier(body.service_tier),
     }
     if body.stream:
@@ -178,11 +190,13 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
     async for delta in prompt.answering.deltas():
         prompt.prompt_logprobs += delta.prompt_logprobs
         if body.max_tokens:
-            parts[delta.choice].text.append(delta.content)
-            parts[delta.choice].logprobs += delta.logprobs
+            parts[delta.choice].add(delta)
     order = range(len(parts))
     if len(parts) > body.n:
         order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
+    apart = prompt.answering.call.apart
+    echoed = await apart(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
+    ranked = None if body.prompt_logprobs is None else await apart(_all_ranked, prompt)
     choices = []
     for i in order:
         choice: dict[str, Any] = {
@@ -192,13 +206,9 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
             "finish_reason": body.reason_of(prompt.answering.ends[i]),
         }
         if body.logprobs is not None:
-            table = _Table()
-            if body.echo:
-                table.add_prompt(prompt)
-            table.add(parts[i].logprobs)
-            choice["logprobs"] = table.columns()
-        if body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = [None, *({str(t.token_id): _ranked(t)} for t in prompt.prompt_logprobs)]
+            choice["logprobs"] = echoed.before(parts[i].table)
+        if ranked is not None:
+            choice["prompt_logprobs"] = ranked
         choices.append(choice)
     return choices
 
@@ -222,27 +232,29 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
                 index = number * body.n + event.choice
                 if isinstance(event, Finished):
                     pieces.append(chunk(index, "", body.reason_of(event), None))
-                else:
-                    pieces.append(chunk(index, *_new_of(body, prompts[number], event, tables[index])))
-            yield b"".join(pieces) if batch else sse.PING
+                elif (new := await _new_of(body, prompts[number], event, tables[index])) is not None:
+                    pieces.append(chunk(index, new[0], None, new[1]))
+            if pieces or not batch:
+                yield b"".join(pieces) or sse.PING
     if wants_usage:
         usage = _usage_of(body, prompts)
         yield sse.event({**head, "choices": [], "usage": usage.openai()})
     yield sse.DONE
 
 
-def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, None, Any]:
-    """Text and log-probabilities of one event; those of the prompt come with the first."""
+async def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, Any] | None:
+    """Text and log-probabilities of one event; those of the prompt, which come before, go with its first token."""
+    prompt.prompt_logprobs += delta.prompt_logprobs
+    if not delta.token_ids and not delta.content:
+        return None
     text = delta.content if body.max_tokens else ""
     if body.logprobs is None:
-        return text, None, None
+        return text, None
     if body.echo and table.empty:
-        if delta.prompt_logprobs:
-            prompt.prompt_logprobs = delta.prompt_logprobs
-        table.add_prompt(prompt)
+        table.take_in(await prompt.answering.call.apart(_table_of, prompt))
         text = prompt.echoed + text
     table.add(delta.logprobs if body.max_tokens else [])
-    return text, None, table.take()
+    return text, table.take()
 
 
 def _ranked(token: Logprob) -> dict[str, Any]:
@@ -257,6 +269,20 @@ def _text(shown: bytes) -> str:
     return shown.decode("utf-8", "replace")
 
 
+def _all_ranked(prompt: _Prompt) -> list[msgspec.Raw | None]:
+    """vLLM's shape of the prompt's log-probabilities."""
+    return [None, *(sse.raw({str(token.token_id): _ranked(token)}) for token in prompt.prompt_logprobs)]
+
+
+def _table_of(prompt: _Prompt) -> _Table:
+    """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
+    table = _Table()
+    if prompt.shown:
+        table.row(_text(prompt.shown[0]), None, None)
+    table.add(prompt.prompt_logprobs)
+    return table
+
+
 class _Table:
     """OpenAI's older shape of log-probabilities: columns, with offsets into the text."""
 
@@ -266,28 +292,33 @@ class _Table:
         self.empty = True
         self.take()
 
-    def add_prompt(self, prompt: _Prompt) -> None:
-        """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
-        if prompt.shown:
-            self._row(_text(prompt.shown[0]), None, None)
-        self.add(prompt.prompt_logprobs)
-
     def add(self, tokens: list[Logprob]) -> None:
         """More tokens."""
         for token in tokens:
-            self._row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in token.top})
+            self.row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in token.top})
 
-    def _row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
+    def row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
+        """One token."""
         self.empty = False
         self._columns["tokens"].append(text)
         self._columns["token_logprobs"].append(logprob)
-        self._columns["top_logprobs"].append(top)
+        self._columns["top_logprobs"].append(None if top is None else sse.raw(top))
         self._columns["text_offset"].append(self._offset)
         self._offset += len(text)
 
-    def columns(self) -> dict[str, list[Any]]:
-        """All of them."""
-        return self._columns
+    def take_in(self, other: _Table) -> None:
+        """Another table's rows behind these."""
+        self._columns = self.before(other)
+        self._offset += other._offset
+        self.empty = self.empty and other.empty
+
+    def before(self, other: _Table) -> dict[str, list[Any]]:
+        """The columns of these rows and of another table's behind them."""
+        joined = {name: column + other._columns[name] for name, column in self._columns.items()}
+        joined["text_offset"][len(self._columns["text_offset"]) :] = [
+            self._offset + offset for offset in other._columns["text_offset"]
+        ]
+        return joined
 
     def take(self) -> dict[str, list[Any]]:
         """What came since the last time."""

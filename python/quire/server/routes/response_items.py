@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..failures import ApiError
+from ..failures import ApiError, brief
+from .text_parts import content_of
 
 __all__ = ["messages_of", "tool_of"]
 
@@ -17,7 +18,7 @@ def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any]:
     """A function as ``/v1/chat/completions`` has it, one level deeper.  ApiError 400 for tools of other kinds."""
     place = f"tools[{index}]"
     if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-        raise _refuse(f"{place}.type", f"be function, with a name, but is {tool.get('type')!r:.40}")
+        raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(tool.get('type'))}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
@@ -37,9 +38,9 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
     if kind == "message":
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
-            raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {role!r:.40}")
+            raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {brief(role)}")
         role = "system" if role == "developer" else role
-        messages.append({"role": role, "content": _text(item.get("content"), f"{place}.content")})
+        messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content")})
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         made = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -48,17 +49,17 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> No
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(made)
     elif kind == "function_call_output":
-        output = _text(item.get("output"), f"{place}.output")
+        output = _content(item.get("output"), f"{place}.output")
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "reasoning":  # what the model thought in another turn is not shown to it again
         return
     else:
         raise _refuse(
-            f"{place}.type", f"be message, function_call, function_call_output or reasoning but is {kind!r:.40}"
+            f"{place}.type", f"be message, function_call, function_call_output or reasoning but is {brief(kind)}"
         )
 
 
-def _text(content: Any, place: str) -> str:
+def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -68,6 +69,6 @@ def _text(content: Any, place: str) -> str:
         kinds = ("input_text", "output_text", "text")
         if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None
-            raise _refuse(f"{place}[{i}]", f"be a part of text but is {kind!r:.40}")
+            raise _refuse(f"{place}[{i}]", f"be a part of text but is {brief(kind)}")
         texts.append(part["text"])
-    return "\n".join(texts)
+    return content_of(texts)

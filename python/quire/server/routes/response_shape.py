@@ -22,8 +22,11 @@ __all__ = ["ResponseShape"]
 class ResponseShape:
     """One answer, as a whole or as events."""
 
-    def __init__(self, body: ResponsesBody, answering: Answering, messages: list[dict[str, Any]], model: str) -> None:
+    def __init__(
+        self, body: ResponsesBody, answering: Answering, messages: list[dict[str, Any]], model: str, n_values: int
+    ) -> None:
         self._body = body
+        self._n_values = n_values
         self._answering = answering
         self._messages = messages
         self._id = f"resp_{new_id()}"
@@ -90,7 +93,7 @@ class ResponseShape:
         if self._body.store:
             call = self._answering.call
             messages = [*self._messages, self._as_message()]
-            call.service.kept.add(call.caller, self._id, response, messages)
+            call.service.kept.add(call.caller, self._id, response, messages, self._n_values)
         return response
 
     def _as_message(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from msgspec import Meta
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..bodies import Body
+from ..body_meter import MOST_VALUES
 from ..calls import Call, Events, Reply
 from ..engine import Engine
 from ..failures import ApiError
@@ -137,13 +138,19 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     body = call.body
     engine = call.engine(body.model)
     earlier: list[dict[str, Any]] = []
+    n_values = call.received.n_values
     if body.previous_response_id is not None:
-        earlier = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id").messages
-    _check(body, call)
-    messages = earlier + messages_of(body.input)
-    answering = Answering(call, call.submit(engine, body.work(engine, call, messages)))
+        kept = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id")
+        earlier, n_values = kept.messages, n_values + kept.n_values
+        if kept.n_bytes + call.received.n_bytes > call.service.settings.max_body_bytes or n_values > MOST_VALUES:
+            text = "previous_response_id must be of a conversation that is no larger than a body may be but it is"
+            raise ApiError(400, "invalid_value", text, "previous_response_id")
+    await call.prepared(_check, body, call)
+    messages = earlier + await call.prepared(messages_of, body.input)
+    work = await call.prepared(body.work, engine, call, messages)
+    answering = Answering(call, call.submit(engine, work))
     await answering.start()
-    shape = ResponseShape(body, answering, messages, body.model or call.service.model)
+    shape = ResponseShape(body, answering, messages, body.model or call.model, n_values)
     if body.stream:
         return Events(shape.pieces(), shape.failed)
     async for delta in answering.deltas():

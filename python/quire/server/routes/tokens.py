@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..bodies import Body
 from ..calls import Call, Reply
 from ..protocol import Ask
@@ -38,22 +36,10 @@ async def tokenize(call: Call[TokenizeBody]) -> Reply:
         "parse_special": body.parse_special,
         "pieces": body.with_pieces,
     }
-    answer = await call.ask(call.engine(body.model), Ask(0, "tokenize", values))
-    if not body.with_pieces:
-        return Reply.json({"tokens": answer["tokens"]})
-    pairs = zip(answer["tokens"], answer["pieces"], strict=True)
-    return Reply.json({"tokens": [{"id": id_, "piece": _piece(shown)} for id_, shown in pairs]})
-
-
-def _piece(shown: bytes) -> Any:
-    try:
-        return shown.decode()
-    except UnicodeDecodeError:
-        return list(shown)
+    return Reply(await call.ask(call.engine(body.model), Ask(0, "tokenize", values, encoded=True)))
 
 
 async def detokenize(call: Call[DetokenizeBody]) -> Reply:
     """The text of tokens."""
-    values = {"tokens": call.body.tokens, "pieces": False}
-    answer = await call.ask(call.engine(call.body.model), Ask(0, "detokenize", values))
-    return Reply.json({"content": answer["text"]})
+    values = {"tokens": call.body.tokens, "name": "content"}
+    return Reply(await call.ask(call.engine(call.body.model), Ask(0, "detokenize", values, encoded=True)))

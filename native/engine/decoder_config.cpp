@@ -1,0 +1,50 @@
+#include "engine/decoder_config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+int within(std::optional<int> wanted, int limit, const char *what) {
+    if (wanted && *wanted > limit)
+        throw CapacityError("decoder", cat(what, " must be at most the executor's ", limit, " but is ", *wanted));
+    return wanted.value_or(limit);
+}
+
+} // namespace
+
+SchedulerConfig scheduler_config(const DecoderConfig &config, const Executor &executor) {
+    if (config.n_ctx < 2)
+        throw RequestError("decoder", cat("n_ctx must have room for a prompt and an answer but is ", config.n_ctx));
+    SchedulerConfig result;
+    result.policy = config.policy;
+    result.weights = config.weights;
+    result.max_step_tokens = within(config.max_step_tokens, executor.max_rows(), "max_step_tokens");
+    result.max_step_logit_rows = executor.max_logit_rows();
+    if (executor.max_kv_tokens() > 0) result.max_step_kv_tokens = executor.max_kv_tokens();
+    const int rows = std::min(result.max_step_tokens, result.max_step_logit_rows);
+    result.max_running = within(config.max_running, std::min(executor.max_sequences(), rows), "max_running");
+    result.kept_back_blocks = config.kept_back_blocks;
+    result.max_preemptions = config.max_preemptions;
+    result.snapshot_tokens = config.snapshot_tokens;
+    if (executor.undivided_prompts()) result.prompts = SchedulerConfig::Prompts::undivided;
+    return result;
+}
+
+std::shared_ptr<CachePool> cache_pool(const Executor &executor) {
+    CachePoolSpec spec;
+    const CacheLayout &layout = executor.cache();
+    for (const CacheGroup &group : layout.groups())
+        spec.groups.push_back(
+            {group.lifetime, executor.n_blocks(static_cast<int>(spec.groups.size())), group.block_bytes});
+    spec.block_tokens = layout.block_tokens();
+    spec.state_bytes = layout.state_bytes();
+    if (spec.state_bytes > 0) spec.n_states = executor.n_states();
+    spec.budget_bytes = executor.cache_budget_bytes();
+    return std::make_shared<CachePool>(std::move(spec));
+}
+
+} // namespace quire

@@ -1,0 +1,18 @@
+// What a step gives one of its sequences.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "engine/row_scan.h"
+
+namespace quire {
+
+struct ItemRows {
+    size_t n = 0;
+    std::span<float> logits;       // [n, n_vocab]
+    LogitRow last;                 // of those
+    std::span<const float> hidden; // [n, n_hidden]; empty where nobody wants them
+};
+
+} // namespace quire

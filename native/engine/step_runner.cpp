@@ -1,0 +1,45 @@
+#include "engine/step_runner.h"
+
+#include <utility>
+
+#include "engine/batch.h"
+
+namespace quire {
+
+StepRunner::StepRunner(std::shared_ptr<Executor> executor)
+    : executor_(std::move(executor)), n_vocab_(static_cast<size_t>(executor_->n_vocab())),
+      n_strips_(n_logit_strips(n_vocab_)), n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
+
+void StepRunner::make(const CacheEdit &edit) {
+    const bool is_state = edit.group == CacheEdit::states;
+    if (edit.kind == CacheEdit::Kind::copy)
+        is_state ? executor_->copy_state(edit.from, edit.to) : executor_->copy_block(edit.group, edit.from, edit.to);
+    else
+        is_state ? executor_->discard_state(edit.from) : executor_->discard_block(edit.group, edit.from);
+}
+
+void StepRunner::make_edits(const Plan &plan) {
+    for (const CacheEdit &edit : plan.edits) make(edit);
+}
+
+void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden) {
+    fill_batch(batch_, plan, pool);
+    batch_.hidden = n_hidden_ > 0 ? hidden : HiddenStates::unwanted;
+    logits_ = executor_->run(batch_);
+    maxima_ = executor_->maxima();
+    hidden_ = batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr;
+}
+
+ItemRows StepRunner::next_rows(const PlanItem &item) {
+    const auto n = static_cast<size_t>(item.n_logit_rows);
+    if (n == 0) return {};
+    ItemRows rows{n, {logits_, n * n_vocab_}, {{logits_ + (n - 1) * n_vocab_, n_vocab_}}, {}};
+    if (maxima_ != nullptr) rows.last.maxima = {maxima_ + (n - 1) * n_strips_, n_strips_};
+    if (hidden_ != nullptr) rows.hidden = {hidden_, n * n_hidden_};
+    logits_ += n * n_vocab_;
+    if (maxima_ != nullptr) maxima_ += n * n_strips_;
+    if (hidden_ != nullptr) hidden_ += n * n_hidden_;
+    return rows;
+}
+
+} // namespace quire

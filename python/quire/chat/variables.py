@@ -1,0 +1,58 @@
+"""What a template reads beside the conversation, and what it is given where the caller gives nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from jinja2 import meta, nodes
+
+from quire.chat.messages import Json
+from quire.chat.sandbox import strftime_now
+
+__all__ = ["KNOWN_ROLES", "PROVIDED", "compared_texts", "guarded_names", "read_names"]
+
+# Roles whose names templates put between the signs of a control token, as in ``<|user|>``.
+KNOWN_ROLES = frozenset(
+    {"assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "user"}
+)
+
+
+def _functions(tools: Sequence[Mapping[str, Json]] | None) -> str:
+    return json.dumps([tool.get("function", tool) for tool in tools or ()], indent=4)
+
+
+# Variables that the code beside a published template sets, for templates that cannot do without.
+PROVIDED: Mapping[str, Callable[[Sequence[Mapping[str, Json]] | None], str]] = {
+    "date_string": lambda _tools: strftime_now("%d %b %Y"),
+    "datetime": lambda _tools: strftime_now("%Y-%m-%d %H:%M:%S %Z"),
+    "functions": _functions,
+}
+
+
+def read_names(tree: nodes.Template) -> frozenset[str]:
+    """The variables that a template reads: ``meta.find_undeclared_variables``, but without folding of constants, which
+    takes cubic time for a chain of filters."""
+    assert tree.environment is not None
+    finder = meta.TrackingCodeGenerator(tree.environment)
+    finder.optimizer = None
+    finder.visit(tree)
+    return frozenset(finder.undeclared_identifiers)
+
+
+def guarded_names(tree: nodes.Template) -> frozenset[str]:
+    """The variables that a template sets itself, asks for or has a default for."""
+    stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    asked = [test.node for test in tree.find_all(nodes.Test)]
+    asked += [given.node for given in tree.find_all(nodes.Filter) if given.name in ("default", "d") and given.node]
+    return frozenset(stored | {node.name for node in asked if isinstance(node, nodes.Name)})
+
+
+def compared_texts(tree: nodes.Template) -> frozenset[str]:
+    """The constant texts that a template compares something with."""
+    return frozenset(
+        const.value
+        for comparison in tree.find_all(nodes.Compare)
+        for const in comparison.find_all(nodes.Const)
+        if isinstance(const.value, str)
+    )

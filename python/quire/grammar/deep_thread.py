@@ -1,0 +1,37 @@
+"""Threads that may follow grammars by recursion, behind everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+__all__ = ["STACK_BYTES", "be_patient", "start_deep_thread"]
+
+# Grammars may be chains of thousands of rules, which are followed by recursion.
+STACK_BYTES = 64 * 1024 * 1024
+# Added to niceness: the model's threads come first, but compiling still gets a third of a core that both want.
+PATIENT = 3
+_STACK_LOCK = threading.Lock()
+
+
+def start_deep_thread(target: Callable[..., None], arguments: tuple[object, ...], name: str) -> threading.Thread:
+    """A thread that may follow grammars by recursion."""
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    with _STACK_LOCK:  # the size is the process's
+        usual = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual)
+    return thread
+
+
+def be_patient() -> None:
+    """Put the thread that calls behind the others, where the system has priorities of threads."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            own = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + PATIENT)

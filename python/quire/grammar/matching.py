@@ -1,0 +1,67 @@
+"""A compiled grammar, and where an answer stands in it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ..errors import RequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from llguidance import LLMatcher
+
+__all__ = ["DEAD_END", "Grammar", "Matcher"]
+
+DEAD_END = "NoExtensionBias"  # llguidance's word for a place that no token leads on from
+_NO_TOKENS = "the vocabulary must have tokens for what is to come but has none"
+
+
+class Matcher:
+    """Where one answer stands in a grammar.  One thread at a time."""
+
+    def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
+        self._matcher, self._drawable = matcher, drawable
+
+    def advance(self, token: int) -> None:
+        """A token was drawn.  RequestError where the grammar is too complex to go on."""
+        if not self._matcher.consume_token(token):
+            raise self._too_complex()
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Write which tokens may come next, end of generation among them only where the grammar is complete.
+
+        RequestError where the grammar is too complex to go on, or the vocabulary has no token to go on with.
+        """
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise self._too_complex()
+        # Where a text is forced, it is not looked at whether there are tokens for it.
+        mask &= self._drawable
+        if not mask.any():
+            raise RequestError(f"[grammar] {_NO_TOKENS}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer may end here."""
+        return self._matcher.is_accepting()
+
+    def _too_complex(self) -> RequestError:
+        reason = " ".join(self._matcher.get_error().split())[:200]
+        if DEAD_END in reason:
+            return RequestError(f"[grammar] {_NO_TOKENS}")
+        return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
+
+
+class Grammar:
+    """A compiled grammar.  Thread-safe."""
+
+    def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
+        self._matcher, self._drawable = matcher, drawable
+        self._lock = threading.Lock()
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning."""
+        with self._lock:
+            return Matcher(self._matcher.deep_copy(), self._drawable)
