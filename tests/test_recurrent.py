@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire._native import graph
+from quire._native import graph, kernels
 from quire._native.core import find_device
 from quire._native.graph import CacheSpec, Executor, Tracer, TraceTensor
 from quire.errors import ShapeError
 from trace_bench import N_VOCAB, Array, Bench
 
-Reference = Callable[[list[npt.NDArray[np.float64]]], npt.NDArray[np.float64]]
+Numbers = npt.NDArray[np.float64]  # rows of one value of one sequence
+Values = list[Numbers]
+Reference = Callable[[Values], Numbers]
 Plan = list[list[tuple[int, int]]]
 
 
@@ -33,7 +35,7 @@ def conv(channels: int, kernel: int, *, bias: bool, silu: bool) -> Case:
         w, b = bench.array(channels, kernel), bench.array(channels)
         y = graph.conv_state(inputs[0], bench.weight(w), bench.weight(b) if bias else None, layer=0, state=0, silu=silu)
 
-        def reference(values: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+        def reference(values: Values) -> Numbers:
             x = np.concatenate([np.zeros((kernel - 1, channels)), values[0]])
             out = np.stack([(x[i : i + kernel] * w.T).sum(0) for i in range(len(values[0]))]) + (b if bias else 0)
             return out / (1 + np.exp(-out)) if silu else out
@@ -43,12 +45,137 @@ def conv(channels: int, kernel: int, *, bias: bool, silu: bool) -> Case:
     return Case((kernel - 1) * channels, [(channels,)], trace)
 
 
+def token_shift(n: int) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        y = graph.token_shift(inputs[0], layer=0, state=0)
+        return y, lambda values: np.concatenate([np.zeros((1, n)), values[0][:-1]])
+
+    return Case(n, [(n,)], trace)
+
+
+def selective_scan(channels: int, n_state: int, *, skip: bool) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        a, d = bench.array(channels, n_state, low=-3, high=-0.01), bench.array(channels)
+        x, dt, b, c = inputs
+        y = graph.selective_scan(x, dt, b, c, bench.weight(a), bench.weight(d) if skip else None, layer=0, state=0)
+
+        def reference(values: Values) -> Numbers:
+            h = np.zeros((channels, n_state))
+            out: Values = []
+            for x, dt, b, c in zip(*values, strict=True):
+                h = np.exp(dt[:, None] * a) * h + (dt * x)[:, None] * b
+                out.append(h @ c + (d * x if skip else 0))
+            return np.stack(out)
+
+        return y, reference
+
+    return Case(channels * n_state, [(channels,), (channels,), (n_state,), (n_state,)], trace, {1: (0.0, 1.0)})
+
+
+def state_space_dual(n_head: int, head_dim: int, n_group: int, n_state: int, *, skip: bool) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        a, d = bench.array(n_head, low=-2, high=-0.01), bench.array(n_head)
+        x, dt, b, c = inputs
+        y = graph.state_space_dual(x, dt, b, c, bench.weight(a), bench.weight(d) if skip else None, layer=0, state=0)
+
+        def reference(values: Values) -> Numbers:
+            h = np.zeros((n_head, head_dim, n_state))
+            out: Values = []
+            for x, dt, b, c in zip(*values, strict=True):
+                of_head, read = (np.repeat(each, n_head // n_group, axis=0)[:, None] for each in (b, c))
+                h = np.exp(dt * a)[:, None, None] * h + (dt[:, None] * x)[..., None] * of_head
+                out.append((h * read).sum(-1) + (d[:, None] * x if skip else 0))
+            return np.stack(out)
+
+        return y, reference
+
+    shapes = [(n_head, head_dim), (n_head,), (n_group, n_state), (n_group, n_state)]
+    return Case(n_head * head_dim * n_state, shapes, trace, {1: (0.0, 1.0)})
+
+
+def gated_delta(n_head: int, n_value: int, n_key_head: int, n_key: int, *, by_key: bool, tiled: bool = False) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        def reference(values: Values) -> Numbers:
+            s = np.zeros((n_head, n_key, n_value))
+            out: Values = []
+            for query, key, v, g, beta in zip(*values, strict=True):
+                n = n_head // n_key_head
+                q, k = (np.tile(x, (n, 1)) if tiled else np.repeat(x, n, axis=0) for x in (query, key))
+                s = s * np.exp(g if by_key else g[:, None])[..., None]
+                u = beta[:, None] * (v - np.einsum("hkv,hk->hv", s, k))
+                s = s + k[:, :, None] * u[:, None]
+                out.append(np.einsum("hkv,hk->hv", s, q))
+            return np.stack(out)
+
+        q, k, v, g, beta = inputs
+        return graph.gated_delta(q, k, v, g, beta, layer=0, state=0, tiled=tiled), reference
+
+    keys, gates = (n_key_head, n_key), (n_head, n_key) if by_key else (n_head,)
+    width = 1 / np.sqrt(n_key)  # the rule is stable for short keys
+    ranges = {1: (-width, width), 3: (-1.0, 0.0), 4: (0.0, 1.0)}
+    return Case(n_head * n_key * n_value, [keys, keys, (n_head, n_value), gates, (n_head,)], trace, ranges)
+
+
+def wkv6(n_head: int, n_key: int, n_value: int) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        first = bench.array(n_head, n_key)
+
+        def reference(values: Values) -> Numbers:
+            s = np.zeros((n_head, n_key, n_value))
+            out: Values = []
+            for r, w, k, v in zip(*values, strict=True):
+                outer = k[:, :, None] * v[:, None]
+                out.append(np.einsum("hkv,hk->hv", s + first[:, :, None] * outer, r))
+                s = np.exp(w)[..., None] * s + outer
+            return np.stack(out)
+
+        r, w, k, v = inputs
+        return graph.wkv6(r, w, k, v, bench.weight(first), layer=0, state=0), reference
+
+    keys = (n_head, n_key)
+    return Case(n_head * n_key * n_value, [keys, keys, keys, (n_head, n_value)], trace, {1: (-1.0, 0.0)})
+
+
+def wkv7(n_head: int, n_key: int, n_value: int) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        def reference(values: Values) -> Numbers:
+            s = np.zeros((n_head, n_key, n_value))
+            out: Values = []
+            for r, w, k, v, a, b in zip(*values, strict=True):
+                known = np.einsum("hkv,hk->hv", s, a)
+                s = np.exp(w)[..., None] * s + k[:, :, None] * v[:, None] + b[:, :, None] * known[:, None]
+                out.append(np.einsum("hkv,hk->hv", s, r))
+            return np.stack(out)
+
+        r, w, k, v, a, b = inputs
+        return graph.wkv7(r, w, k, v, a, b, layer=0, state=0), reference
+
+    keys, width = (n_head, n_key), 1 / np.sqrt(n_key)
+    ranges = {1: (-1.0, -0.2), 4: (-width, width), 5: (-width, width)}
+    return Case(n_head * n_key * n_value, [keys, keys, keys, (n_head, n_value), keys, keys], trace, ranges)
+
+
 CASES: dict[str, list[Case]] = {
     "conv_state": [
         conv(5, 3, bias=False, silu=False),
         conv(37, 4, bias=True, silu=True),
         conv(600, 2, bias=True, silu=False),
     ],
+    "token_shift": [token_shift(7)],
+    "selective_scan": [selective_scan(5, 3, skip=False), selective_scan(151, 16, skip=True)],
+    "state_space_dual": [
+        state_space_dual(3, 5, 1, 7, skip=False),
+        state_space_dual(4, 64, 2, 16, skip=True),
+        state_space_dual(2, 83, 2, 37, skip=True),
+    ],
+    "gated_delta": [
+        gated_delta(3, 5, 1, 7, by_key=False),
+        gated_delta(4, 64, 2, 32, by_key=False),
+        gated_delta(4, 20, 2, 16, by_key=False, tiled=True),
+        gated_delta(2, 83, 2, 37, by_key=True),
+    ],
+    "wkv6": [wkv6(3, 5, 5), wkv6(2, 37, 64)],
+    "wkv7": [wkv7(3, 5, 5), wkv7(2, 37, 64)],
 }
 BY_NAME = [pytest.param(case, id=f"{name}-{i}") for name, cases in CASES.items() for i, case in enumerate(cases)]
 
@@ -82,15 +209,15 @@ class StateBench(Bench):
             for ids in self.ids
         ]
 
-    def run_plan(self, plan: Plan, kernels: str, *, threads: int = 2) -> list[Array]:
+    def run_plan(self, plan: Plan, way: str, *, threads: int = 2) -> list[Array]:
         """Each step of the plan takes so many tokens more of each sequence that it names."""
         executor = Executor(
             self.trace,
             find_device("cpu"),
-            n_blocks=8,
+            n_blocks=1,
             n_states=len(self.lengths) + 1,
             threads=threads,
-            kernels=kernels,  # type: ignore[arg-type]
+            kernels=way,  # type: ignore[arg-type]
             max_rows=256,
             max_sequences=128,
         )
@@ -135,23 +262,36 @@ CHUNKED: Plan = [
 PLANS = {"whole": WHOLE, "together": TOGETHER, "decoded": DECODED, "chunked": CHUNKED}
 
 
-@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("way", ["stock", "cpu"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("case", BY_NAME)
-def test_every_way_of_cutting_equals_numpy(case: Case, plan: Plan, kernels: str) -> None:
+def test_every_way_of_cutting_equals_numpy(case: Case, plan: Plan, way: str) -> None:
     bench = StateBench(case, LENGTHS)
-    for found, expected in zip(bench.run_plan(plan, kernels), bench.expected(), strict=True):
+    for found, expected in zip(bench.run_plan(plan, way), bench.expected(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("way", ["stock", "cpu"])
 @pytest.mark.parametrize("case", BY_NAME)
-def test_the_bits_do_not_depend_on_the_steps(case: Case, kernels: str) -> None:
+def test_the_bits_do_not_depend_on_the_steps(case: Case, way: str) -> None:
     bench = StateBench(case, LENGTHS)
-    first = bench.run_plan(WHOLE, kernels)
+    first = bench.run_plan(WHOLE, way)
     for plan in (TOGETHER, DECODED, CHUNKED):
-        for found, expected in zip(bench.run_plan(plan, kernels, threads=1), first, strict=True):
+        for found, expected in zip(bench.run_plan(plan, way, threads=1), first, strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("isa", kernels.supported_isas())
+@pytest.mark.parametrize("case", BY_NAME)
+def test_every_instruction_set_equals_numpy(case: Case, isa: str) -> None:
+    before = kernels.isa()
+    kernels.set_isa(isa)
+    try:
+        bench = StateBench(case, LENGTHS)
+        for found, expected in zip(bench.run_plan(CHUNKED, "cpu"), bench.expected(), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+    finally:
+        kernels.set_isa(before)
 
 
 def _conv(bench: Bench, *, channels: int = 4, kernel: int = 3, layer: int = 0, state: int = 0) -> TraceTensor:
@@ -167,7 +307,7 @@ def _bench(n_state: int = 8) -> Bench:
     ("record", "message"),
     [
         (lambda: _conv(_bench(), channels=5), r"must be f32 \[5"),
-        (lambda: _conv(_bench(), kernel=1), "2 or more"),
+        (lambda: _conv(_bench(), kernel=1), "2 to 32"),
         (lambda: _conv(_bench(), layer=1), "layer must be below 1"),
         (lambda: _conv(_bench(), layer=-1), "layer must be below 1"),
         (lambda: _conv(_bench(), state=1), "state must be one of the 1"),
@@ -175,6 +315,55 @@ def _bench(n_state: int = 8) -> Bench:
     ],
 )
 def test_what_does_not_fit_is_refused(record: Callable[[], TraceTensor], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        record()
+
+
+def _values(bench: Bench, *shapes: tuple[int, ...]) -> list[TraceTensor]:
+    return [bench.value(*shape)[0] for shape in shapes]
+
+
+def _scan(x: int, dt: int, b: int, c: int) -> TraceTensor:
+    bench = _bench(8)
+    one, two, three, four = _values(bench, (x,), (dt,), (b,), (c,))
+    return graph.selective_scan(one, two, three, four, bench.weight(bench.array(4, 2)), None, layer=0, state=0)
+
+
+def _delta(q: tuple[int, ...], g: tuple[int, ...], *, n_head: int = 4, n: int = 96) -> TraceTensor:
+    bench = _bench(n)
+    one, two, three, four, five = _values(bench, q, q, (n_head, 6), g, (n_head,))
+    return graph.gated_delta(one, two, three, four, five, layer=0, state=0)
+
+
+def _dual(dt: int, c: tuple[int, ...]) -> TraceTensor:
+    bench = _bench(96)
+    one, two, three, four = _values(bench, (4, 6), (dt,), (2, 4), c)
+    return graph.state_space_dual(one, two, three, four, bench.weight(bench.array(4)), None, layer=0, state=0)
+
+
+def _wkv(w: tuple[int, ...]) -> TraceTensor:
+    bench = _bench(96)
+    one, two, three, four = _values(bench, (4, 4), w, (4, 4), (4, 6))
+    return graph.wkv6(one, two, three, four, bench.weight(bench.array(4, 4)), layer=0, state=0)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (lambda: _scan(4, 5, 2, 2), "x and dt"),
+        (lambda: _scan(4, 4, 2, 3), "b and c"),
+        (lambda: _scan(4, 4, 3, 3), r"must be f32 \[4, 3\]"),
+        (lambda: _delta((3, 4), (4,)), "must divide those of values, 4, but are 3"),
+        (lambda: _delta((2, 4), (2,)), r"g must be \[tokens, 4\] but is \[tokens, 2\]"),
+        (lambda: _delta((2, 4), (4, 3)), r"g must be \[tokens, 4, 4\]"),
+        (lambda: _delta((2, 257), (4,)), "up to 256"),
+        (lambda: _delta((2, 4), (4,), n=95), "must have 96 numbers but has 95"),
+        (lambda: _dual(3, (2, 4)), r"dt must be \[tokens, 4\]"),
+        (lambda: _dual(4, (4, 4)), r"c must be \[tokens, 2, 4\]"),
+        (lambda: _wkv((4, 5)), r"w must be \[tokens, 4, 4\]"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other_are_refused(record: Callable[[], TraceTensor], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         record()
 

@@ -29,6 +29,48 @@ class Registry {
     py::list names_;
 };
 
+void bind_recurrent(Registry &registry) {
+    const py::arg layer("layer"), state("state");
+    registry
+        .def(
+            "token_shift", [](const TraceTensor &x, int layer, int state) { return token_shift(x, {layer, state}); },
+            py::arg("x"), py::kw_only(), layer, state)
+        .def(
+            "selective_scan",
+            [](const TraceTensor &x, const TraceTensor &dt, const TraceTensor &b, const TraceTensor &c, MaybeWeight a,
+               MaybeWeight d, int layer,
+               int state) { return selective_scan({x, dt, b, c}, std::move(a), std::move(d), {layer, state}); },
+            py::arg("x"), py::arg("dt"), py::arg("b"), py::arg("c"), py::arg("a").none(false), py::arg("d"),
+            py::kw_only(), layer, state)
+        .def(
+            "state_space_dual",
+            [](const TraceTensor &x, const TraceTensor &dt, const TraceTensor &b, const TraceTensor &c, MaybeWeight a,
+               MaybeWeight d, int layer,
+               int state) { return state_space_dual({x, dt, b, c}, std::move(a), std::move(d), {layer, state}); },
+            py::arg("x"), py::arg("dt"), py::arg("b"), py::arg("c"), py::arg("a").none(false), py::arg("d"),
+            py::kw_only(), layer, state)
+        .def(
+            "gated_delta",
+            [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, const TraceTensor &g,
+               const TraceTensor &beta, int layer, int state,
+               bool tiled) { return gated_delta({q, k, v, g, beta}, {layer, state}, tiled); },
+            py::arg("q"), py::arg("k"), py::arg("v"), py::arg("g"), py::arg("beta"), py::kw_only(), layer, state,
+            py::arg("tiled") = false)
+        .def(
+            "wkv6",
+            [](const TraceTensor &r, const TraceTensor &w, const TraceTensor &k, const TraceTensor &v, MaybeWeight u,
+               int layer, int state) { return wkv6({r, w, k, v}, std::move(u), {layer, state}); },
+            py::arg("r"), py::arg("w"), py::arg("k"), py::arg("v"), py::arg("u").none(false), py::kw_only(), layer,
+            state)
+        .def(
+            "wkv7",
+            [](const TraceTensor &r, const TraceTensor &w, const TraceTensor &k, const TraceTensor &v,
+               const TraceTensor &a, const TraceTensor &b, int layer,
+               int state) { return wkv7({r, w, k, v}, a, b, {layer, state}); },
+            py::arg("r"), py::arg("w"), py::arg("k"), py::arg("v"), py::arg("a"), py::arg("b"), py::kw_only(), layer,
+            state);
+}
+
 } // namespace
 
 void bind_primitives(py::module_ &m) {
@@ -91,6 +133,7 @@ void bind_primitives(py::module_ &m) {
             },
             py::arg("x"), py::arg("weight").none(false), py::arg("bias"), py::kw_only(), py::arg("layer"),
             py::arg("state"), py::arg("silu") = false);
+    bind_recurrent(registry);
 }
 
 } // namespace quire::bindings

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/error.h"
 #include "graph/graph_cache.h"
@@ -65,7 +66,9 @@ GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool 
     int rows = std::max(options.max_rows, options.max_sequences);
     // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
     int logit_rows = is_vectors ? rows : std::min(rows, std::max(options.max_sequences, 64));
-    const int kv_tokens = trace.attends_both_ways() ? rows : (options.n_blocks - 1) * kv_block_tokens;
+    // Where no layer keeps rows, a step has no cached ones but its own.
+    const bool keeps_rows = std::ranges::any_of(trace.cache, [](const CacheSpec &spec) { return spec.rows.has_value(); });
+    const int kv_tokens = keeps_rows ? (options.n_blocks - 1) * kv_block_tokens : rows;
     return {rows, logit_rows, own ? 0 : kv_tokens};
 }
 
@@ -98,8 +101,8 @@ struct StockGraphs {
     }
 
     float *run(const StepBatch &batch) {
-        int n_kv = 0;
-        for (int32_t n : batch.n_kv) n_kv += n;
+        const int n_kv = batch.groups.empty() ? static_cast<int>(batch.tokens.size())
+                                              : std::accumulate(batch.n_kv.begin(), batch.n_kv.end(), 0);
         const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
         const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
         inputs.fill(graph, batch);

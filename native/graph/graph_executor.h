@@ -42,7 +42,7 @@ class GraphExecutor : public Executor {
     int max_logit_rows() const override { return limits_.max_logit_rows; }
     float *maxima() override;
     int max_sequences() const override { return max_sequences_; }
-    int max_kv_tokens() const override { return limits_.max_kv_tokens; }
+    int max_kv_tokens() const override { return cache().groups().empty() ? 0 : limits_.max_kv_tokens; }
     const CacheLayout &cache() const override { return store_.layout(); }
     int n_blocks(int group) const override { return store_.sizes().n_blocks[static_cast<size_t>(group)]; }
     int n_states() const override { return store_.sizes().n_states; }

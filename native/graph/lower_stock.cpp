@@ -156,7 +156,7 @@ ggml_tensor *StockLowering::lower_operation(GraphBuild &build, const Operation &
             if (o.spec->has_state()) {
                 parts.store = &self.store_;
                 if (in.sequences == nullptr)
-                    in.sequences = new_input(ctx, GGML_TYPE_I32, 3, build.out.key.n_tokens + 1, "sequences");
+                    in.sequences = new_input(ctx, GGML_TYPE_I32, 2, build.out.key.n_tokens + 1, "sequences");
                 parts.sequences = in.sequences;
             }
             for (size_t i = 0; i < operation.inputs.size(); ++i) parts.inputs.push_back(value(i));

@@ -35,7 +35,7 @@ struct GraphInputs {
     std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
     std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
-    ggml_tensor *sequences = nullptr; // i32 {3, n_tokens + 1}: see StockParts
+    ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<CacheLifetime, ggml_tensor *> masks; // f32 [n_tokens, n_kv], 0 or -inf
 };
 

@@ -32,7 +32,7 @@ struct StockParts {
     int64_t lead; // rows of the result
     // For operations that have a state of each sequence; else null.
     const KvStore *store = nullptr;
-    ggml_tensor *sequences = nullptr; // i32 {3, n}: first row, state, first position; then a last one of no rows
+    ggml_tensor *sequences = nullptr; // i32 {2, n}: first row and state of each; then others of no rows
     ggml_tensor *weight(const WeightRef &w) const { return w->tensor.handle(); }
 };
 

@@ -58,4 +58,33 @@ struct StatePlace { // the state of the cache that belongs to the operation
 // being that of the row itself; bias [channels] may be null.  State: [kernel - 1, channels], the oldest input first.
 TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, StatePlace place, bool is_silu);
 
+TraceTensor token_shift(const TraceTensor &x, StatePlace place); // x [tokens, n] one row later.  State: [n]
+
+// Mamba.  Both: h = exp(dt * a) * h + dt * x * b, y = h . c + d * x; d may be null.
+struct ScanInputs {
+    TraceTensor x, dt, b, c;
+};
+// x, dt [tokens, channels], b, c [tokens, n_state]; a [channels, n_state], d [channels] (primitives/selective_scan.cpp).
+// State: channels * n_state, in blocks as kernels/recurrent_kernels.h has them.
+TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
+// x [tokens, n_head, head_dim], dt [tokens, n_head], b, c [tokens, n_group, n_state]; a, d [n_head]
+// (primitives/outer_state.cpp, as what follows).  State: [n_head, n_state, head_dim].
+TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
+
+// Gated delta rule: S = exp(g) S, S += k (beta * (v - k S)), out = q S.  q, k [tokens, n_key_head, n_key], v [tokens,
+// n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head, n_key, n_value].
+// Head h reads key h / (n_head / n_key_head), or h % n_key_head where keys are tiled.
+struct DeltaInputs {
+    TraceTensor q, k, v, g, beta;
+};
+TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled);
+
+// RWKV's mixing: r, w, k [tokens, n_head, n_key], v [tokens, n_head, n_value]; w are logarithms of decays, not above 0.
+// State: [n_head, n_key, n_value].
+struct WkvInputs {
+    TraceTensor r, w, k, v;
+};
+TraceTensor wkv6(const WkvInputs &in, WeightRef u, StatePlace place); // u [n_head, n_key]
+TraceTensor wkv7(const WkvInputs &in, const TraceTensor &a, const TraceTensor &b, StatePlace place);
+
 } // namespace quire

@@ -29,9 +29,8 @@ class StateNode : public CpuNode {
         run.team.for_each(n_sequences * n_parts, grain, [&](int item) {
             const auto sequence = static_cast<size_t>(item / n_parts);
             const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
-            const StateRows rows{begin, end - begin, batch.positions[static_cast<size_t>(begin)],
-                                 states_ + batch.states[sequence] * n_state_};
-            kernel_.run({inputs.data(), inputs_.size()}, out_->floats(), rows, item % n_parts);
+            const StateRows rows{begin, end - begin, states_ + batch.states[sequence] * n_state_};
+            kernel_.run(recurrent_kernels(), {{inputs.data(), inputs_.size()}, out_->floats()}, rows, item % n_parts);
         });
     }
 
@@ -45,7 +44,7 @@ class StateNode : public CpuNode {
 
 const float *float_data(const ggml_tensor *tensor) { return static_cast<const float *>(tensor->data); }
 
-// Sources: the inputs, the step's sequences (i32 {3, n}: first row, slot, first position), the states of all slots.
+// Sources: the inputs, the step's sequences as StockParts has them, the states of all slots.
 void compute(ggml_tensor *out, int thread, int n_threads, void *context) {
     const auto &kernel = *static_cast<const StateKernel *>(context);
     std::array<const float *, most_inputs> inputs{};
@@ -60,16 +59,16 @@ void compute(ggml_tensor *out, int thread, int n_threads, void *context) {
     auto *target = static_cast<float *>(out->data);
     int64_t item = 0;
     for (int64_t s = 0; s < n_sequences; ++s) {
-        const int32_t *sequence = of + 3 * s;
-        const int64_t begin = sequence[0], end = sequence[3];
+        const int32_t *sequence = of + 2 * s;
+        const int64_t begin = sequence[0], end = sequence[2];
         if (begin == end) break; // none is left
-        const StateRows rows{begin, end - begin, sequence[2],
-                             static_cast<float *>(states->data) + sequence[1] * states->ne[0]};
+        const StateRows rows{begin, end - begin, static_cast<float *>(states->data) + sequence[1] * states->ne[0]};
         for (int part = 0; part < kernel.n_parts(); ++part, ++item)
-            if (item % n_threads == thread) kernel.run({inputs.data(), n_inputs}, target, rows, part);
+            if (item % n_threads == thread)
+                kernel.run(portable::recurrent_kernels, {{inputs.data(), n_inputs}, target}, rows, part);
     }
     if (thread != 0) return;
-    const int64_t n_rows = of[3 * n_sequences]; // the others are padding, and must be numbers, too
+    const int64_t n_rows = of[2 * n_sequences]; // the others are padding, and must be numbers, too
     std::fill(target + n_rows * out->ne[0], target + ggml_nelements(out), 0.0F);
 }
 

@@ -1,8 +1,8 @@
 // Operations that carry a state of each sequence from row to row (convolutions, scans, delta rules): what they share.
 //
 // To add one: a StateKernel that reads and updates the state of one sequence, and a function that claims the state from
-// the tracer and records a StatePrimitive.  A kernel gives the same result however the rows of a sequence are cut into
-// steps: it computes each row in an order that depends on the row's position alone.
+// the tracer and records a StatePrimitive.  A kernel gives the same bits however the rows of a sequence are cut into
+// steps: it computes one row after the other.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,20 @@
 
 #include "graph/primitive.h"
 #include "graph/primitives.h"
+#include "kernels/recurrent_kernels.h"
 
 namespace quire {
 
 // Rows of one sequence in one step.
 struct StateRows {
     int64_t begin, n; // rows [begin, begin + n) of inputs and result
-    int64_t first_position; // of row `begin` in its sequence
     float *state; // of the sequence, to read and to update
+};
+
+// What an operation reads and writes: rows, dense.
+struct StateValues {
+    std::span<const float *const> inputs;
+    float *out;
 };
 
 // Weights prepared for the loops of one operation.  Called from several threads.
@@ -31,8 +37,9 @@ class StateKernel {
     virtual int n_parts() const = 0;
     // About how many multiplications a part takes for a row.
     virtual int64_t part_cost() const = 0;
-    // `inputs`: rows, dense.  Writes the part's share of the rows of `out`.
-    virtual void run(std::span<const float *const> inputs, float *out, const StateRows &rows, int part) const = 0;
+    // Writes the part's share of the rows of `values.out`.
+    virtual void run(const RecurrentKernels &kernels, const StateValues &values, const StateRows &rows,
+                     int part) const = 0;
 };
 
 class StatePrimitive : public Primitive {
@@ -42,7 +49,7 @@ class StatePrimitive : public Primitive {
     std::vector<WeightRef> weights() const override { return weights_; }
     size_t n_tensors() const override { return 16; }
     bool has_state() const override { return true; }
-    // A custom operator of ggml's CPU device; UnsupportedError on other devices.
+    // A custom operator of ggml's CPU device, by the portable kernels; UnsupportedError on other devices.
     ggml_tensor *lower(const StockParts &parts) const override;
     std::unique_ptr<CpuNode> cpu_node(const CpuNodeParts &parts) const override;
 

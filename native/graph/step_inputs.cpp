@@ -99,12 +99,9 @@ void StepInputs::fill_sequences(ggml_tensor *target, const StepBatch &batch) {
     if (target == nullptr) return;
     const size_t n = batch.n_kv.size();
     ints_.assign(static_cast<size_t>(ggml_nelements(target)), 0);
-    for (size_t i = 0; i < ints_.size() / 3; ++i) {
-        const bool is_one = i < n;
-        ints_[3 * i] = batch.row_begin[std::min(i, n)];
-        if (!is_one) continue;
-        ints_[3 * i + 1] = batch.states[i];
-        ints_[3 * i + 2] = batch.positions[static_cast<size_t>(batch.row_begin[i])];
+    for (size_t i = 0; i < ints_.size() / 2; ++i) {
+        ints_[2 * i] = batch.row_begin[std::min(i, n)];
+        if (i < n) ints_[2 * i + 1] = batch.states[i];
     }
     upload(target, ints_);
 }

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/matmul_kernels.h"
+#include "kernels/recurrent_kernels.h"
 #include "kernels/row_kernels.h"
 
 namespace quire {
@@ -154,6 +155,16 @@ const RowKernels &row_kernels() {
     if (isa() == Isa::neon) return neon::row_kernels;
 #endif
     return portable::row_kernels;
+}
+
+const RecurrentKernels &recurrent_kernels() {
+#if defined(__x86_64__)
+    if (isa() == Isa::avx512) return avx512::recurrent_kernels;
+    if (isa() == Isa::avx2) return avx2::recurrent_kernels;
+#elif defined(__aarch64__)
+    if (isa() == Isa::neon) return neon::recurrent_kernels;
+#endif
+    return portable::recurrent_kernels;
 }
 
 const MatmulKernels &matmul_kernels() {

@@ -1,11 +1,10 @@
-// Depth-wise causal convolution over the rows of a sequence, whose last kernel - 1 inputs are its state.
+// Operations whose state is the last inputs of a sequence: causal convolution, token shift.
 #include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
 #include "graph/primitives.h"
 #include "graph/state_primitive.h"
-#include "kernels/row_kernels.h"
 
 namespace quire {
 namespace {
@@ -22,24 +21,14 @@ class ConvKernel : public StateKernel {
     int n_parts() const override { return static_cast<int>((channels_ + part_channels - 1) / part_channels); }
     int64_t part_cost() const override { return part_channels * (width_ + (is_silu_ ? 8 : 0)); }
 
-    void run(std::span<const float *const> inputs, float *out, const StateRows &rows, int part) const override {
+    void run(const RecurrentKernels &kernels, const StateValues &values, const StateRows &rows,
+             int part) const override {
         const int64_t first = part * part_channels, n = std::min(part_channels, channels_ - first);
         const int64_t past = width_ - 1; // rows
-        const float *x = inputs[0] + rows.begin * channels_ + first;
-        float *state = rows.state + first, *y = out + rows.begin * channels_ + first;
-        const RowKernels &kernels = row_kernels();
-        for (int64_t row = 0; row < rows.n; ++row, y += channels_) {
-            if (bias_ != nullptr)
-                std::memcpy(y, bias_ + first, static_cast<size_t>(n) * sizeof(float));
-            else
-                std::fill_n(y, n, 0.0F);
-            for (int64_t j = 0; j < width_; ++j) {
-                const int64_t from = row + j - past;
-                const float *input = from < 0 ? state + (past + from) * channels_ : x + from * channels_;
-                add_products(taps_.data() + j * channels_ + first, input, y, n);
-            }
-            if (is_silu_) kernels.activate(Activation::silu, y, y, n);
-        }
+        const float *x = values.inputs[0] + rows.begin * channels_ + first;
+        float *state = rows.state + first;
+        kernels.conv({rows.n, n, channels_, static_cast<int>(width_), is_silu_, x, state, taps_.data() + first,
+                      bias_ == nullptr ? nullptr : bias_ + first, values.out + rows.begin * channels_ + first});
         for (int64_t i = 0; i < past; ++i) {
             const int64_t from = rows.n + i - past;
             const float *input = from < 0 ? state + (past + from) * channels_ : x + from * channels_;
@@ -49,13 +38,40 @@ class ConvKernel : public StateKernel {
 
   private:
     static constexpr int64_t part_channels = 256;
-    static void add_products(const float *a, const float *b, float *sum, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
-    }
     const float *bias_; // null: none
     int64_t channels_, width_;
     bool is_silu_;
     std::vector<float> taps_; // [width, channels]
+};
+
+// The row before; of the first row that of the step before.
+class ShiftKernel : public StateKernel {
+  public:
+    explicit ShiftKernel(int64_t n) : n_(n) {}
+    int n_parts() const override { return 1; }
+    int64_t part_cost() const override { return n_; }
+    void run(const RecurrentKernels &, const StateValues &values, const StateRows &rows, int) const override {
+        const float *x = values.inputs[0] + rows.begin * n_;
+        float *out = values.out + rows.begin * n_;
+        const size_t row_bytes = static_cast<size_t>(n_) * sizeof(float);
+        std::memcpy(out, rows.state, row_bytes);
+        std::memcpy(out + n_, x, row_bytes * static_cast<size_t>(rows.n - 1));
+        std::memcpy(rows.state, x + (rows.n - 1) * n_, row_bytes);
+    }
+
+  private:
+    int64_t n_;
+};
+
+class TokenShift : public StatePrimitive {
+  public:
+    TokenShift(StatePlace place, int64_t n) : StatePrimitive("token_shift", place, {}), n_(n) {}
+
+  protected:
+    std::unique_ptr<StateKernel> make_kernel() const override { return std::make_unique<ShiftKernel>(n_); }
+
+  private:
+    int64_t n_;
 };
 
 class ConvState : public StatePrimitive {
@@ -83,13 +99,22 @@ TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, S
         throw ShapeError("conv_state", "x must be [tokens, channels]");
     const int64_t channels = shape.rest[0];
     const Shape &taps = weight->tensor.shape();
-    if (taps.size() != 2 || taps[0] != channels || taps[1] < 2 || weight->tensor.dtype() != DType::f32)
-        throw ShapeError("conv_state", cat(weight->name, " must be f32 [", channels, ", 2 or more] but is ",
-                                           name(weight->tensor.dtype()), " ", to_string(taps)));
+    const bool fits = taps.size() == 2 && taps[0] == channels && taps[1] >= 2 && taps[1] <= most_conv_width;
+    if (!fits || weight->tensor.dtype() != DType::f32)
+        throw ShapeError("conv_state", cat(weight->name, " must be f32 [", channels, ", 2 to ", most_conv_width,
+                                           "] but is ", name(weight->tensor.dtype()), " ", to_string(taps)));
     expect_f32("conv_state", bias, {channels});
     x.tracer->claim_state("conv_state", place.layer, place.index, channels * (taps[1] - 1));
     return record_primitive(std::make_shared<ConvState>(place, std::move(weight), std::move(bias), is_silu), {x},
                             shape);
+}
+
+TraceTensor token_shift(const TraceTensor &x, StatePlace place) {
+    const TraceShape &shape = x.shape();
+    if (shape.lead != Lead::tokens || shape.rest.size() != 1)
+        throw ShapeError("token_shift", "x must be [tokens, channels]");
+    x.tracer->claim_state("token_shift", place.layer, place.index, shape.rest[0]);
+    return record_primitive(std::make_shared<TokenShift>(place, shape.rest[0]), {x}, shape);
 }
 
 } // namespace quire

@@ -434,3 +434,65 @@ def conv_state(
 
     Its last ``kernel - 1`` inputs are state ``state`` of the layer's ``CacheSpec``, ``(kernel - 1) * channels`` in all.
     """
+
+def token_shift(x: TraceTensor, *, layer: int, state: int) -> TraceTensor:
+    """The row before of ``x [tokens, n]``, zero where a sequence begins; the state has ``n`` numbers."""
+
+def selective_scan(
+    x: TraceTensor, dt: TraceTensor, b: TraceTensor, c: TraceTensor, a: Weight, d: Weight | None, *, layer: int, state: int
+) -> TraceTensor:
+    """``h = exp(dt * a) * h + dt * x * b``, ``y = h . c + d * x`` (Mamba 1).
+
+    ``x``, ``dt [tokens, channels]``; ``b``, ``c [tokens, n_state]``; float32 ``a [channels, n_state]``, not above 0, and
+    ``d [channels]``.  The state has ``channels * n_state`` numbers.
+    """
+
+def state_space_dual(
+    x: TraceTensor, dt: TraceTensor, b: TraceTensor, c: TraceTensor, a: Weight, d: Weight | None, *, layer: int, state: int
+) -> TraceTensor:
+    """The same with one decay for a head (Mamba 2).
+
+    ``x [tokens, n_head, head_dim]``; ``dt [tokens, n_head]``; ``b``, ``c [tokens, n_group, n_state]``; float32 ``a``,
+    ``d [n_head]``.  The state has ``n_head * n_state * head_dim`` numbers; ``n_state`` is 256 at most.
+    """
+
+def gated_delta(
+    q: TraceTensor,
+    k: TraceTensor,
+    v: TraceTensor,
+    g: TraceTensor,
+    beta: TraceTensor,
+    *,
+    layer: int,
+    state: int,
+    tiled: bool = False,
+) -> TraceTensor:
+    """``S = exp(g) S``, ``S += k (beta * (v - k S))``, ``out = q S`` (gated delta rule; with ``g`` by key, KDA).
+
+    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; ``g [tokens, n_head]`` or
+    ``[tokens, n_head, n_key]``, not above 0; ``beta [tokens, n_head]``.  Neighbouring heads share a key, or, ``tiled``,
+    head h has key ``h % n_key_head``.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
+    Scales and norms of ``q`` and ``k`` are the caller's.
+    """
+
+def wkv6(
+    r: TraceTensor, w: TraceTensor, k: TraceTensor, v: TraceTensor, u: Weight, *, layer: int, state: int
+) -> TraceTensor:
+    """``out = r S + (r . (u * k)) v``, ``S = exp(w) S + k v`` (RWKV-6); ``r``, ``w``, ``k [tokens, n_head, n_key]``.
+
+    ``v [tokens, n_head, n_value]``; float32 ``u [n_head, n_key]``.  ``w``, logarithms of decays, are not above 0.  The
+    state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
+    """
+
+def wkv7(
+    r: TraceTensor,
+    w: TraceTensor,
+    k: TraceTensor,
+    v: TraceTensor,
+    a: TraceTensor,
+    b: TraceTensor,
+    *,
+    layer: int,
+    state: int,
+) -> TraceTensor:
+    """``S = exp(w) S + k v + b (a S)``, ``out = r S`` (RWKV-7); shapes and state as for ``wkv6``."""

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Operations with a state by themselves: plain loops, each instruction set, and ggml's graph with plain loops.
+
+    recurrent.py [--rounds 5] [--threads 1] [--rows 1,512] [--streams 1,8]
+
+Sizes are those of published models.  A step is run with the operation and without it (its inputs are read, and one of
+them is the result); the difference is the operation's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from quire import Tensor
+from quire._native import graph
+from quire._native.core import find_device
+from quire._native.graph import CacheSpec, Executor, Tracer, TraceTensor, Weight
+from quire._native.kernels import isa, set_isa, supported_isas
+
+N_VOCAB = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation of a model: its inputs, its state and how it is recorded."""
+
+    name: str
+    shapes: list[tuple[int, ...]]
+    n_state: int
+    record: Callable[[list[TraceTensor], Callable[..., Weight]], TraceTensor]
+
+
+def cases() -> list[Case]:
+    def conv(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.conv_state(x[0], weight(2048, 3), None, layer=0, state=0)
+
+    def silu_conv(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.conv_state(x[0], weight(8192, 4), None, layer=0, state=0, silu=True)
+
+    def scan(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.selective_scan(x[0], x[1], x[2], x[3], weight(1536, 16), weight(1536), layer=0, state=0)
+
+    def dual(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.state_space_dual(x[0], x[1], x[2], x[3], weight(24), weight(24), layer=0, state=0)
+
+    def delta(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.gated_delta(x[0], x[1], x[2], x[3], x[4], layer=0, state=0)
+
+    def wkv7(x: list[TraceTensor], weight: Callable[..., Weight]) -> TraceTensor:
+        return graph.wkv7(x[0], x[1], x[2], x[3], x[4], x[5], layer=0, state=0)
+
+    keys, heads = (16, 128), (32, 128)
+    rwkv = (32, 64)
+    return [
+        Case("conv_state lfm2-1.2b (2048 x 3)", [(2048,)], 2048 * 2, conv),
+        Case("conv_state qwen3-next (8192 x 4, silu)", [(8192,)], 8192 * 3, silu_conv),
+        Case("selective_scan mamba-130m (1536 x 16)", [(1536,), (1536,), (16,), (16,)], 1536 * 16, scan),
+        Case("state_space_dual mamba2-130m (24 x 64 x 128)", [(24, 64), (24,), (1, 128), (1, 128)], 24 * 8192, dual),
+        Case("gated_delta qwen3-next (32 x 128 x 128)", [keys, keys, heads, (32,), (32,)], 32 * 16384, delta),
+        Case("gated_delta by key (32 x 128 x 128)", [heads, heads, heads, heads, (32,)], 32 * 16384, delta),
+        Case("wkv7 rwkv7-1.5b (32 x 64 x 64)", [rwkv] * 6, 32 * 4096, wkv7),
+    ]
+
+
+class Bench:
+    """A trace of one operation, or of its inputs alone."""
+
+    def __init__(self, case: Case, way: str, threads: int, rows: int, streams: int, *, is_empty: bool) -> None:
+        random = np.random.default_rng(1)
+        self.keep: list[object] = []
+
+        def weight(*shape: int) -> Weight:
+            # Negative numbers are decays, and of small magnitude no state grows.
+            values = random.uniform(-0.1, -0.01, shape).astype(np.float32)
+            self.keep.append(values)
+            return Weight("weight", Tensor.from_numpy(values))
+
+        tracer = Tracer([] if is_empty else [CacheSpec(states=[("state", case.n_state)])])
+        inputs = [
+            graph.reshape(graph.embed(tracer.tokens, weight(N_VOCAB, int(np.prod(shape)))), list(shape))
+            for shape in case.shapes
+        ]
+        y = max(inputs, key=lambda x: int(np.prod([int(d) for d in x.shape[1:]])))
+        y = y if is_empty else case.record(inputs, weight)
+        flat = graph.reshape(y, [int(np.prod([int(d) for d in y.shape[1:]]))])
+        trace = tracer.finish(graph.select_rows(flat, tracer.logit_rows))
+        self.executor = Executor(
+            trace,
+            find_device("cpu"),
+            n_blocks=1,
+            n_states=0 if is_empty else streams + 1,
+            threads=threads,
+            kernels=way,  # type: ignore[arg-type]
+            max_rows=max(rows, streams),
+            max_sequences=streams,
+        )
+        n = rows * streams
+        self.arguments = {
+            "positions": list(range(rows)) * streams,
+            "slots": [],
+            "logit_rows": [0],
+            "row_begin": list(range(0, n + 1, rows)),
+            "n_kv": [rows] * streams,
+            "tables": [],
+            "states": [] if is_empty else list(range(1, streams + 1)),
+        }
+        self.tokens = random.integers(0, N_VOCAB, n).tolist()
+
+    def seconds(self) -> float:
+        begin = time.perf_counter()
+        self.executor.run(self.tokens, **self.arguments)  # type: ignore[arg-type]
+        return time.perf_counter() - begin
+
+
+def microseconds(case: Case, way: str, threads: int, rows: int, streams: int, rounds: int) -> float:
+    """Of a step, what the operation takes: the median of what pairs differ by."""
+    full = Bench(case, way, threads, rows, streams, is_empty=False)
+    empty = Bench(case, way, threads, rows, streams, is_empty=True)
+    full.seconds(), empty.seconds()
+    repeats = max(1, int(0.02 / full.seconds()))
+    taken = [full.seconds() - empty.seconds() for _ in range(rounds * repeats)]
+    return statistics.median(taken) * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rows", default="1,512")
+    parser.add_argument("--streams", default="1,8")
+    options = parser.parse_args()
+    steps = [(int(r), int(s)) for r in options.rows.split(",") for s in options.streams.split(",")]
+    sets = list(dict.fromkeys(each.split("v", 1)[0] if each == "neoni8mm" else each for each in supported_isas()))
+    sets = [each for each in sets if each in ("portable", "neon", "avx2", "avx512")]
+    ways = [("stock", "portable"), *(("cpu", each) for each in sets)]
+    print(f"| operation | rows | streams | {' | '.join('ggml' if w == 'stock' else i for w, i in ways)} |")
+    print("|---|---" + "|---" * (len(ways) + 1) + "|")
+    before = isa()
+    for case in cases():
+        for rows, streams in steps:
+            if rows * streams > 512:
+                continue
+            figures = []
+            for way, each in ways:
+                set_isa(each)
+                figures.append(microseconds(case, way, options.threads, rows, streams, options.rounds))
+            print(f"| {case.name} | {rows} | {streams} | {' | '.join(f'{f:.0f}' for f in figures)} |", flush=True)
+    set_isa(before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+#include "kernels/neon/lanes.h"
+
+#include "kernels/recurrent_tile.h"
+
+namespace quire {
+
+const RecurrentKernels neon::recurrent_kernels = Recurrent<Lanes>::table;
+
+} // namespace quire

@@ -1,0 +1,9 @@
+#include "kernels/portable/lanes.h"
+
+#include "kernels/recurrent_tile.h"
+
+namespace quire {
+
+const RecurrentKernels portable::recurrent_kernels = Recurrent<Lanes>::table;
+
+} // namespace quire

@@ -1,0 +1,87 @@
+// Operations that go through the rows of one sequence and carry a state: convolution, selective scan, and states that
+// outer products are added to.  One table per instruction set; see attention_kernels.h for why nothing else of their
+// files may be visible.
+//
+// The state stays in the first-level cache, a few columns at a time, while all rows pass: a row takes as many
+// multiplications as it must, so that nothing is gained by chunks, and its bits do not depend on which rows come with it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa.h"
+
+namespace quire {
+
+// out[r, c] = bias[c] + sum over j of taps[j, c] * x[r + j - (width - 1), c], rows before the first being the past's.
+struct ConvRows {
+    int64_t n_rows, n; // n: channels
+    int64_t stride; // floats from row to row, of all arrays
+    int width; // at most most_conv_width
+    bool is_silu;
+    const float *x, *past, *taps, *bias; // past [width - 1]; bias may be null
+    float *out;
+};
+inline constexpr int most_conv_width = 32;
+
+// Mamba 1 (Gu and Dao 2023).  Blocks of scan_channels channels (the last may have fewer, m): `a` and `state` are
+// [blocks][n_state][m].
+struct ScanRows {
+    int64_t n_rows, n; // n: channels
+    int64_t stride; // of x, dt and out
+    int64_t n_state; // numbers of a channel; of a row of b and c
+    const float *x, *dt, *b, *c;
+    const float *a, *skip; // skip [n] may be null
+    float *state, *out;
+};
+inline constexpr int64_t scan_channels = 16;
+
+// What one head does to its state S [n_key, n_value], for each row with decay d, key k, value v, query q:
+enum class OuterRule {
+    product, // S = d S + k (beta v)^T; out = S^T q + skip v: Mamba 2 (Dao and Gu 2024)
+    delta, // S = d S; S += k (beta (v - S^T k))^T; out = S^T q: gated delta rule (Yang et al. 2024)
+    bonus, // out = S^T q + (q . (first k)) v; S = d S + k v^T: RWKV-6 (Peng et al. 2024)
+    general, // S = d S + k v^T + b (S^T a)^T; out = S^T q: RWKV-7 (Peng et al. 2025)
+};
+struct OuterRows {
+    OuterRule rule;
+    int64_t n_rows, n_key, n_value; // n_key at most most_keys
+    struct Rows {
+        const float *data;
+        int64_t stride;
+    };
+    Rows key, query, value;
+    Rows decay; // its logarithms, not above 0: one number, or n_key
+    bool is_decay_by_key;
+    float decay_factor = 1; // multiplies the logarithms, where they are one
+    Rows beta{nullptr, 0}; // one number
+    float skip = 0;
+    const float *first = nullptr; // [n_key]
+    Rows a{nullptr, 0}, b{nullptr, 0};
+    float *state, *out;
+    int64_t out_stride;
+};
+inline constexpr int64_t most_keys = 256;
+
+struct RecurrentKernels {
+    void (*conv)(const ConvRows &rows);
+    void (*scan)(const ScanRows &rows);
+    void (*outer)(const OuterRows &rows);
+};
+
+// Of the instruction set in use.
+const RecurrentKernels &recurrent_kernels();
+
+namespace portable {
+extern const RecurrentKernels recurrent_kernels;
+}
+namespace neon {
+extern const RecurrentKernels recurrent_kernels;
+}
+namespace avx2 {
+extern const RecurrentKernels recurrent_kernels;
+}
+namespace avx512 {
+extern const RecurrentKernels recurrent_kernels;
+}
+
+} // namespace quire
