@@ -27,7 +27,7 @@ HEAD = """# Models
 
 Every architecture that Quire opens, as GGUF files name it. For each there are random tiny models. Their logits and
 greedy tokens are compared with those that transformers computes with the same weights, by our own kernels and by ggml's
-operators. The largest difference is that of any logit of a prompt of 40 tokens, relative to the largest logit; the tests
+operators. The largest difference is that of any logit of a prompt of 40 tokens, relative to the largest; the tests
 allow 0.001.
 This page is written by `ci/make_models_page.py`.
 
