@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route as HttpRoute
 from starlette.routing import Router
 
-from .calls import Endpoint, Route
+from .access import AccessMiddleware
 from .failures import ApiError, Dialect
-from .gate import Gate
+from .request_context import Endpoint, Route
 from .routes import (
     anthropic,
     embeddings,
@@ -101,7 +101,7 @@ ROUTES = (
 def build_app(service: Service) -> ASGIApp:
     """The application, for a service that somebody else starts and stops."""
     routes = [HttpRoute(row.path, Endpoint(row, service), methods=[row.method]) for row in ROUTES]
-    return Gate(Router(routes, redirect_slashes=False, default=_not_found), service)
+    return AccessMiddleware(Router(routes, redirect_slashes=False, default=_not_found), service)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

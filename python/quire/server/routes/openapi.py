@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import sse
-from ..calls import Call, Reply
 from ..failures import Dialect
+from ..request_context import Reply, RequestContext
 
 if TYPE_CHECKING:
-    from ..calls import Route
+    from ..request_context import Route
 
 __all__ = ["docs", "document", "openapi", "page"]
 
@@ -58,15 +58,15 @@ p { margin: .3rem 0; } .refused { color: #666; font-size: 14px; }
 """
 
 
-async def openapi(call: Call[None]) -> Reply:
+async def openapi(context: RequestContext[None]) -> Reply:
     """The description as OpenAPI 3.1."""
-    return Reply(_encoded_document(call.service.version))
+    return Reply(_encoded_document(context.service.version))
 
 
-async def docs(call: Call[None]) -> Reply:
+async def docs(context: RequestContext[None]) -> Reply:
     """The description as a page."""
     headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
-    return Reply(_encoded_page(call.service.version), media_type=b"text/html; charset=utf-8", headers=headers)
+    return Reply(_encoded_page(context.service.version), media_type=b"text/html; charset=utf-8", headers=headers)
 
 
 @cache

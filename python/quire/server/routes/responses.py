@@ -10,13 +10,13 @@ from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..bodies import Body
 from ..body_meter import MOST_VALUES
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError
 from ..params import set_fields
 from ..protocol import Chat
+from ..request_context import Events, Reply, RequestContext
 from .answers import Answering
-from .fields import Name, Share, Text, priority_of, treatment_of
+from .fields import Name, Share, Text, hints_of, priority_of
 from .known_fields import check_blocks, check_fields
 from .openai_chat import options_of
 from .response_items import messages_of, tool_of
@@ -81,7 +81,9 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
         "truncation": ("disabled",),
     }
 
-    def work(self, engine: Engine, call: Call[ResponsesBody], messages: list[dict[str, Any]]) -> Chat:
+    def work(
+        self, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
+    ) -> Chat:
         """What the engine is asked."""
         given = {"temperature": self.temperature, "top_p": self.top_p}
         values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
@@ -106,7 +108,7 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
             own + messages,
             options,
             set_fields(params),
-            treatment_of(call.caller, None, priority_of(self.service_tier)),
+            hints_of(context.caller, None, priority_of(self.service_tier)),
         )
 
 
@@ -120,12 +122,12 @@ _ITEMS = {
 }
 
 
-def _check(body: ResponsesBody, call: Call[ResponsesBody]) -> None:
+def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
     """ApiError 400 naming a field of an item, a part or a tool that is not known."""
     if not isinstance(body.input, str):
-        check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", call)
+        check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
     for i, tool in enumerate(body.tools):
-        check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", call)
+        check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
 
 
 def _list(choice: dict[str, Any]) -> list[Any]:
@@ -133,24 +135,24 @@ def _list(choice: dict[str, Any]) -> list[Any]:
     return tools if isinstance(tools, list) else []
 
 
-async def create(call: Call[ResponsesBody]) -> Reply | Events:
+async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     """Answer an input, which may go on from an earlier answer."""
-    body = call.body
-    engine = call.engine(body.model)
+    body = context.body
+    engine = context.engine(body.model)
     earlier: list[dict[str, Any]] = []
-    n_values = call.received.n_values
+    n_values = context.received.n_values
     if body.previous_response_id is not None:
-        kept = call.service.kept.get(call.caller, body.previous_response_id, "previous_response_id")
+        kept = context.service.responses.get(context.caller, body.previous_response_id, "previous_response_id")
         earlier, n_values = kept.messages, n_values + kept.n_values
-        if kept.n_bytes + call.received.n_bytes > call.service.settings.max_body_bytes or n_values > MOST_VALUES:
+        if kept.n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or n_values > MOST_VALUES:
             text = "previous_response_id must be of a conversation that is no larger than a body may be but it is"
             raise ApiError(400, "invalid_value", text, "previous_response_id")
-    await call.prepared(_check, body, call)
-    messages = earlier + await call.prepared(messages_of, body.input)
-    work = await call.prepared(body.work, engine, call, messages)
-    answering = Answering(call, call.submit(engine, work))
+    await context.prepared(_check, body, context)
+    messages = earlier + await context.prepared(messages_of, body.input)
+    work = await context.prepared(body.work, engine, context, messages)
+    answering = Answering(context, context.submit(engine, work))
     await answering.start()
-    shape = ResponseShape(body, answering, messages, body.model or call.model, n_values)
+    shape = ResponseShape(body, answering, messages, body.model or context.model, n_values)
     if body.stream:
         return Events(shape.pieces(), shape.failed)
     async for delta in answering.deltas():
@@ -158,13 +160,13 @@ async def create(call: Call[ResponsesBody]) -> Reply | Events:
     return Reply.json(shape.complete())
 
 
-async def show(call: Call[None]) -> Reply:
+async def show(context: RequestContext[None]) -> Reply:
     """An answer that was kept."""
-    return Reply.json(call.service.kept.get(call.caller, call.path("id")).response)
+    return Reply.json(context.service.responses.get(context.caller, context.path("id")).response)
 
 
-async def delete(call: Call[None]) -> Reply:
+async def delete(context: RequestContext[None]) -> Reply:
     """Forget an answer."""
-    id_ = call.path("id")
-    call.service.kept.remove(call.caller, id_)
+    id_ = context.path("id")
+    context.service.responses.remove(context.caller, id_)
     return Reply.json({"id": id_, "object": "response", "deleted": True})

@@ -1,4 +1,4 @@
-"""One call of a route: what it gets, what it gives back, and how both go over HTTP."""
+"""One request to a route: what it gets, what it gives back, and how both go over HTTP."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from .admission import Ticket
-    from .engine import Engine, Stream
+    from .engine_client import EngineClient, Stream
     from .protocol import Work
     from .service import Service
 
-__all__ = ["Call", "Caller", "Endpoint", "Events", "Handler", "Reply", "Route"]
+__all__ = ["Caller", "Endpoint", "Events", "Handler", "Reply", "RequestContext", "Route"]
 
 T = TypeVar("T")
 T2 = TypeVar("T2")
@@ -44,7 +44,7 @@ class Caller:
 
 
 @dataclass
-class Call(Generic[T]):
+class RequestContext(Generic[T]):
     """A request to a route, its body decoded."""
 
     service: Service
@@ -56,14 +56,14 @@ class Call(Generic[T]):
     received: Received = field(default_factory=nothing_received)
     arrived_s: float = field(default_factory=time.monotonic)
     ignored: list[str] = field(default_factory=list)
-    answering: str | None = None  # the model that was opened for this call
+    answering: str | None = None  # the model that was opened for this request
 
     def path(self, name: str) -> str:
         """A part of the path."""
         return str(self.scope["path_params"][name])
 
-    def engine(self, model: str | None) -> Engine:
-        """The engine that answers this call, or (where none was opened for it) that of a model; ApiError 404 for one
+    def engine(self, model: str | None) -> EngineClient:
+        """The engine that answers this request, or (where none was opened for it) that of a model; ApiError 404 for one
         that there is not."""
         return self.service.engine(self.answering if self.answering is not None else model)
 
@@ -72,10 +72,10 @@ class Call(Generic[T]):
         """The name of the model that answers."""
         return self.answering or self.service.model
 
-    def submit(self, engine: Engine, work: Work) -> Stream:
-        """Hand in work that ends, at the latest, with this call."""
-        treatment = msgspec.structs.replace(work.treatment, key=self.caller.name, n_bytes=self.received.n_bytes)
-        stream = engine.submit(msgspec.structs.replace(work, treatment=treatment))
+    def submit(self, engine: EngineClient, work: Work) -> Stream:
+        """Hand in work that ends, at the latest, with this request."""
+        hints = msgspec.structs.replace(work.hints, key=self.caller.name, n_bytes=self.received.n_bytes)
+        stream = engine.submit(msgspec.structs.replace(work, hints=hints))
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
@@ -95,7 +95,7 @@ class Call(Generic[T]):
         job = partial(make, *args, **kwargs)
         return await made_apart(self.service.threads, self.caller.name, self.received.n_bytes, job)
 
-    async def ask(self, engine: Engine, work: Work) -> Any:
+    async def ask(self, engine: EngineClient, work: Work) -> Any:
         """The answer to a question."""
         return await self.submit(engine, work).answer()
 
@@ -124,7 +124,7 @@ class Events:
     media_type: bytes = b"text/event-stream"
 
 
-Handler = Callable[[Call[Any]], Awaitable[Reply | Events]]
+Handler = Callable[[RequestContext[Any]], Awaitable[Reply | Events]]
 
 
 @dataclass(frozen=True)
@@ -200,21 +200,21 @@ class Endpoint:
     async def _reply(self, scope: Scope, received: Received, closing: AsyncExitStack) -> Reply | Events:
         route, service = self._route, self._service
         caller, request_id = scope["quire.caller"], scope["quire.request_id"]
-        call: Call[Any] = Call(service, None, scope, caller, request_id, closing, received)
+        context: RequestContext[Any] = RequestContext(service, None, scope, caller, request_id, closing, received)
         if route.body is not None:
-            given = await call.prepared(decode_object, received.take(), service.settings.max_depth)
-            call.body, call.ignored = await call.prepared(to_wire, given, route.body, service.settings.lenient)
+            given = await context.prepared(decode_object, received.take(), service.settings.max_depth)
+            context.body, context.ignored = await context.prepared(to_wire, given, route.body, service.settings.lenient)
             del given
-        body, ignored = call.body, call.ignored
+        body, ignored = context.body, context.ignored
         if ignored:
             names = ",".join(ignored[:256]).encode("ascii", "replace")[:1024]
             scope["quire.headers"].append((b"x-quire-ignored", names))
         if body is not None and route.opens:
-            # It stays open until the call ends, whatever else is asked for meanwhile.
+            # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            call.answering = service.name_of(model)
-            await closing.enter_async_context(service.pinned(call.answering))
-        return await route.handler(call)
+            context.answering = service.name_of(model)
+            await closing.enter_async_context(service.pinned(context.answering))
+        return await route.handler(context)
 
 
 class _Sender:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 
 from ..errors import QuireError
-from .calls import Caller, Reply, refusal
 from .failures import ApiError, Dialect, of_quire
+from .request_context import Caller, Reply, refusal
 from .settings import is_loopback
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
     from .service import Service
 
-__all__ = ["Gate"]
+__all__ = ["AccessMiddleware"]
 
 OPEN_PATHS = frozenset({"/health"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-# Whose last one would count here, and perhaps the first one elsewhere.
+# Headers that must come once: of two, this server would read the last one and a proxy perhaps the first.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("quire.server")
 
 
-class Gate:
+class AccessMiddleware:
     """The outermost ASGI application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
