@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 from quire.server.access import AccessMiddleware
+from quire.server.exchange import Exchange
 from quire.server.failures import ApiError
 from quire.server.library import Library
 from quire.server.service import Service
@@ -44,11 +45,10 @@ def _no_engine(name: str, share: int) -> object:
 
 
 def refused_ns(gate: AccessMiddleware, key: bytes) -> int:
-    scope = {"path": "/v1/models", "quire.headers": []}
     headers = {b"x-api-key": key}
     started = time.perf_counter_ns()
     try:
-        gate._caller(scope, headers)
+        gate._caller("/v1/models", headers, Exchange())
     except ApiError:
         return time.perf_counter_ns() - started
     raise AssertionError("the key must be refused")

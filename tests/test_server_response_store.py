@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quire.server.caller import Caller
 from quire.server.failures import ApiError
-from quire.server.request_context import Caller
 from quire.server.response_store import ResponseStore
 
 A, B = Caller("a"), Caller("b")

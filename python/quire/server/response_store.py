@@ -11,7 +11,7 @@ import msgspec
 from .failures import ApiError
 
 if TYPE_CHECKING:
-    from .request_context import Caller
+    from .caller import Caller
 
 __all__ = ["ResponseStore", "StoredResponse"]
 

@@ -20,9 +20,9 @@ from .response_store import ResponseStore
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from .caller import Caller
     from .engine_client import EngineClient
     from .launch import Launched
-    from .request_context import Caller
     from .settings import Settings
 
 __all__ = ["Service", "model_name", "open_service"]
@@ -38,7 +38,7 @@ class Service:
     def __init__(self, settings: Settings, library: Library) -> None:
         self.settings = settings
         self.library = library
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(library.engines)
         self.started_s = time.monotonic()
         self.created = int(time.time())
         self.recent = Recent()

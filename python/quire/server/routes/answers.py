@@ -67,7 +67,7 @@ class Answering:
         n_new = self.stream.n_most_new
         room = self.stream.n_ctx - started.n_prompt_tokens
         n_new = min(room, _USUAL_ANSWER if n_new is None else n_new)
-        self.context.scope["quire.ticket"].know(started.n_prompt_tokens + n_new * self.stream.n_choices)
+        self.context.ticket.know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
         """What comes, in batches; an empty one when nothing came for a while."""
@@ -102,17 +102,18 @@ class Answering:
             raise ApiError(503, "shutting_down", text, retry_after_s=1)
         self.ends[end.choice] = end
         n_new = end.n_generated_tokens + (end.n_prompt_tokens if end.choice == 0 else 0)
-        self.context.scope["quire.ticket"].charge(n_new)
+        self.context.ticket.charge(n_new)
         usage = self.usage
         usage.n_prompt = end.n_prompt_tokens
         usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
         usage.n_generated += end.n_generated_tokens
         self.context.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.context.arrived_s)
-        noted = self.context.scope.setdefault("quire.usage", {"prompt_tokens": 0, "generated_tokens": 0})
-        noted["prompt_tokens"] += end.n_prompt_tokens if end.choice == 0 else 0
-        noted["generated_tokens"] += end.n_generated_tokens
+        logged = self.context.exchange.usage
+        n_prompt_tokens = end.n_prompt_tokens if end.choice == 0 else 0
+        logged["prompt_tokens"] = logged.get("prompt_tokens", 0) + n_prompt_tokens
+        logged["generated_tokens"] = logged.get("generated_tokens", 0) + end.n_generated_tokens
         if self.first_token_s is not None:
-            noted.setdefault("first_token_seconds", round(self.first_token_s, 4))
+            logged.setdefault("first_token_seconds", round(self.first_token_s, 4))
 
 
 class Message:

@@ -15,7 +15,8 @@ from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, brief, error_body
 from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Message, arguments_object, new_id
 from .fields import Count, Name, Share, Stop, Text, hints_of
 from .known_fields import check_blocks, check_fields

@@ -18,7 +18,8 @@ from ..bodies import Body
 from ..engine_client import EngineClient
 from ..failures import ApiError
 from ..protocol import Embed
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 from .fields import Id, Ids, Name, Text, hints_of
 from .ollama_fields import KeepAlive, check_keep_alive, name_of
 
@@ -125,8 +126,8 @@ async def _embedded(
             encoded.append(answer["vector"])
             n_tokens += answer["n_tokens"]
             context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
-    context.scope["quire.ticket"].charge(n_tokens)
-    context.scope["quire.usage"] = {"prompt_tokens": n_tokens, "generated_tokens": 0}
+    context.ticket.charge(n_tokens)
+    context.exchange.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return _Vectors(encoded, n_tokens)
 
 

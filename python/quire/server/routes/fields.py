@@ -11,9 +11,9 @@ from ...errors import RequestError
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..bodies import Body, TimedBody
+from ..caller import Caller
 from ..failures import ApiError
 from ..protocol import ModelInfo, SchedulingHints
-from ..request_context import Caller
 
 __all__ = [
     "FormFields",

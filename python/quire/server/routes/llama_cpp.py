@@ -16,7 +16,8 @@ from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering
 from .fields import hints_of
 from .llama_cpp_fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of

@@ -7,7 +7,8 @@ from urllib.parse import parse_qs
 
 from ..failures import ApiError
 from ..protocol import Ask
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 from .llama_cpp_fields import CompletionBody, settings_of
 from .openai_chat import ChatBody, checked_messages, options_of
 

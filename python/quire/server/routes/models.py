@@ -9,7 +9,8 @@ from ..bodies import Body
 from ..engine_client import EngineClient, EngineState
 from ..failures import ApiError
 from ..protocol import Ask
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 from .fields import Name
 
 __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]

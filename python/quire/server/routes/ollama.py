@@ -17,7 +17,8 @@ from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, arguments_object
 from .fields import hints_of
 from .ollama_fields import Answered, ChatBody, GenerateBody, Options, name_of

@@ -7,7 +7,8 @@ from typing import Any
 from ..engine_client import EngineClient, EngineState
 from ..failures import ApiError
 from ..protocol import Ask
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 from .ollama import moment
 from .ollama_fields import ModelBody, name_of
 

@@ -14,7 +14,8 @@ from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import CallDelta, Chat, Delta, Finished, Logprob
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Message, new_id
 from .fields import Count, FormFields, SharedFields, form_of, shown_tier
 

@@ -17,7 +17,8 @@ from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Usage, new_id
 from .fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
 from .merging import merged

@@ -18,7 +18,8 @@ from ..library import not_ready
 from ..params import set_fields
 from ..process_memory import process_memory
 from ..protocol import Finished, Generate
-from ..request_context import Events, Reply, RequestContext
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering
 from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, hints_of, seed_of
 

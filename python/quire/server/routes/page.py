@@ -8,7 +8,8 @@ import hashlib
 import re
 from importlib.resources import files
 
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 
 __all__ = ["page"]
 

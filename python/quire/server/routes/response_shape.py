@@ -14,7 +14,7 @@ from .answers import Answering, Message, new_id
 from .fields import shown_tier
 
 if TYPE_CHECKING:
-    from .responses import ResponsesBody
+    from .responses_fields import ResponsesBody
 
 __all__ = ["ResponseShape"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..bodies import Body
 from ..protocol import Ask
-from ..request_context import Reply, RequestContext
+from ..replies import Reply
+from ..request_context import RequestContext
 from .fields import Ids, Name, Text
 
 __all__ = ["DetokenizeBody", "TokenizeBody", "detokenize", "tokenize"]
