@@ -271,6 +271,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
+# Keys of the next test that an architecture computes.
+HONOURED = {("granite", "logit_scale"), ("granite", "attention.scale")}
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("key", "change"),
@@ -288,8 +292,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_keys_that_change_the_answer_are_refused_by_name(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str]
 ) -> None:
+    path = edited(tiny(name), tmp_path / "x.gguf", {key: change})
+    if (name, key) in HONOURED:
+        assert not near(Runner(path).logits(IDS), Runner(tiny(name)).logits(IDS))
+        return
     with pytest.raises(UnsupportedError, match=key):
-        load_model(GGUFReader(edited(tiny(name), tmp_path / "x.gguf", {key: change})))
+        load_model(GGUFReader(path))
 
 
 def test_every_architecture_is_fuzzed(tiny: Callable[[str], Path]) -> None:

@@ -4,7 +4,7 @@
 """
 
 from .changes import Array, Change, adding, interleaved, rows, squeezed, transposed
-from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, no_windows
+from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, local_layers, no_windows
 from .fields import Fields, read_json
 from .keys import Key, f32, flag, made, u32
 from .mapping import SILU, Checkpoint
@@ -27,6 +27,7 @@ __all__ = [
     "f32",
     "flag",
     "interleaved",
+    "local_layers",
     "made",
     "no_windows",
     "read_json",

@@ -49,3 +49,11 @@ def no_windows(config: Fields) -> None:
     config.read(("sliding_window", "max_window_layers"))
     if any(kind != "full_attention" for kind in config.items("layer_types")):
         raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
+
+
+def local_layers(config: Fields, period: int) -> list[bool]:
+    """Which layers have a window: as ``layer_types`` says, or all but every ``period``-th."""
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    return [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]

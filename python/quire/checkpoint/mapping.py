@@ -10,7 +10,7 @@ from ..errors import LoadError, UnsupportedError
 from .changes import Array
 from .fields import Fields
 from .keys import Key
-from .rope import Entry, llama3_factors, rope_keys, rope_of
+from .rope import Entry, llama3_factors, longrope_factors, rope_keys, rope_of
 from .tensors import Source, Target, layers_of, planned
 
 # Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
@@ -127,6 +127,7 @@ class Checkpoint:
         assert isinstance(n_rot, int)
         if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
             yield "rope_freqs.weight", factors
+        yield from longrope_factors(rope_of(config), n_rot)
 
     def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
         """The table, without the prefix where the checkpoint is of the model without its head."""

@@ -11,6 +11,7 @@ from .fields import Fields
 from .keys import Value
 
 Entry = tuple[str, str, Value]  # key below the architecture's name, type, value
+LONGROPE = ("longrope", "su")  # names of one scaling
 
 
 def rope_of(config: Fields, layers: str = "full_attention") -> Fields:
@@ -56,8 +57,8 @@ def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
 
 
 def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:
-    if rope.has("mscale") or rope.has("mscale_all_dim") or not rope.flag("truncate", True):
-        raise UnsupportedError("[convert] YaRN with mscale, mscale_all_dim or truncate=false is not known")
+    if not rope.flag("truncate", True):
+        raise UnsupportedError("[convert] YaRN with truncate=false is not known")
     factor = rope.number("factor")
     context = config.integer("max_position_embeddings")
     yield "rope.scaling.type", "string", "yarn"
@@ -70,9 +71,46 @@ def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:
     for name in ("beta_fast", "beta_slow"):
         if rope.has(name):
             yield f"rope.scaling.yarn_{name}", "f32", rope.number(name)
-    if rope.has("attention_factor"):
-        own = 1.0 + 0.1 * math.log(factor)
-        yield "rope.scaling.attn_factor", "f32", rope.number("attention_factor") / own
+    own = attention = 1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0
+    scale, all_scale = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    if scale and all_scale:
+        attention = (1.0 + (own - 1.0) * scale) / (1.0 + (own - 1.0) * all_scale)
+    attention = rope.number("attention_factor", attention)
+    if attention != own:
+        yield "rope.scaling.attn_factor", "f32", attention / own
+
+
+def partial_rotary(config: Fields, head_dim: int, default: float = 1.0) -> int:
+    """How many dimensions of a head are rotated, by ``partial_rotary_factor``, wherever the configuration has it."""
+    return int(
+        head_dim * rope_of(config).number("partial_rotary_factor", config.number("partial_rotary_factor", default))
+    )
+
+
+def longrope_keys(config: Fields, n_ctx_orig: int, theta: float = 10000.0) -> Iterator[Entry]:
+    """LongRoPE (Ding et al. 2024), whose frequencies are divided by one of two tensors, by the length of contexts."""
+    rope = rope_of(config)
+    factor = rope.number("factor", config.integer("max_position_embeddings") / n_ctx_orig)
+    own = math.sqrt(1 + math.log(factor) / math.log(n_ctx_orig)) if factor > 1 and n_ctx_orig > 1 else 1.0
+    rope.read(("original_max_position_embeddings",))
+    yield "rope.freq_base", "f32", theta_of(config, theta)
+    yield "rope.scaling.original_context_length", "u32", n_ctx_orig
+    yield "rope.scaling.attn_factor", "f32", rope.number("attention_factor", own)
+
+
+def longrope_factors(rope: Fields, n_rot: int) -> Iterator[tuple[str, Array]]:
+    """The two tensors that the frequencies are divided by: up to the original context and beyond it."""
+    import numpy as np
+
+    if kind_of(rope) not in LONGROPE:
+        return
+    for name in ("long", "short"):
+        values = rope.items(f"{name}_factor")
+        if len(values) != n_rot // 2 or not all(type(value) in (int, float) for value in values):
+            raise UnsupportedError(
+                f"[convert] '{name}_factor' of the rope scaling must be {n_rot // 2} numbers but is not"
+            )
+        yield f"rope_factors_{name}.weight", np.array(values, np.float32)
 
 
 def _llama3_fields(rope: Fields) -> tuple[float, float, float, int]:

@@ -137,6 +137,31 @@ class Block:
         return x + self.mlp(self.ffn_norm(x))
 
 
+class SandwichBlock:
+    """Attention and MLP, each between two norms."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
+        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
+        self.attention, self.mlp = attention, mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attn_post(self.attention(self.attn_norm(x), step))
+        return x + self.ffn_post(self.mlp(self.ffn_norm(x)))
+
+
+class PostNormBlock:
+    """Attention and MLP, each before a norm, whose result is added to what went in."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attention, self.attn_post = attention, w.norm("post_attention_norm", c.dim, c.eps)
+        self.mlp, self.ffn_post = mlp, w.norm("post_ffw_norm", c.dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attn_post(self.attention(x, step))
+        return x + self.ffn_post(self.mlp(x))
+
+
 class Decoder:
     """Embedding, blocks, a norm, a head, all of the past in every layer: what most decoders have in common.
 
@@ -166,6 +191,14 @@ class Decoder:
 def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
     """The output projection; where the file has none, the embedding's matrix."""
     return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
+
+
+def local_layers(m: Keys, n_layer: int, period: int) -> list[bool]:
+    """Which layers have a window: all but every ``period``-th, or of another period, or as an array says."""
+    if m.is_array("attention.sliding_window_pattern"):
+        return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
+    period = m.integer("attention.sliding_window_pattern", period)
+    return [period == 0 or (i + 1) % period != 0 for i in range(n_layer)]
 
 
 def trace(model: Model, n_ctx: int) -> Trace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..checkpoint import (
     DECODER_KEYS,
@@ -10,6 +10,7 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     Key,
+    Source,
     adding,
     f32,
     made,
@@ -17,6 +18,7 @@ from ..checkpoint import (
     taken,
     u32,
 )
+from ..checkpoint import local_layers as locals_of
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
@@ -32,7 +34,7 @@ from ..nn import (
     rope_spec,
     soft_cap,
 )
-from .base import Decoder, DenseConfig
+from .base import Decoder, DenseConfig, SandwichBlock, local_layers
 
 ARCHES = ("gemma3",)
 PERIOD = 6  # every sixth layer sees all of the past
@@ -63,25 +65,13 @@ class Attention:
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
-class Block:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
-        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation)
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dim, "gelu_tanh")
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attn_post(self.attention(self.attn_norm(x), step))
-        return x + self.ffn_post(self.mlp(self.ffn_norm(x)))
-
-
 class Gemma3(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         self.window = m.integer("attention.sliding_window", 0)  # 0: every layer sees all of the past
-        self.is_local = [self.window > 0 and local for local in self.locals(m, c.n_layer)]
+        self.is_local = [self.window > 0 and local for local in local_layers(m, c.n_layer, PERIOD)]
         self.cap = m.number("final_logit_softcapping", 0.0)
         local_base = m.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
@@ -89,16 +79,16 @@ class Gemma3(Decoder):
         m.only("rope.dimension_count_swa", c.n_rot)
         everywhere = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
-        blocks = [Block(c, b, i, nearby if self.is_local[i] else everywhere) for i, b in enumerate(w.blocks(c.n_layer))]
+        blocks = [
+            SandwichBlock(
+                c,
+                b,
+                Attention(c, b, i, nearby if self.is_local[i] else everywhere),
+                GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"),
+            )
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
         super().__init__(c, w, blocks)
-
-    @staticmethod
-    def locals(m: Keys, n_layer: int) -> list[bool]:
-        """Which layers have a window: all but every n-th, or as an array says."""
-        if m.is_array("attention.sliding_window_pattern"):
-            return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
-        period = m.integer("attention.sliding_window_pattern", PERIOD)
-        return [period == 0 or (i + 1) % period != 0 for i in range(n_layer)]
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window if local else 0 for local in self.is_local])
@@ -114,12 +104,8 @@ MODEL = Gemma3
 
 def _pattern(config: Fields) -> Sequence[bool] | None:
     """Which layers have a window; None where it is the period that files need not name."""
-    n_layer, period = config.integer("num_hidden_layers"), config.integer("sliding_window_pattern", PERIOD)
-    kinds = config.items("layer_types")
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
-    local = [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]
-    return None if local == [bool((i + 1) % PERIOD) for i in range(n_layer)] else local
+    local = locals_of(config, config.integer("sliding_window_pattern", PERIOD))
+    return None if local == [bool((i + 1) % PERIOD) for i in range(len(local))] else local
 
 
 def _scale_is_known(config: Fields) -> None:
@@ -161,21 +147,30 @@ _KEYS: dict[str, Key] = {
     "final_logit_softcapping": f32("final_logit_softcapping", default=None),
 }
 _LAYER = "model.layers.{i}"
-_NORMS = {
+NORMS = {
     "output_norm": "model.norm",
     "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
     "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
     "blk.{i}.ffn_norm": f"{_LAYER}.pre_feedforward_layernorm",
     "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
+}
+_HEAD_NORMS = {
     "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
     "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
 }
+
+
+def one_added(norms: Mapping[str, str]) -> dict[str, Source]:
+    """Norms with the 1 that checkpoints leave out."""
+    return {ours: taken(theirs, change=adding(1.0)) for ours, theirs in norms.items()}
+
+
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
 HF = {
     "Gemma3ForCausalLM": Checkpoint(
         "gemma3",
         _KEYS,
-        {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
+        {**DECODER_TENSORS, **one_added({**NORMS, **_HEAD_NORMS})},
         fixed={
             "hidden_activation": GELU_TANH,
             "use_bidirectional_attention": (False, None),

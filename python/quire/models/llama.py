@@ -8,6 +8,8 @@ from ..checkpoint import (
     SILU,
     Checkpoint,
     Fields,
+    Key,
+    Source,
     interleaved,
     made,
     no_windows,
@@ -60,7 +62,7 @@ class Llama(Decoder):
 MODEL = Llama
 
 
-def _head_dim(config: Fields) -> int:
+def head_dim_of(config: Fields) -> int:
     return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
 
 
@@ -68,14 +70,14 @@ def _window(config: Fields) -> int | None:
     return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
 
 
-_KEYS = {
+KEYS: dict[str, Key] = {
     **DECODER_KEYS,
-    "attention.key_length": made("u32", _head_dim),
-    "attention.value_length": made("u32", _head_dim),
-    "rope.dimension_count": made("u32", _head_dim),
+    "attention.key_length": made("u32", head_dim_of),
+    "attention.value_length": made("u32", head_dim_of),
+    "rope.dimension_count": made("u32", head_dim_of),
     "vocab_size": u32("vocab_size"),
 }
-_TENSORS = {
+TENSORS: dict[str, str | Source] = {
     **DECODER_TENSORS,
     "blk.{i}.attn_q": taken("model.layers.{i}.self_attn.q_proj", change=interleaved("num_attention_heads")),
     "blk.{i}.attn_k": taken(
@@ -85,16 +87,16 @@ _TENSORS = {
 HF = {
     "LlamaForCausalLM": Checkpoint(
         "llama",
-        _KEYS,
-        _TENSORS,
+        KEYS,
+        TENSORS,
         fixed={"hidden_act": SILU},
         checks=(no_windows,),
         unused=("attention_bias", "mlp_bias"),
     ),
     "MistralForCausalLM": Checkpoint(
         "llama",
-        {**_KEYS, "attention.sliding_window": made("u32", _window)},
-        _TENSORS,
+        {**KEYS, "attention.sliding_window": made("u32", _window)},
+        TENSORS,
         fixed={"hidden_act": SILU},
     ),
 }

@@ -17,7 +17,7 @@ from .._native.graph import (
 from .._native.graph import TraceTensor as Tensor
 from .keys import Keys
 from .layers import Embedding, LayerNorm, Linear, RMSNorm
-from .mlp import MLP, GatedMLP, MoE
+from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
 from .rotary import frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
@@ -26,6 +26,7 @@ __all__ = [
     "MLP",
     "CacheSpec",
     "Embedding",
+    "FusedGatedMLP",
     "GatedMLP",
     "Keys",
     "LayerNorm",

@@ -27,6 +27,18 @@ class GatedMLP:
         return self.down(graph.glu(self.gate(x), self.up(x), self.activation))
 
 
+class FusedGatedMLP:
+    """``GatedMLP`` with gate and up in one tensor, the gate first."""
+
+    def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
+        self.gate, self.up = w.linears("ffn_up", dim, [ffn_dim, ffn_dim], bias=None)
+        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
+        self.activation: Activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(graph.glu(self.gate(x), self.up(x), self.activation))
+
+
 class MLP:
     """``down(activation(up(x)))``, with the biases that the file has."""
 

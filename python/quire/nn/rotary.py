@@ -74,7 +74,7 @@ def rope_spec(
             attn_factor=scaling.attention,
             factors=factors,
         )
-    m.only("rope.scaling.yarn_log_multiplier", 0.0)
+    log_multiplier = m.number("rope.scaling.yarn_log_multiplier", 0.0)
     m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
     return RopeSpec(
         n_dims=n_dims,
@@ -82,7 +82,7 @@ def rope_spec(
         freq_base=base,
         freq_scale=1.0 / scaling.factor,
         ext_factor=1.0,
-        attn_factor=scaling.attention,
+        attn_factor=scaling.attention / (1.0 + 0.1 * log_multiplier * math.log(scaling.factor)),
         beta_fast=m.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=m.number("rope.scaling.yarn_beta_slow", 1.0),
         n_ctx_orig=m.integer("rope.scaling.original_context_length", m.integer("context_length"), low=1),

@@ -1,0 +1,61 @@
+"""ERNIE 4.5, dense (Baidu 2025): llama whose checkpoints rotate pairs already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, no_windows, rope_keys
+from ..checkpoint.rope import Entry
+from ..nn import GatedMLP, Keys, Weights, rope_spec
+from .base import Block, Decoder, DenseConfig
+from .llama import Attention, head_dim_of
+
+ARCHES = ("ernie4_5",)
+
+
+class Ernie45(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Ernie45
+
+
+def _head_dim(config: Fields) -> int:
+    return head_dim_of(config) if config.has("head_dim") or config.is_null("head_dim") else 128
+
+
+def _n_kv_head(config: Fields) -> int:
+    if config.is_null("num_key_value_heads"):
+        return config.integer("num_attention_heads", low=1)
+    return config.integer("num_key_value_heads", 2, low=1)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    return rope_keys(config, 500000.0)
+
+
+HF = {
+    "Ernie4_5ForCausalLM": Checkpoint(
+        "ernie4_5",
+        {
+            **DECODER_KEYS,
+            "attention.head_count_kv": made("u32", _n_kv_head),
+            "attention.key_length": made("u32", _head_dim),
+            "attention.value_length": made("u32", _head_dim),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        },
+        DECODER_TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=_rope,
+        tied=True,
+        unused=("use_bias",),
+    )
+}

@@ -1,0 +1,81 @@
+"""EXAONE 4 (LG AI Research 2025): norms after each part and on heads; layers see a window or do not rotate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, local_layers, made
+from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
+from . import qwen3
+from .base import Decoder, DenseConfig, PostNormBlock
+from .base import local_layers as locals_of
+
+ARCHES = ("exaone4",)
+PERIOD = 4  # every fourth layer sees all of the past
+
+
+class WithoutPositions(qwen3.Attention):
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.q_norm(self.q(x).heads(self.n_head))
+        k = self.k_norm(self.k(x).heads(self.n_kv_head))
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Exaone4(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        window = m.integer("attention.sliding_window", 0)
+        local = locals_of(m, c.n_layer, PERIOD)
+        self.windows = [window if is_local else 0 for is_local in local]
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        kinds = [qwen3.Attention if is_local or not window else WithoutPositions for is_local in local]
+        blocks = [
+            PostNormBlock(c, b, kinds[i](c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+MODEL = Exaone4
+
+
+def _window(config: Fields) -> int | None:
+    return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
+
+
+def _pattern(config: Fields) -> Sequence[bool] | None:
+    """``sliding_window_pattern`` counts where ``layer_types`` are absent."""
+    if config.items("layer_types"):
+        config.read(("sliding_window_pattern",))
+        local = local_layers(config, PERIOD)
+    elif _window(config) is None:
+        config.read(("sliding_window_pattern",))
+        return None
+    else:
+        local = local_layers(config, config.integer("sliding_window_pattern", PERIOD, low=1))
+    return None if _window(config) is None else local
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "Exaone4ForCausalLM": Checkpoint(
+        "exaone4",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+        },
+        {
+            **{k: v for k, v in DECODER_TENSORS.items() if not k.endswith(("attn_norm", "ffn_norm"))},
+            **qwen3.QK_NORMS,
+            "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+            "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
+        },
+        fixed={"hidden_act": SILU},
+    )
+}

@@ -1,0 +1,55 @@
+"""Gemma (Mesnard et al. 2024): llama's wiring with large heads, a scaled embedding and gated GELUs."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, adding, taken, u32
+from ..nn import GatedMLP, Keys, Step, Tensor, Weights, rope_spec
+from .base import Block, Decoder, DenseConfig
+from .llama import Attention
+
+ARCHES = ("gemma",)
+
+
+class Gemma(Decoder):
+    """Norm weights are stored with the 1 added that checkpoints leave out."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def __call__(self, step: Step) -> Tensor:
+        return self.logits(self.embedding(step.tokens) * self.config.dim**0.5, step)
+
+
+MODEL = Gemma
+_NORMS = {
+    "output_norm": "model.norm",
+    "blk.{i}.attn_norm": "model.layers.{i}.input_layernorm",
+    "blk.{i}.ffn_norm": "model.layers.{i}.post_attention_layernorm",
+}
+HF = {
+    "GemmaForCausalLM": Checkpoint(
+        "gemma",
+        {
+            **DECODER_KEYS,
+            "context_length": u32("max_position_embeddings", default=8192),
+            "attention.head_count_kv": u32("num_key_value_heads", default=16, low=1),
+            "attention.key_length": u32("head_dim", default=256),
+            "attention.value_length": u32("head_dim", default=256),
+        },
+        {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
+        # "gelu" of old configurations meant the other, and transformers reads it so.
+        fixed={
+            "hidden_act": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu"),
+            "hidden_activation": (None, "gelu_pytorch_tanh"),
+            "use_bidirectional_attention": (False, None),
+        },
+        tied=True,
+        unused=("attention_bias",),
+    )
+}

@@ -1,0 +1,112 @@
+"""Gemma 2 (Riviere et al. 2024): soft caps on scores and logits, a window in every other layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, local_layers, made, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
+from .base import Decoder, DenseConfig, SandwichBlock
+from .base import local_layers as locals_of
+from .gemma3 import GELU_TANH, NORMS, one_added
+
+ARCHES = ("gemma2",)
+PERIOD = 2  # every second layer sees all of the past
+
+
+def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> float:
+    """What 1 / scale² is: the size of a head, but in the 27-billion model the width that heads would share."""
+    return dim // n_head if n_layer == 46 else head_dim
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, cap: float) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale = attention_scale_of(c.n_layer, c.dim, c.n_head, c.head_dim) ** -0.5
+        self.rotation, self.cap = rotation, cap
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale, soft_cap=self.cap))
+
+
+class Gemma2(Decoder):
+    """Norm weights are stored with the 1 added that checkpoints leave out."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        window = m.integer("attention.sliding_window", 4096)
+        self.windows = [window if local else 0 for local in locals_of(m, c.n_layer, PERIOD)]
+        cap = m.number("attn_logit_softcapping", 50.0)
+        self.cap = m.number("final_logit_softcapping", 30.0)
+        if cap < 0 or self.cap < 0:
+            raise LoadError("[gemma2] attn_logit_softcapping and final_logit_softcapping must not be negative")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [
+            SandwichBlock(c, b, Attention(c, b, i, rotation, cap), GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = self.embedding(step.tokens) * self.config.dim**0.5
+        logits = self.logits(x, step)
+        return soft_cap(logits, self.cap) if self.cap else logits
+
+
+MODEL = Gemma2
+
+
+def _pattern(config: Fields) -> Sequence[bool] | None:
+    """Which layers have a window; None where they alternate, as files need not say."""
+    local = local_layers(config, PERIOD)
+    return None if local == [i % PERIOD == 0 for i in range(len(local))] else local
+
+
+def _cap(field: str, default: float) -> Callable[[Fields], float]:
+    """Zero stands for none."""
+    return lambda config: 0.0 if config.is_null(field) else config.number(field, default)
+
+
+def _scale_is_known(config: Fields) -> None:
+    n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
+    expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
+    if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
+        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
+
+
+def _window(config: Fields) -> int:
+    return 0 if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
+
+
+HF = {
+    "Gemma2ForCausalLM": Checkpoint(
+        "gemma2",
+        {
+            **DECODER_KEYS,
+            "context_length": u32("max_position_embeddings", default=8192),
+            "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
+            "attention.key_length": u32("head_dim", default=256),
+            "attention.value_length": u32("head_dim", default=256),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attn_logit_softcapping": made("f32", _cap("attn_logit_softcapping", 50.0)),
+            "final_logit_softcapping": made("f32", _cap("final_logit_softcapping", 30.0)),
+        },
+        {**DECODER_TENSORS, **one_added(NORMS)},
+        fixed={"hidden_activation": GELU_TANH, "use_bidirectional_attention": (False, None)},
+        checks=(_scale_is_known,),
+        tied=True,
+        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
+    )
+}

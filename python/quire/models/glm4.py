@@ -1,0 +1,54 @@
+"""GLM-4-0414 (GLM team 2024): norms before and after each part, half of a head rotated in pairs."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint.rope import partial_rotary
+from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
+from .base import Decoder, DenseConfig, SandwichBlock
+from .llama import Attention
+
+ARCHES = ("glm4",)
+
+
+class Glm4(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        blocks = [
+            SandwichBlock(c, b, Attention(c, b, i, rotation), FusedGatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Glm4
+
+
+def _n_rot(config: Fields) -> int:
+    return partial_rotary(config, config.integer("head_dim", 128), 0.5)
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "Glm4ForCausalLM": Checkpoint(
+        "glm4",
+        {
+            **DECODER_KEYS,
+            "context_length": u32("max_position_embeddings", default=131072),
+            "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
+            "rope.dimension_count": made("u32", _n_rot),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.post_attention_norm": f"{_LAYER}.post_self_attn_layernorm",
+            "blk.{i}.post_ffw_norm": f"{_LAYER}.post_mlp_layernorm",
+            "blk.{i}.ffn_up": f"{_LAYER}.mlp.gate_up_proj",
+        },
+        fixed={"hidden_act": SILU},
+        unused=("attention_bias",),
+    )
+}

@@ -1,0 +1,74 @@
+"""Hunyuan, dense (Tencent 2025): norms on the heads of q and k after their rotation, a stretched base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, no_windows, rope_keys
+from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
+from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from . import qwen3
+from .base import Block, Decoder, DenseConfig
+
+ARCHES = ("hunyuan-dense",)
+
+
+class Attention(qwen3.Attention):
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.q_norm(rope(self.q(x).heads(self.n_head), step.positions, self.rotation))
+        k = self.k_norm(rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation))
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class HunyuanDense(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = HunyuanDense
+
+
+def _head_dim(config: Fields) -> int:
+    return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """With ``alpha``, the kind that is called dynamic is a larger base and nothing else."""
+    rope = rope_of(config)
+    if kind_of(rope) != "dynamic" or not rope.number("alpha", 0.0):
+        yield from rope_keys(config)
+        return
+    dim = _head_dim(config)
+    rope.read(("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"))
+    yield "rope.freq_base", "f32", theta_of(config) * rope.number("alpha") ** (dim / (dim - 2))
+    yield "rope.scaling.type", "string", "none"
+    yield "rope.scaling.factor", "f32", 1.0
+
+
+HF = {
+    "HunYuanDenseV1ForCausalLM": Checkpoint(
+        "hunyuan-dense",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": made("u32", _head_dim),
+            "attention.value_length": made("u32", _head_dim),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.attn_q_norm": "model.layers.{i}.self_attn.query_layernorm",
+            "blk.{i}.attn_k_norm": "model.layers.{i}.self_attn.key_layernorm",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=_rope,
+        unused=("attention_bias",),
+    )
+}

@@ -1,0 +1,98 @@
+"""Ministral 3 and later Mistrals (Mistral AI 2025): llama with YaRN, and queries that grow with their position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .._native.graph import scale_by_position
+from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from . import llama
+from .base import Block, Decoder, DenseConfig
+
+ARCHES = ("mistral3",)
+
+
+class Attention(llama.Attention):
+    """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
+
+    def __init__(
+        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, beta: float, n_ctx_orig: int
+    ) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.beta, self.n_ctx_orig = beta, n_ctx_orig
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
+        if self.beta:
+            q = scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Mistral3(Decoder):
+    """Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        m.only("expert_count", 0)
+        self.window = m.integer("attention.sliding_window", 0)
+        beta = m.number("attention.temperature_scale", 0.0)
+        n_ctx_orig = m.integer("rope.scaling.original_context_length", c.n_ctx_train, low=1)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation, beta=beta, n_ctx_orig=n_ctx_orig), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache([self.window] * self.config.n_layer)
+
+
+MODEL = Mistral3
+
+
+def _beta(config: Fields) -> float:
+    return rope_of(config).number("llama_4_scaling_beta")
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if not config.has("rope_parameters"):
+        raise UnsupportedError("[convert] 'rope_parameters' must be there but are not")
+    rope = rope_of(config)
+    if kind_of(rope) != "yarn":
+        raise UnsupportedError(f"[convert] the rope scaling must be yarn but is '{kind_of(rope)}'")
+    entries = rope_keys(config)
+    if rope.number("mscale", 0.0) == 1.0 and rope.number("mscale_all_dim", 0.0) and not rope.has("attention_factor"):
+        yield "rope.scaling.yarn_log_multiplier", "f32", rope.number("mscale_all_dim")
+        entries = (entry for entry in entries if entry[0] != "rope.scaling.attn_factor")
+    yield from entries
+
+
+def _head_dim(config: Fields) -> int:
+    if config.has("head_dim") or config.is_null("head_dim"):
+        return llama.head_dim_of(config)
+    return 128
+
+
+HF = {
+    "Ministral3ForCausalLM": Checkpoint(
+        "mistral3",
+        {
+            **llama.KEYS,
+            "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
+            "attention.key_length": made("u32", _head_dim),
+            "attention.value_length": made("u32", _head_dim),
+            "rope.dimension_count": made("u32", _head_dim),
+            "attention.sliding_window": u32("sliding_window", default=None),
+            "attention.temperature_scale": made("f32", _beta),
+        },
+        llama.TENSORS,
+        fixed={"hidden_act": SILU},
+        rope=_rope,
+    )
+}

@@ -1,0 +1,71 @@
+"""Nemotron 4 and Minitron (Parmar et al. 2024): layer norms, partial rotation, squared ReLUs (So et al. 2021)."""
+
+from __future__ import annotations
+
+from .._native.graph import relu_squared
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, adding, f32, made, no_windows, taken
+from ..checkpoint.rope import partial_rotary
+from ..nn import MLP, Keys, Step, Tensor, Weights, rope_spec
+from .base import Decoder, DenseConfig, Layer, Mixer, head
+from .llama import Attention, head_dim_of
+
+ARCHES = ("nemotron",)
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.layer_norm("ffn_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class Nemotron(Decoder):
+    """Norm weights are stored with the 1 added that checkpoints leave out."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = DenseConfig.read(m, n_vocab, eps="attention.layer_norm_epsilon")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, relu_squared))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        self.norm = w.layer_norm("output_norm", c.dim, c.eps)
+        self.head = head(w, c, self.embedding)
+
+
+MODEL = Nemotron
+
+
+def _n_rot(config: Fields) -> int:
+    return partial_rotary(config, head_dim_of(config), 0.5)
+
+
+_NORMS = {
+    "output_norm": "model.norm",
+    "blk.{i}.attn_norm": "model.layers.{i}.input_layernorm",
+    "blk.{i}.ffn_norm": "model.layers.{i}.post_attention_layernorm",
+}
+HF = {
+    "NemotronForCausalLM": Checkpoint(
+        "nemotron",
+        {
+            **{k: v for k, v in DECODER_KEYS.items() if not k.endswith("rms_epsilon")},
+            "attention.key_length": made("u32", head_dim_of),
+            "attention.value_length": made("u32", head_dim_of),
+            "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
+            "rope.dimension_count": made("u32", _n_rot),
+        },
+        {
+            **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if ours not in _NORMS},
+            **{f"{ours}.weight": taken(f"{theirs}.weight", change=adding(1.0)) for ours, theirs in _NORMS.items()},
+            **{f"{ours}.bias": f"{theirs}.bias" for ours, theirs in _NORMS.items()},
+        },
+        fixed={"hidden_act": ("relu2",)},
+        checks=(no_windows,),
+        unused=("attention_bias", "mlp_bias", "rms_norm_eps"),
+    )
+}

@@ -1,0 +1,82 @@
+"""OLMo (Groeneveld et al. 2024): llama with layer norms that have no weights; q, k and v may be clipped."""
+
+from __future__ import annotations
+
+from .._native.graph import clamp
+from ..checkpoint import SILU, Checkpoint, Fields, made, no_windows
+from ..errors import LoadError, UnsupportedError
+from ..nn import GatedMLP, Keys, LayerNorm, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from . import llama
+from .base import Decoder, DenseConfig, Layer, Mixer, head
+
+ARCHES = ("olmo",)
+
+
+class Attention(llama.Attention):
+    """``limit``: of the magnitude of q, k and v; 0: none."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, limit: float) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.limit = limit
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (clamp(y, -self.limit, self.limit) if self.limit else y for y in (self.q(x), self.k(x), self.v(x)))
+        q = rope(q.heads(self.n_head), step.positions, self.rotation)
+        k = rope(k.heads(self.n_kv_head), step.positions, self.rotation)
+        return self.o(step.attend(self.layer, q, k, v.heads(self.n_kv_head), scale=self.scale))
+
+
+class Block:
+    def __init__(self, norm: LayerNorm, attention: Mixer, mlp: Layer) -> None:
+        self.norm, self.attention, self.mlp = norm, attention, mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.norm(x), step)
+        return x + self.mlp(self.norm(x))
+
+
+class Olmo(Decoder):
+    """Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = DenseConfig.read(m, n_vocab, eps="attention.layer_norm_epsilon")
+        limit = m.number("attention.clamp_kqv", 0.0)
+        if limit < 0:
+            raise LoadError(f"[olmo] attention.clamp_kqv must not be negative but is {limit}")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        norm = LayerNorm(None, None, c.eps)
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks = [
+            Block(norm, Attention(c, b, i, rotation, limit), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        self.norm = norm
+        self.head = head(w, c, self.embedding)
+
+
+MODEL = Olmo
+
+
+def _limit(config: Fields) -> float | None:
+    if not config.has("clip_qkv"):
+        config.read(("clip_qkv",))
+        return None
+    if (limit := config.number("clip_qkv")) <= 0:
+        raise UnsupportedError(f"[convert] 'clip_qkv' must be above 0 but is {limit}")
+    return limit
+
+
+HF = {
+    "OlmoForCausalLM": Checkpoint(
+        "olmo",
+        {
+            **{k: v for k, v in llama.KEYS.items() if not k.endswith("rms_epsilon")},
+            "attention.layer_norm_epsilon": made("f32", lambda config: 1e-5),
+            "attention.clamp_kqv": made("f32", _limit),
+        },
+        llama.TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        unused=("attention_bias", "rms_norm_eps"),
+    )
+}

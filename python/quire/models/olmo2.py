@@ -1,0 +1,132 @@
+"""OLMo 2 and 3 (OLMo team 2024, 2025): norms after each part and on all of q and k; in OLMo 3, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    local_layers,
+    made,
+    no_windows,
+    rope_keys,
+)
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from .base import Decoder, DenseConfig, PostNormBlock
+from .base import local_layers as locals_of
+
+ARCHES = ("olmo2",)
+PERIOD = 4  # every fourth layer sees all of the past
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+        self.q_norm = w.norm("attn_q_norm", c.n_head * c.head_dim, c.eps)
+        self.k_norm = w.norm("attn_k_norm", c.n_kv_head * c.head_dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q_norm(self.q(x)).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k_norm(self.k(x)).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Olmo2(Decoder):
+    """Scaling of the rotation is that of the layers that see everything."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        window = m.integer("attention.sliding_window", 0)
+        is_local = [window > 0 and local for local in locals_of(m, c.n_layer, PERIOD)]
+        self.windows = [window if local else 0 for local in is_local]
+        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
+        nearby = RopeSpec(n_dims=c.n_rot, layout="half", freq_base=m.number("rope.freq_base", 10000.0))
+        blocks = [
+            PostNormBlock(
+                c, b, Attention(c, b, i, nearby if is_local[i] else everywhere), GatedMLP(b, c.dim, c.ffn_dim)
+            )
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+MODEL = Olmo2
+
+
+def _window(config: Fields) -> int:
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    return config.integer("sliding_window", 4096, low=1)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Of OLMo 3: parameters by the kind of layer, or a scaling that only the layers that see everything have."""
+    if config.has("rope_parameters"):
+        kinds = config.inner("rope_parameters")
+        if config.has("rope_scaling") or not (kinds.has("full_attention") and kinds.has("sliding_attention")):
+            raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+        local, base = rope_of(config, "sliding_attention"), config.number("rope_theta", 500000.0)
+        if kind_of(local) != "default":
+            raise UnsupportedError("[convert] the rope scaling of sliding_attention must be default but is not")
+        if local.number("rope_theta", base) != rope_of(config).number("rope_theta", base):
+            raise UnsupportedError("[convert] 'rope_theta' must be the same for all layers but is not")
+    for entry in rope_keys(config, 500000.0):
+        if kind_of(rope_of(config)) == "llama3":
+            raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+        yield entry
+
+
+def _no_llama3(config: Fields) -> Iterator[Entry]:
+    if kind_of(rope_of(config)) == "llama3":
+        raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+    return rope_keys(config)
+
+
+_KEYS = {**DECODER_KEYS, "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5)}
+_LAYER = "model.layers.{i}"
+_TENSORS = {
+    **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if not ours.endswith(("attn_norm", "ffn_norm"))},
+    "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+    "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
+    "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
+    "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+}
+HF = {
+    "Olmo2ForCausalLM": Checkpoint(
+        "olmo2",
+        _KEYS,
+        _TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=_no_llama3,
+        unused=("attention_bias",),
+    ),
+    "Olmo3ForCausalLM": Checkpoint(
+        "olmo2",
+        {
+            **_KEYS,
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", lambda config: local_layers(config, PERIOD)),
+        },
+        _TENSORS,
+        fixed={"hidden_act": SILU},
+        rope=_rope,
+        unused=("attention_bias",),
+    ),
+}

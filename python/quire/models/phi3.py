@@ -1,0 +1,97 @@
+"""Phi-3 (Abdin et al. 2024) and Phi-4: q, k and v in one product, gate and up in another, LongRoPE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, u32
+from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
+from ..nn import CacheSpec, FusedGatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from .base import Block, Decoder, DenseConfig
+
+ARCHES = ("phi3",)
+
+
+class LongRope:
+    """The rotation for contexts of up to the original length, and the one for longer ones (Ding et al. 2024)."""
+
+    def __init__(self, m: Keys, w: Weights, n_rot: int) -> None:
+        self.n_ctx_orig = m.integer("rope.scaling.original_context_length", m.integer("context_length"))
+        self.short, self.long = (self._rotation(m, w, n_rot, name) for name in ("short", "long"))
+
+    @staticmethod
+    def _rotation(m: Keys, w: Weights, n_rot: int, name: str) -> RopeSpec:
+        tensor = f"rope_factors_{name}.weight"
+        factors = w.tensor(tensor, (n_rot // 2,), vector=True) if w.has(tensor) else None
+        return rope_spec(m, n_dims=n_rot, layout="half", factors=factors)
+
+    def of(self, n_ctx: int) -> RopeSpec:
+        return self.long if n_ctx > self.n_ctx_orig else self.short
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: LongRope) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        widths = [c.n_head * c.head_dim, c.n_kv_head * c.head_dim, c.n_kv_head * c.v_head_dim]
+        self.q, self.k, self.v = w.linears("attn_qkv", c.dim, widths, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        rotation = self.rotation.of(step.n_ctx)
+        q = rope(self.q(x).heads(self.n_head), step.positions, rotation)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Phi3(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        self.window = m.integer("attention.sliding_window", 0)
+        rotation = LongRope(m, w, c.n_rot)
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), FusedGatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache([self.window] * self.config.n_layer)
+
+
+MODEL = Phi3
+
+
+def _n_rot(config: Fields) -> int:
+    shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+    return partial_rotary(config, config.integer("head_dim", shared))
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Only the field beside the scaling says how long the original contexts were."""
+    n_ctx_orig = config.integer("original_max_position_embeddings", 4096, low=1)
+    if kind_of(rope_of(config)) in LONGROPE:
+        return longrope_keys(config, n_ctx_orig)
+    return rope_keys(config)
+
+
+HF = {
+    "Phi3ForCausalLM": Checkpoint(
+        "phi3",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "rope.dimension_count": made("u32", _n_rot),
+            "attention.sliding_window": u32("sliding_window", default=0),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.attn_qkv": "model.layers.{i}.self_attn.qkv_proj",
+            "blk.{i}.ffn_up": "model.layers.{i}.mlp.gate_up_proj",
+        },
+        fixed={"hidden_act": SILU},
+        rope=_rope,
+        unused=("attention_bias", "embd_pdrop", "resid_pdrop"),
+    )
+}

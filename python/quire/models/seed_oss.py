@@ -1,0 +1,66 @@
+"""Seed-OSS (ByteDance Seed 2025): llama with biases, and heads rotated by halves."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, no_windows
+from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
+from .base import Decoder, DenseConfig, Layer, Mixer
+from .llama import Attention, head_dim_of
+
+ARCHES = ("seed_oss",)
+
+
+class Block:
+    """The usual one; files call the norm before the MLP after what it follows."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.norm("post_attention_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class SeedOss(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = SeedOss
+
+
+def _head_dim(config: Fields) -> int:
+    return head_dim_of(config) if config.has("head_dim") or config.is_null("head_dim") else 128
+
+
+def _n_kv_head(config: Fields) -> int:
+    if config.is_null("num_key_value_heads"):
+        return config.integer("num_attention_heads", low=1)
+    return config.integer("num_key_value_heads", 8, low=1)
+
+
+HF = {
+    "SeedOssForCausalLM": Checkpoint(
+        "seed_oss",
+        {
+            **DECODER_KEYS,
+            "attention.head_count_kv": made("u32", _n_kv_head),
+            "attention.key_length": made("u32", _head_dim),
+            "attention.value_length": made("u32", _head_dim),
+        },
+        {
+            **{k: v for k, v in DECODER_TENSORS.items() if not k.endswith("ffn_norm")},
+            "blk.{i}.post_attention_norm": "model.layers.{i}.post_attention_layernorm",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        unused=("attention_bias", "attention_out_bias", "mlp_bias"),
+    )
+}
