@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..errors import LoadError
+from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Embedding, Keys, Linear, Step, Tensor, Trace, Tracer, Weights, select_rows
 
 MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far below 2^63
@@ -56,19 +56,30 @@ class DenseConfig(Config):
     eps: float
 
     @classmethod
-    def read(cls, m: Keys, n_vocab: int, *, eps: str = "attention.layer_norm_rms_epsilon") -> DenseConfig:
-        """``eps``: the key of what norms add to the variance.  Causal attention is demanded, and no experts."""
+    def read(
+        cls,
+        m: Keys,
+        n_vocab: int,
+        *,
+        eps: str = "attention.layer_norm_rms_epsilon",
+        n_kv_head: int | None = None,
+        ffn_dim: int | None = None,
+    ) -> DenseConfig:
+        """``eps``: the key of what norms add to the variance.  Causal attention is demanded, and no experts.
+
+        ``n_kv_head``, ``ffn_dim``: those of the layers that have any, where others have none (``by_layer``).
+        """
         base = Config.read(m, n_vocab)
         n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
         head_dim = m.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
         config = cls(
             **vars(base),
             n_head=n_head,
-            n_kv_head=m.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
+            n_kv_head=n_kv_head or m.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
             head_dim=head_dim,
             v_head_dim=m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
             n_rot=m.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
-            ffn_dim=m.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
+            ffn_dim=ffn_dim or m.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
             eps=m.number(eps),
         )
         config.check()
@@ -96,6 +107,15 @@ class DenseConfig(Config):
             CacheSpec(n_kv_head=self.n_kv_head, head_dim=self.head_dim, v_head_dim=self.v_head_dim, window=window)
             for window in windows or [0] * self.n_layer
         ]
+
+
+def by_layer(m: Keys, name: str, *, high: int) -> tuple[list[bool], int]:
+    """Of a number by layer that is 0 where a layer has none of it: which layers have it, and what they share."""
+    numbers = m.integers(name, m.integer("block_count", low=1, high=MAX_LAYERS), high=high)
+    values = set(numbers) - {0}
+    if len(values) > 1:
+        raise UnsupportedError(f"[{m.arch}] '{m.full(name)}' must be the same for all layers that have any but is not")
+    return [number > 0 for number in numbers], values.pop() if values else 1
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from .._native.core import Tensor
 from .._native.graph import Weight
 from ..errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
-    from .._native.core import Tensor
     from ..gguf import GGUFReader
     from .layers import Embedding, LayerNorm, Linear, RMSNorm
 
@@ -49,21 +49,26 @@ class Weights:
         """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
         return self._prefix + name in self._reader
 
-    def tensor(self, name: str, shape: Sequence[int], *, vector: bool = False) -> Weight:
-        """Take a tensor of that shape.  ``vector``: it must be f32."""
+    def tensor(
+        self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
+    ) -> Weight:
+        """Take a tensor of that shape.  ``vector``: it must be f32.  ``stored``: a vector's shape in the file."""
         full = self._prefix + name
         if full in self._taken:
             raise LoadError(f"[weights] tensor '{full}' must be used once but is declared again")
         info = self._reader.tensor_info(full)
-        if info.shape != tuple(shape):
-            raise LoadError(f"[weights] tensor '{full}' must be {list(shape)} but is {list(info.shape)}")
+        if info.shape != tuple(stored or shape):
+            raise LoadError(f"[weights] tensor '{full}' must be {list(stored or shape)} but is {list(info.shape)}")
         if vector and str(info.dtype) not in _VECTOR_DTYPES:
             raise UnsupportedError(f"[weights] tensor '{full}' must be f32 but is {info.dtype}")
         if str(info.dtype) in _NOT_MATRICES:
             raise UnsupportedError(
                 f"[weights] tensor '{full}' must be of a type that can be multiplied but is {info.dtype}"
             )
-        weight = Weight(full, self._place(self._reader.tensor(full)))
+        tensor = self._reader.tensor(full)
+        if stored is not None:
+            tensor = Tensor.from_numpy(tensor.numpy().reshape(shape))
+        weight = Weight(full, self._place(tensor))
         self._taken[full] = weight
         return weight
 

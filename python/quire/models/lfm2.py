@@ -1,0 +1,136 @@
+"""LFM2 (Liquid AI 2025): gated short convolutions, and attention in some of the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .._native import graph
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, f32, made, rope_keys, squeezed, taken, u32
+from ..checkpoint.rope import Entry
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
+from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, by_layer, head
+from .qwen3 import Attention
+
+ARCHES = ("lfm2",)
+
+
+class ShortConvolution:
+    """``out(c * conv(b * x))``, with b, c and x of one projection."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, kernel: int) -> None:
+        self.layer, self.dim = layer, c.dim
+        self.b, self.c, self.x = w.linears("shortconv.in_proj", c.dim, [c.dim] * 3, bias=None)
+        self.conv = w.tensor("shortconv.conv.weight", (c.dim, kernel), vector=True)
+        bias = "shortconv.conv.bias"
+        self.conv_bias = w.tensor(bias, (c.dim,), vector=True) if w.has(bias) else None
+        self.out = w.linear("shortconv.out_proj", c.dim, c.dim, bias=None)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y = graph.conv_state(self.b(x) * self.x(x), self.conv, self.conv_bias, layer=self.layer, state=0)
+        return self.out(self.c(x) * y)
+
+
+class Lfm2(Decoder):
+    """The number of heads of k and v is 0 in layers that are convolutions."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
+        self.config = c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
+        self.kernel = m.integer("shortconv.l_cache", low=2, high=32)
+        self.window = m.integer("attention.sliding_window", 0)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        mlps = self.mlps(m, [*w.blocks(c.n_layer)])
+        self.blocks = [
+            Block(c, b, Attention(c, b, i, rotation) if attends else ShortConvolution(c, b, i, self.kernel), mlp)
+            for i, (b, attends, mlp) in enumerate(zip(w.blocks(c.n_layer), self.attends, mlps, strict=True))
+        ]
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.norm = w.norm("token_embd_norm", c.dim, c.eps)  # in spite of its name it is the last one
+        self.head = head(w, c, self.embedding)
+
+    def mlps(self, m: Keys, blocks: Sequence[Weights]) -> list[Layer]:
+        m.without_effect("leading_dense_block_count", "expert_count", "expert_used_count")
+        return [GatedMLP(b, self.config.dim, self.config.ffn_dim) for b in blocks]
+
+    def cache(self) -> list[CacheSpec]:
+        attention = self.config.cache([self.window] * self.config.n_layer)
+        convolution = CacheSpec(states=[("conv", (self.kernel - 1) * self.config.dim)])
+        return [spec if attends else convolution for attends, spec in zip(self.attends, attention, strict=True)]
+
+
+MODEL = Lfm2
+
+
+def _attends(config: Fields) -> list[bool]:
+    n_layer = config.integer("num_hidden_layers")
+    kinds = config.items("layer_types")
+    if not kinds:
+        full = config.items("full_attn_idxs") if config.has("full_attn_idxs") else [*range(n_layer)]
+        return [i in full for i in range(n_layer)]
+    config.read(("full_attn_idxs",))
+    if len(kinds) != n_layer or not set(map(str, kinds)) <= {"conv", "full_attention"}:
+        raise UnsupportedError("[convert] 'layer_types' must be conv or full_attention for each layer")
+    return [kind == "full_attention" for kind in kinds]
+
+
+def _kv_heads(config: Fields) -> list[int]:
+    n_kv_head = config.integer("num_key_value_heads", 8, low=1)
+    return [n_kv_head if attends else 0 for attends in _attends(config)]
+
+
+def _ffn_dim(config: Fields) -> int:
+    """Two thirds of what the configuration says, times a factor, rounded up: Llama's old habit."""
+    dim = config.integer("block_ff_dim") if config.has("block_ff_dim") else config.integer("intermediate_size", 12288)
+    config.read(("intermediate_size",))
+    factor, multiple = config.value("block_ffn_dim_multiplier"), config.integer("block_multiple_of", 256, low=1)
+    if not config.flag("block_auto_adjust_ff_dim", True):
+        return dim
+    dim = int(2 * dim / 3)
+    if factor is None and config.is_null("block_ffn_dim_multiplier"):
+        return dim
+    dim = int(config.number("block_ffn_dim_multiplier", 1.0) * dim)
+    return (dim + multiple - 1) // multiple * multiple
+
+
+def rope_of_lfm2(config: Fields) -> Iterator[Entry]:
+    return rope_keys(config, 1e6)
+
+
+_LAYER = "model.layers.{i}"
+KEYS = {
+    **DECODER_KEYS,
+    "attention.head_count_kv": made("u32[]", _kv_heads),
+    "attention.layer_norm_rms_epsilon": f32("norm_eps", default=1e-5),
+    "shortconv.l_cache": u32("conv_L_cache", default=3),
+    "vocab_size": u32("vocab_size"),
+}
+TENSORS = {
+    **{name: source for name, source in DECODER_TENSORS.items() if name != "output_norm"},
+    "token_embd_norm": "model.embedding_norm",
+    "blk.{i}.attn_norm": f"{_LAYER}.operator_norm",
+    "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
+    "blk.{i}.attn_output": f"{_LAYER}.self_attn.out_proj",
+    "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_layernorm",
+    "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_layernorm",
+    "blk.{i}.shortconv.in_proj": f"{_LAYER}.conv.in_proj",
+    "blk.{i}.shortconv.conv": taken(f"{_LAYER}.conv.conv", change=squeezed),
+    "blk.{i}.shortconv.out_proj": f"{_LAYER}.conv.out_proj",
+    "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
+    "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
+    "blk.{i}.ffn_down": f"{_LAYER}.feed_forward.w2",
+}
+HF = {
+    "Lfm2ForCausalLM": Checkpoint(
+        "lfm2",
+        {**KEYS, "feed_forward_length": made("u32", _ffn_dim)},
+        TENSORS,
+        fixed={"tie_embedding": (True, None)},
+        rope=rope_of_lfm2,
+        tied=True,
+        unused=(
+            "conv_bias", "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
+            "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "use_pos_enc", "theta",
+        ),
+    )
+}  # fmt: skip

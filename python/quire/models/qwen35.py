@@ -1,0 +1,298 @@
+"""Qwen3.5 (Qwen team 2026), text: gated delta rule (Yang et al. 2024), gated attention in every fourth layer.
+
+Pictures have three positions for a token, texts three equal ones: the rotation is that of a single one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .._native import graph
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    Source,
+    adding,
+    made,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..checkpoint.rope import Entry, rope_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer
+
+if TYPE_CHECKING:
+    from ..checkpoint import Array
+
+ARCHES = ("qwen35",)
+
+
+@dataclass(frozen=True)
+class DeltaConfig:
+    """Sizes of the layers with the gated delta rule."""
+
+    kernel: int
+    n_key_head: int
+    n_key: int  # size of a head of q and k
+    n_head: int
+    n_value: int
+
+    @classmethod
+    def read(cls, m: Keys) -> DeltaConfig:
+        n_head = m.integer("ssm.time_step_rank", low=1, high=MAX_HEADS)
+        inner = m.integer("ssm.inner_size", low=1, high=MAX_DIM)
+        n_key_head = m.integer("ssm.group_count", low=1, high=MAX_HEADS)
+        if inner % n_head or n_head % n_key_head:
+            raise LoadError(f"[{m.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other")
+        return cls(
+            kernel=m.integer("ssm.conv_kernel", low=2, high=32),
+            n_key_head=n_key_head,
+            n_key=m.integer("ssm.state_size", low=1, high=256),
+            n_head=n_head,
+            n_value=inner // n_head,
+        )
+
+    @property
+    def n_keys(self) -> int:
+        return self.n_key_head * self.n_key
+
+    @property
+    def n_values(self) -> int:
+        return self.n_head * self.n_value
+
+    @property
+    def n_channels(self) -> int:
+        return 2 * self.n_keys + self.n_values
+
+    def cache(self) -> CacheSpec:
+        state = self.n_head * self.n_key * self.n_value
+        return CacheSpec(states=[("conv", (self.kernel - 1) * self.n_channels), ("delta", state)])
+
+
+def unit(x: Tensor, n: int) -> Tensor:
+    """``x / sqrt(|x|² + 1e-6)`` of heads of ``n``."""
+    return graph.rms_norm(x, None, 1e-6 / n) * n**-0.5
+
+
+class GatedDelta:
+    """Keys and values go through a short convolution; the output is normalized by head, then gated.
+
+    Files have the heads in another order than checkpoints: head h reads key ``h % n_key_head``.
+    """
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, delta: DeltaConfig) -> None:
+        self.layer, self.delta = layer, delta
+        self.qkv = w.linear("attn_qkv", c.dim, delta.n_channels)
+        self.z = w.linear("attn_gate", c.dim, delta.n_values)
+        self.conv = w.tensor("ssm_conv1d.weight", (delta.n_channels, delta.kernel), vector=True)
+        self.dt_bias = w.tensor("ssm_dt.bias", (delta.n_head,), vector=True)
+        self.a = w.tensor("ssm_a", (delta.n_head,), vector=True)
+        self.norm = w.norm("ssm_norm", delta.n_value, c.eps)
+        self.out = w.linear("ssm_out", delta.n_values, c.dim)
+        self.gates(c, w)
+
+    def gates(self, c: DenseConfig, w: Weights) -> None:
+        self.beta = w.linear("ssm_beta", c.dim, self.delta.n_head)
+        self.alpha = w.linear("ssm_alpha", c.dim, self.delta.n_head)
+
+    def beta_alpha(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """How much is written, and how much is forgotten, before their activations."""
+        return self.beta(x), self.alpha(x)
+
+    tiled = True
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        d = self.delta
+        qkv = graph.conv_state(self.qkv(x), self.conv, None, layer=self.layer, state=0, silu=True)
+        q = unit(graph.slice(qkv, 0, 0, d.n_keys).heads(d.n_key_head), d.n_key) * d.n_key**-0.5
+        k = unit(graph.slice(qkv, 0, d.n_keys, 2 * d.n_keys).heads(d.n_key_head), d.n_key)
+        v = graph.slice(qkv, 0, 2 * d.n_keys, d.n_channels).heads(d.n_head)
+        beta, alpha = self.beta_alpha(x)
+        g = graph.multiply_weight(graph.softplus(graph.add_weight(alpha, self.dt_bias)), self.a)
+        y = graph.gated_delta(q, k, v, g, graph.sigmoid(beta), layer=self.layer, state=1, tiled=self.tiled)
+        return self.out(graph.glu(self.z(x), self.norm(y).merge_heads(), "silu"))
+
+
+class GatedAttention:
+    """The projection of q holds a gate beside each head; the sigmoid of it multiplies what attention gives."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head, self.head_dim = layer, c.n_head, c.n_kv_head, c.head_dim
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim * 2, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.head_dim, c.dim, bias=None)
+        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
+        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q_and_gate, d = self.q(x).heads(self.n_head), self.head_dim
+        q = rope(self.q_norm(graph.slice(q_and_gate, 0, 0, d)), step.positions, self.rotation)
+        k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        y = step.attend(self.layer, q, k, v, scale=self.scale)
+        return self.o(y * graph.sigmoid(graph.slice(q_and_gate, 0, d, 2 * d).merge_heads()))
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, mixer: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.mixer = w.norm("attn_norm", c.dim, c.eps), mixer
+        self.ffn_norm, self.mlp = w.norm("post_attention_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.mixer(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class Qwen35(Decoder):
+    """Norm weights are stored with the 1 added that checkpoints leave out.  Layers that predict more are not used."""
+
+    delta_rule: type[GatedDelta] = GatedDelta
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        n_more = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
+        for i in range(c.n_layer - n_more, c.n_layer):
+            w.ignore(f"blk.{i}.*", "predicts further tokens")
+        if c.v_head_dim != c.head_dim:
+            raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
+        self.is_recurrent = self.recurrent(m, c.n_layer)[: c.n_layer - n_more]
+        c = replace(c, n_layer=c.n_layer - n_more)
+        self.delta = DeltaConfig.read(m)
+        m.without_effect("rope.dimension_sections")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        mlp = self.mlp(m, c)
+        blocks = []
+        for i, b in enumerate(w.blocks(c.n_layer)):
+            recurrent = self.is_recurrent[i]
+            mixer = self.delta_rule(c, b, i, self.delta) if recurrent else GatedAttention(c, b, i, rotation)
+            blocks.append(Block(c, b, mixer, mlp(b)))
+        super().__init__(c, w, blocks)
+
+    @staticmethod
+    def recurrent(m: Keys, n_layer: int) -> list[bool]:
+        """Which layers have the delta rule: as an array says, or all but every n-th."""
+        interval = m.integer("full_attention_interval", 4, low=1)
+        if m.is_array("attention.recurrent_layers"):
+            return [bool(one) for one in m.integers("attention.recurrent_layers", n_layer, high=1)]
+        return [(i + 1) % interval != 0 for i in range(n_layer)]
+
+    def mlp(self, m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
+        return lambda b: GatedMLP(b, c.dim, c.ffn_dim)
+
+    def cache(self) -> list[CacheSpec]:
+        attention = self.config.cache()
+        return [self.delta.cache() if r else spec for r, spec in zip(self.is_recurrent, attention, strict=True)]
+
+
+MODEL = Qwen35
+
+
+def recurrent_layers(config: Fields) -> list[bool]:
+    n_layer, interval = config.integer("num_hidden_layers"), config.integer("full_attention_interval", 4, low=1)
+    kinds = config.items("layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be linear_attention or full_attention for each layer")
+    return [kind == "linear_attention" for kind in kinds] or [(i + 1) % interval != 0 for i in range(n_layer)]
+
+
+def _n_rot(config: Fields) -> int:
+    everywhere = config.number("partial_rotary_factor", 0.25)
+    return int(config.integer("head_dim", 256) * rope_of(config).number("partial_rotary_factor", everywhere))
+
+
+def _n_values(config: Fields) -> int:
+    return config.integer("linear_num_value_heads", 32) * config.integer("linear_value_head_dim", 128)
+
+
+def rope_of_qwen35(config: Fields) -> Iterator[Entry]:
+    rope_of(config).read(("mrope_section", "mrope_interleaved"))  # of texts all positions are equal
+    return rope_keys(config)
+
+
+def tiled_heads(x: Array, config: Fields) -> Array:
+    """Rows of the heads of values, from those of a key beside each other to those of different keys."""
+    import numpy as np
+
+    n_key_head, n_head = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
+    split = x.reshape(n_key_head, n_head // n_key_head, -1, *x.shape[1:])
+    return np.ascontiguousarray(split.swapaxes(0, 1)).reshape(x.shape)
+
+
+def _after_keys(x: Array, config: Fields) -> Array:
+    """The same of q, k and v, or of their convolution."""
+    import numpy as np
+
+    x = x.reshape(len(x), -1)
+    n_keys = 2 * config.integer("linear_num_key_heads", 16) * config.integer("linear_key_head_dim", 128)
+    return np.concatenate([x[:n_keys], tiled_heads(x[n_keys:], config)])
+
+
+def _columns(x: Array, config: Fields) -> Array:
+    return tiled_heads(x.T, config).T.copy()
+
+
+def decay(x: Array, config: Fields) -> Array:
+    import numpy as np
+
+    return -np.exp(x)
+
+
+def _tiled_decay(x: Array, config: Fields) -> Array:
+    return tiled_heads(decay(x, config), config)
+
+
+_LAYER = "model.layers.{i}"
+KEYS = {
+    **DECODER_KEYS,
+    "attention.key_length": u32("head_dim", default=256),
+    "attention.value_length": u32("head_dim", default=256),
+    "rope.dimension_count": made("u32", _n_rot),
+    "attention.recurrent_layers": made("bool[]", recurrent_layers),
+    "full_attention_interval": u32("full_attention_interval", default=4),
+    "ssm.conv_kernel": u32("linear_conv_kernel_dim", default=4),
+    "ssm.state_size": u32("linear_key_head_dim", default=128),
+    "ssm.group_count": u32("linear_num_key_heads", default=16),
+    "ssm.time_step_rank": u32("linear_num_value_heads", default=32),
+    "ssm.inner_size": made("u32", _n_values),
+}
+SECTIONS = {"rope.dimension_sections": made("u32[]", lambda config: [11, 11, 10, 0])}
+ATTENTION_TENSORS: dict[str, str | Source] = {
+    **{name: source for name, source in DECODER_TENSORS.items() if "norm" not in name},
+    "output_norm": taken("model.norm", change=adding(1.0)),
+    "blk.{i}.attn_norm": taken(f"{_LAYER}.input_layernorm", change=adding(1.0)),
+    "blk.{i}.post_attention_norm": taken(f"{_LAYER}.post_attention_layernorm", change=adding(1.0)),
+    "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_norm", change=adding(1.0)),
+    "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_norm", change=adding(1.0)),
+    "blk.{i}.ssm_norm": f"{_LAYER}.linear_attn.norm",
+}
+TENSORS: dict[str, str | Source] = {
+    **ATTENTION_TENSORS,
+    "blk.{i}.attn_qkv": taken(f"{_LAYER}.linear_attn.in_proj_qkv", change=_after_keys),
+    "blk.{i}.attn_gate": taken(f"{_LAYER}.linear_attn.in_proj_z", change=tiled_heads),
+    "blk.{i}.ssm_beta": taken(f"{_LAYER}.linear_attn.in_proj_b", change=tiled_heads),
+    "blk.{i}.ssm_alpha": taken(f"{_LAYER}.linear_attn.in_proj_a", change=tiled_heads),
+    "blk.{i}.ssm_conv1d": taken(f"{_LAYER}.linear_attn.conv1d", change=_after_keys),
+    "blk.{i}.ssm_dt.bias": taken(f"{_LAYER}.linear_attn.dt_bias", change=tiled_heads),
+    "blk.{i}.ssm_a": taken(f"{_LAYER}.linear_attn.A_log", change=_tiled_decay),
+    "blk.{i}.ssm_out": taken(f"{_LAYER}.linear_attn.out_proj", change=_columns),
+}
+HF = {
+    "Qwen3_5ForCausalLM": Checkpoint(
+        "qwen35",
+        {**KEYS, **SECTIONS},
+        TENSORS,
+        fixed={"hidden_act": SILU},
+        rope=rope_of_qwen35,
+        unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate"),
+        ignored=("mtp.*", "model.visual.*"),
+    )
+}

@@ -1,0 +1,95 @@
+"""Qwen3.5 with experts (Qwen team 2026): Qwen3.5's layers, a mixture beside a gated shared expert in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .._native import graph
+from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32
+from ..nn import GatedMLP, Keys, Linear, MoE, MoeSpec, Tensor, Weights
+from .base import MAX_DIM, DenseConfig, Layer
+from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
+
+if TYPE_CHECKING:
+    from ..checkpoint import Array
+
+ARCHES = ("qwen35moe",)
+
+
+class SharedExpert:
+    """A unit that every token goes through, times the sigmoid of a gate of its own."""
+
+    def __init__(self, w: Weights, dim: int, ffn_dim: int) -> None:
+        self.gate = w.linear("ffn_gate_shexp", dim, ffn_dim)
+        self.up = w.linear("ffn_up_shexp", dim, ffn_dim)
+        self.down = w.linear("ffn_down_shexp", ffn_dim, dim)
+        self.weight = Linear(w.tensor("ffn_gate_inp_shexp.weight", (1, dim), vector=True, stored=(dim,)))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.down(graph.glu(self.gate(x), self.up(x), "silu"))
+        return graph.multiply_broadcast(y, graph.sigmoid(self.weight(x)))
+
+
+class Experts:
+    def __init__(self, chosen: MoE, shared: SharedExpert) -> None:
+        self.chosen, self.shared = chosen, shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.chosen(x) + self.shared(x)
+
+
+class Qwen35Moe(Qwen35):
+    def mlp(self, m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
+        n_expert = m.integer("expert_count", low=1, high=4096)
+        n_used = m.same("expert_used_count", c.n_layer, low=1, high=n_expert)
+        expert_dim = m.same("expert_feed_forward_length", c.n_layer, c.ffn_dim // n_used, low=1, high=MAX_DIM)
+        shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
+        m.only("expert_group_count", 0, 1)
+        m.without_effect("expert_group_used_count")
+        spec = MoeSpec(n_used=n_used, normalize=m.flag("expert_weights_norm", True))
+        return lambda b: Experts(MoE(b, c.dim, expert_dim, n_expert, spec), SharedExpert(b, c.dim, shared_dim))
+
+
+MODEL = Qwen35Moe
+
+
+def _half(i: int) -> Change:
+    """Of gate and up, which newer checkpoints hold in one tensor of all experts."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[1] // 2
+        return x[:, i * n : (i + 1) * n].copy()
+
+    return change
+
+
+_MLP = "model.layers.{i}.mlp"
+MOE_KEYS = {
+    **{name: key for name, key in KEYS.items() if name != "feed_forward_length"},
+    "expert_count": u32("num_experts", default=256),
+    "expert_used_count": u32("num_experts_per_tok", default=8),
+    "expert_feed_forward_length": u32("moe_intermediate_size", default=512),
+    "expert_shared_feed_forward_length": u32("shared_expert_intermediate_size", default=512),
+}
+MOE_TENSORS: dict[str, str | Source] = {
+    **EXPERT_TENSORS,
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(1)),
+    "blk.{i}.ffn_down_exps.weight": f"{_MLP}.experts.down_proj",
+    "blk.{i}.ffn_gate_inp_shexp": taken(f"{_MLP}.shared_expert_gate", change=squeezed),
+    "blk.{i}.ffn_gate_shexp": f"{_MLP}.shared_expert.gate_proj",
+    "blk.{i}.ffn_up_shexp": f"{_MLP}.shared_expert.up_proj",
+    "blk.{i}.ffn_down_shexp": f"{_MLP}.shared_expert.down_proj",
+}
+HF = {
+    "Qwen3_5MoeForCausalLM": Checkpoint(
+        "qwen35moe",
+        {**MOE_KEYS, **SECTIONS},
+        {**TENSORS, **MOE_TENSORS},
+        fixed={"hidden_act": SILU},
+        rope=rope_of_qwen35,
+        unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate", "intermediate_size"),
+        ignored=("mtp.*", "model.visual.*"),
+    )
+}
