@@ -91,9 +91,10 @@ class Checkpoint:
         if self.section and whole.has(self.section):
             whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
 
-    def is_tied(self, config: Fields) -> bool:
-        """Whether the head is the embedding's matrix where the checkpoint holds no head."""
-        return config.flag("tie_word_embeddings", self.tied)
+    def is_tied(self, whole: Fields) -> bool:
+        """Whether the head is the embedding's matrix; the field of the larger configuration decides, where it is."""
+        inner = self.config_of(whole).flag("tie_word_embeddings", self.tied)
+        return whole.flag("tie_word_embeddings", inner)
 
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
         """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..errors import UnsupportedError
 from .changes import Array
@@ -54,6 +54,25 @@ def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
         raise UnsupportedError(f"[convert] the rope scaling must be default, linear, yarn or llama3 but is '{kind}'")
     if kind != "yarn":
         rope.read(("original_max_position_embeddings",) if kind != "llama3" else ())
+
+
+def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:
+    """Of models with positions in time, height and width (Wang et al. 2024), which are equal in text.
+
+    Configurations of old versions call the kind of scaling ``mrope``.
+    """
+
+    def keys(config: Fields) -> Iterator[Entry]:
+        rope = rope_of(config)
+        if sections := [int(str(n)) for n in rope.items("mrope_section")]:
+            yield "rope.dimension_sections", "i32[]", [*sections, 0, 0, 0, 0][:4]
+        rope.read(("mrope_interleaved",))  # how positions are mixed that are equal here
+        if kind_of(rope) == "mrope":
+            yield "rope.freq_base", "f32", theta_of(config, theta)
+        else:
+            yield from rope_keys(config, theta)
+
+    return keys
 
 
 def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:

@@ -52,10 +52,10 @@ class _Conversion:
         if "output" not in self.mapping.tensors:
             return targets
         if head is None:
-            if not self.mapping.is_tied(self.config):
+            if not self.mapping.is_tied(self.whole):
                 raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
             return targets
-        if not self.mapping.is_tied(self.config) or not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
+        if not self.mapping.is_tied(self.whole) or not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
 

@@ -1,0 +1,34 @@
+"""Qwen2-VL (Wang et al. 2024) and Qwen2.5-VL (Bai et al. 2025), the text: Qwen2 with positions of three kinds.
+
+Text has the same position in time, height and width, so that rotation is the plain one.
+"""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
+from ..checkpoint.rope import mrope_keys
+from ..nn import Keys, Weights
+from .qwen2 import Qwen2
+
+ARCHES = ("qwen2vl",)
+
+
+class Qwen2VL(Qwen2):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        m.without_effect("rope.dimension_sections")  # of pictures
+        super().__init__(m, w, n_vocab)
+
+
+MODEL = Qwen2VL
+_CHECKPOINT = Checkpoint(
+    "qwen2vl",
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    fixed={"hidden_act": SILU},
+    checks=(no_windows,),
+    rope=mrope_keys(1e6),
+    section="text_config",
+    unused=("vision_config", "head_dim"),  # a head's size is always hidden_size / num_attention_heads
+    ignored=("visual.*", "model.visual.*"),
+)
+HF = {"Qwen2VLForConditionalGeneration": _CHECKPOINT, "Qwen2_5_VLForConditionalGeneration": _CHECKPOINT}

@@ -1,0 +1,39 @@
+"""Qwen3-VL (Bai et al. 2025), the text: Qwen3 whose positions are of time, height and width.
+
+Text has the same position on all three, so that rotation is the plain one; the deep stack is added to pictures alone.
+"""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, taken, u32
+from ..checkpoint.rope import mrope_keys
+from ..nn import Keys, Weights
+from .qwen3 import HEADS, QK_NORMS, Qwen3
+
+ARCHES = ("qwen3vl",)
+
+
+class Qwen3VL(Qwen3):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        m.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        super().__init__(m, w, n_vocab)
+
+
+MODEL = Qwen3VL
+_TENSORS = {
+    ours: taken(str(theirs).replace("model.", "model.language_model.", 1))
+    for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()
+}
+HF = {
+    "Qwen3VLForConditionalGeneration": Checkpoint(
+        "qwen3vl",
+        {**DECODER_KEYS, **HEADS, "attention.head_count_kv": u32("num_key_value_heads", default=32)},
+        _TENSORS,
+        fixed={"hidden_act": SILU},
+        rope=mrope_keys(500000.0),
+        section="text_config",
+        base="model.language_model.",
+        unused=("attention_bias", "vision_config"),
+        ignored=("model.visual.*", "visual.*"),
+    )
+}

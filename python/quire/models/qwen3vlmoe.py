@@ -1,0 +1,80 @@
+"""Qwen3-VL with experts (Bai et al. 2025), the text: see Qwen3-VL.  Checkpoints hold experts stacked."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, taken, u32
+from ..checkpoint.rope import mrope_keys
+from ..errors import UnsupportedError
+from ..nn import Keys, Weights
+from .qwen3 import QK_NORMS
+from .qwen3moe import Qwen3Moe
+
+ARCHES = ("qwen3vlmoe",)
+
+
+class Qwen3VLMoe(Qwen3Moe):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        m.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        super().__init__(m, w, n_vocab)
+
+
+MODEL = Qwen3VLMoe
+
+
+def _experts_everywhere(config: Fields) -> None:
+    if config.items("mlp_only_layers"):
+        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+    if config.integer("decoder_sparse_step", 1) != 1:
+        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+
+
+def _outputs(x: Array, n_out: int, n_in: int) -> Array:
+    """``[expert, out, in]``; published checkpoints hold ``[expert, in, out]``."""
+    return x if x.shape[1:] == (n_out, n_in) else x.swapaxes(1, 2).copy()
+
+
+def _half(begin: int) -> Change:
+    """Of gate and up in one tensor the ``begin``-th."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = config.integer("moe_intermediate_size", 1408)
+        return _outputs(x, 2 * n, config.integer("hidden_size"))[:, begin * n : (begin + 1) * n]
+
+    return change
+
+
+def _down(x: Array, config: Fields) -> Array:
+    return _outputs(x, config.integer("hidden_size"), config.integer("moe_intermediate_size", 1408))
+
+
+_LAYER = "model.language_model.layers.{i}.mlp"
+HF = {
+    "Qwen3VLMoeForConditionalGeneration": Checkpoint(
+        "qwen3vlmoe",
+        {
+            **DECODER_KEYS,
+            "attention.head_count_kv": u32("num_key_value_heads", default=16),
+            "expert_count": u32("num_experts", "num_local_experts", default=60),
+            "expert_used_count": u32("num_experts_per_tok", default=4),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+        },
+        {
+            **{
+                ours: taken(str(theirs).replace("model.", "model.language_model.", 1))
+                for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()
+            },
+            "blk.{i}.ffn_gate_inp": f"{_LAYER}.gate",
+            "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
+            "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
+            "blk.{i}.ffn_down_exps.weight": taken(f"{_LAYER}.experts.down_proj", change=_down),
+        },
+        fixed={"hidden_act": SILU},
+        checks=(_experts_everywhere,),
+        rope=mrope_keys(500000.0),
+        section="text_config",
+        base="model.language_model.",
+        # Experts' weights are always divided by their sum; the rest is of pictures.
+        unused=("attention_bias", "norm_topk_prob", "vision_config"),
+        ignored=("model.visual.*", "visual.*"),
+    )
+}
