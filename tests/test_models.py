@@ -29,6 +29,8 @@ class Runner:
 
     def __init__(self, path: Path, kernels: str = "auto") -> None:
         model = load_model(GGUFReader(path))
+        self.has_rows = any(spec.n_kv_head for spec in model.cache)
+        self.scores_classes = model.config.scores_classes
         self.has_state = any(spec.states for spec in model.cache)
         self.state = 0
         self.executor = graph.Executor(
@@ -52,9 +54,14 @@ class Runner:
     def _chunk(self, ids: list[int], start: int) -> Array:
         rows = list(range(start, len(ids)))
         return self.executor.run(
-            ids[start:], positions=rows, slots=[32 + p for p in rows], logit_rows=list(range(len(rows))),
-            row_begin=[0, len(rows)], n_kv=[len(ids)], tables=[list(range(1, 9))], states=[self.state] if self.has_state else [],
+            ids[start:], positions=rows, slots=[32 + p for p in rows] if self.has_rows else [], logit_rows=list(range(len(rows))),
+            row_begin=[0, len(rows)], n_kv=[len(ids)], tables=[list(range(1, 9))] if self.has_rows else [], states=[self.state] if self.has_state else [],
         )  # fmt: skip
+
+    def answer(self, ids: list[int]) -> Array:
+        """What transformers' model answers: logits or vectors of every token, or scores of classes."""
+        rows = self.logits(ids)
+        return rows[0] if self.scores_classes else rows
 
     def greedy(self, ids: list[int], n_new: int) -> list[int]:
         out, start = list(ids), 0
@@ -90,8 +97,9 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
     stored = np.load(REFERENCES / "models" / f"{name}.npz")
     runner = Runner(tiny(name), kernels)
     prompt = stored["prompt"].tolist()
-    close(runner.logits(prompt), stored["logits"])
-    assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
+    close(runner.answer(prompt), stored["logits"])
+    if runner.executor.makes_logits:
+        assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
 
 
 def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], prefix: str) -> None:

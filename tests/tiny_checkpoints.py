@@ -54,7 +54,7 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
     """The values of a tensor: a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = rng.standard_normal(shape)
-    if "norm" in tensor:
+    if "norm" in tensor.lower():
         one_is_added = checkpoint.startswith(ONE_IS_ADDED) and "linear_attn" not in tensor
         return (0.1 * values + (0.0 if one_is_added else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):

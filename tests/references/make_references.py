@@ -52,6 +52,11 @@ def greedy(model: torch.nn.Module, ids: list[int], n_new: int) -> tuple[list[int
     return out[len(ids) :], lead
 
 
+def answer_of(output: transformers.utils.ModelOutput) -> torch.Tensor:
+    """Logits of each token, scores of classes, or the vectors that an encoder ends with."""
+    return (output["logits"] if "logits" in output else output["last_hidden_state"])[0]
+
+
 def make_model(name: str) -> None:
     """The checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
@@ -66,8 +71,9 @@ def make_model(name: str) -> None:
     embedding = model.get_input_embeddings().weight.numpy()
     ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
     assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
-    logits = model(torch.tensor([prompt.tolist()])).logits[0].numpy()
-    tokens, lead = greedy(model, prompt[:12].tolist(), 40)
+    logits = answer_of(model(torch.tensor([prompt.tolist()]))).numpy()
+    generates = model.can_generate()
+    tokens, lead = greedy(model, prompt[:12].tolist(), 40) if generates else ([], np.inf)
     print(name, "smallest lead", lead, "largest logit", np.abs(logits).max())
     np.savez_compressed(
         HERE / "models" / f"{name}.npz",

@@ -13,6 +13,7 @@ MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far be
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
 # Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
+RANK = 4  # the value of pooling_type for scores of classes
 WITHOUT_EFFECT = ("vocab_size", "pooling_type", "tensor_data_layout")
 
 
@@ -41,6 +42,63 @@ class Config:
     def widest(self) -> int:
         """The length of a step's longest rows, by which memory is estimated."""
         return self.dim
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the model ends with vectors, and so generates nothing."""
+        return False
+
+    @property
+    def scores_classes(self) -> bool:
+        """Whether these vectors are scores of classes."""
+        return False
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Config):
+    """The keys of encoders: layers all alike, whose tokens attend both ways."""
+
+    n_head: int
+    ffn_dim: int
+    eps: float
+    n_class: int  # 0: no scores of classes but the vectors themselves
+
+    @classmethod
+    def read(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
+        """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
+        base = Config.read(m, n_vocab)
+        if not m.has("attention.causal"):
+            raise LoadError(f"[{m.arch}] key '{m.full('attention.causal')}' must be there, and false, but is not")
+        m.only("attention.causal", False)
+        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        m.only("attention.head_count_kv", n_head)
+        if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:
+            raise LoadError(f"[{m.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
+        eps = m.number("attention.layer_norm_epsilon")
+        if not 0 < eps < 1:
+            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
+        m.without_effect("classifier.output_labels")
+        has_head = w.has("cls.output.weight")
+        pooling = m.integer("pooling_type", RANK if has_head else 0)
+        if pooling == RANK and not has_head:
+            raise LoadError(f"[{m.arch}] the file must have a classifier for pooling_type {RANK} but has none")
+        if pooling != RANK:
+            w.ignore("cls.*", "the file's pooling is of vectors")
+        n_class = w.n_rows("cls.output.weight") if pooling == RANK else 0
+        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_class=n_class)
+
+    @property
+    def widest(self) -> int:
+        return max(self.ffn_dim, self.dim)
+
+    @property
+    def is_encoder(self) -> bool:
+        return True
+
+    @property
+    def scores_classes(self) -> bool:
+        return self.n_class > 0
 
 
 @dataclass(frozen=True)

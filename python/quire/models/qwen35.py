@@ -26,7 +26,7 @@ from ..checkpoint import (
 from ..checkpoint.rope import Entry, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
-from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer
+from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer
 
 if TYPE_CHECKING:
     from ..checkpoint import Array

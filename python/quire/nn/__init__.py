@@ -7,12 +7,14 @@ from .._native.graph import (
     Trace,
     Tracer,
     Weight,
+    add_weight,
     attend,
     embed,
     glu,
     rope,
     select_rows,
     soft_cap,
+    tanh,
 )
 from .._native.graph import TraceTensor as Tensor
 from .keys import Keys
@@ -41,6 +43,7 @@ __all__ = [
     "Tracer",
     "Weight",
     "Weights",
+    "add_weight",
     "attend",
     "embed",
     "frequency_factors",
@@ -49,4 +52,5 @@ __all__ = [
     "rope_spec",
     "select_rows",
     "soft_cap",
+    "tanh",
 ]

@@ -49,6 +49,10 @@ class Weights:
         """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
         return self._prefix + name in self._reader
 
+    def n_rows(self, name: str) -> int:
+        """The first dimension of a tensor, where nothing but the file tells it."""
+        return int(self._reader.tensor_info(self._prefix + name).shape[0])
+
     def tensor(
         self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
     ) -> Weight:
