@@ -439,7 +439,15 @@ def token_shift(x: TraceTensor, *, layer: int, state: int) -> TraceTensor:
     """The row before of ``x [tokens, n]``, zero where a sequence begins; the state has ``n`` numbers."""
 
 def selective_scan(
-    x: TraceTensor, dt: TraceTensor, b: TraceTensor, c: TraceTensor, a: Weight, d: Weight | None, *, layer: int, state: int
+    x: TraceTensor,
+    dt: TraceTensor,
+    b: TraceTensor,
+    c: TraceTensor,
+    a: Weight,
+    d: Weight | None,
+    *,
+    layer: int,
+    state: int,
 ) -> TraceTensor:
     """``h = exp(dt * a) * h + dt * x * b``, ``y = h . c + d * x`` (Mamba 1).
 
@@ -448,7 +456,15 @@ def selective_scan(
     """
 
 def state_space_dual(
-    x: TraceTensor, dt: TraceTensor, b: TraceTensor, c: TraceTensor, a: Weight, d: Weight | None, *, layer: int, state: int
+    x: TraceTensor,
+    dt: TraceTensor,
+    b: TraceTensor,
+    c: TraceTensor,
+    a: Weight,
+    d: Weight | None,
+    *,
+    layer: int,
+    state: int,
 ) -> TraceTensor:
     """The same with one decay for a head (Mamba 2).
 
