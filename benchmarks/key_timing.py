@@ -14,8 +14,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from quire.server.access import AccessMiddleware
+from quire.server.exchange import Exchange
 from quire.server.failures import ApiError
-from quire.server.gate import Gate
 from quire.server.library import Library
 from quire.server.service import Service
 from quire.server.settings import Settings
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200_000)
     n_pairs = parser.parse_args().pairs
     service = Service(Settings(api_keys=(KEY,)), Library("none", dict, _no_engine, 1))
-    gate = Gate(None, service)  # type: ignore[arg-type]
+    gate = AccessMiddleware(None, service)  # type: ignore[arg-type]
     keys = (b"#" * len(KEY), KEY[:-1].encode() + b"#")
     times: tuple[list[int], list[int]] = ([], [])
     for pair in range(n_pairs):
@@ -43,12 +44,11 @@ def _no_engine(name: str, share: int) -> object:
     raise AssertionError(name)
 
 
-def refused_ns(gate: Gate, key: bytes) -> int:
-    scope = {"path": "/v1/models", "quire.headers": []}
+def refused_ns(gate: AccessMiddleware, key: bytes) -> int:
     headers = {b"x-api-key": key}
     started = time.perf_counter_ns()
     try:
-        gate._caller(scope, headers)
+        gate._caller("/v1/models", headers, Exchange())
     except ApiError:
         return time.perf_counter_ns() - started
     raise AssertionError("the key must be refused")

@@ -8,11 +8,11 @@ import threading
 from typing import Any
 
 from quire.errors import LoadError
-from quire.server.host import Host
+from quire.server.model_worker import ModelWorker
 from quire.server.worker import main
 
 
-class CrashingHost(Host):
+class CrashingWorker(ModelWorker):
     """Does what prompts say: ``abort``, ``kill``, ``stop`` (as SIGSTOP does), ``throw``, ``mute`` (no signs of life)."""
 
     def __init__(self, opened: Any, emit: Any) -> None:
@@ -42,4 +42,4 @@ class CrashingHost(Host):
 
 
 if __name__ == "__main__":
-    main(CrashingHost)
+    main(CrashingWorker)

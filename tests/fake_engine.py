@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from quire.server.engine import EngineState, Stream, Streams
+from quire.server.engine_client import EngineState, Stream, Streams
 from quire.server.protocol import (
     Answer,
     Ask,

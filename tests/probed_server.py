@@ -9,19 +9,19 @@ import asyncio
 import sys
 import time
 
-from quire.server.engine import Stream
+from quire.server.engine_client import Stream
 from quire.server.library import Library
 from quire.server.listener import serve
 from quire.server.protocol import Delta, Finished, Generate, Open, Started, Work
 from quire.server.service import Service
 from quire.server.settings import Settings
-from quire.server.supervisor import WorkerEngine
+from quire.server.supervisor import WorkerSupervisor
 
 BEAT_S = 0.002
 CONFIG = {"threads": 1, "kv_dtype": "f32", "n_ctx": 1024}
 
 
-class Probed(WorkerEngine):
+class Probed(WorkerSupervisor):
     """Watches the loop that it is on."""
 
     held_s = 0.0

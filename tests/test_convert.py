@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 from quire._native.quant import dequantize
-from quire.convert import convert
+from quire.convert import CheckpointReader, convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
 from tiny_checkpoints import N_VOCAB, byte_characters, config_of, shapes_of, tokenizer_json, weight_of, write_checkpoint
@@ -223,3 +223,21 @@ def test_advice_of_another_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"'temperature' of generation_config.json must be a number"):
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_a_folder_opens_as_the_file_that_is_made_of_it(tmp_path: Path) -> None:
+    """The keys and every tensor's storage, without a file of the data: experts are stacked, heads interleaved."""
+    for name, dtype in (("qwen3moe", "q8_0"), ("llama", "bf16"), ("gemma3", "f32")):
+        write_checkpoint(tmp_path / name, name, n_shards=2)
+        convert(tmp_path / name, tmp_path / f"{name}.gguf", dtype)
+        scratch = tmp_path / f"{name}-scratch"
+        scratch.mkdir()
+        expected = GGUFReader(tmp_path / f"{name}.gguf")
+        with CheckpointReader(tmp_path / name, scratch, dtype) as found:
+            (left,) = scratch.iterdir()
+            assert left.stat().st_blocks * 512 < 64 << 10  # keys and names only
+            assert list(found.metadata) == list(expected.metadata)
+            for info in expected.tensors:
+                assert found.tensor_info(info.name).shape == info.shape
+                np.testing.assert_array_equal(found.tensor(info.name).numpy(), expected.tensor(info.name).numpy())
+        assert not list(scratch.iterdir())

@@ -11,7 +11,7 @@ import pytest
 from fake_engine import INFO, FakeEngine
 from quire.server.admission import Admission, Ticket
 from quire.server.app import build_app
-from quire.server.calls import Caller
+from quire.server.caller import Caller
 from quire.server.failures import ApiError
 from quire.server.library import Library
 from quire.server.service import Service

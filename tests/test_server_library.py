@@ -15,7 +15,7 @@ from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine.loader import packaged_model
 from quire.errors import CapacityError, LoadError
-from quire.server.engine import EngineState, OpeningLost
+from quire.server.engine_client import EngineState, OpeningLost
 from quire.server.failures import ApiError
 from quire.server.library import Library, find_models, size_of
 from quire.server.memory_share import check_share, committed_bytes, with_share_of_model
@@ -278,7 +278,7 @@ def test_a_call_stays_with_its_model_whatever_is_asked_for_meanwhile() -> None:
         asyncio.run(shop.use(name))
 
     def submit(self: SlowEngine, work: Any) -> Any:
-        shop.library._shelves["a"].used_s += 1000.0  # as if another call used it
+        shop.library._slots["a"].used_s += 1000.0  # as if another call used it
         return FakeEngine.submit(self, work)
 
     shop.made[1].submit = submit.__get__(shop.made[1])  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from one_call import call, post
 from quire.engine import LLM
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
-from quire.server.engine import Stream
+from quire.server.engine_client import Stream
 from quire.server.library import Library
 from quire.server.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
 from weather_tool import ASKED, WEATHER

@@ -17,7 +17,7 @@ import pytest
 from fake_engine import FakeEngine
 from one_call import post
 from quire.errors import RequestError
-from quire.server.engine import Stream
+from quire.server.engine_client import Stream
 from quire.server.protocol import Admitted, Delta, FromEngine, Started, Work
 from quire.server.settings import Settings
 from served import served

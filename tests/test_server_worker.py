@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from quire.errors import LoadError
 from quire.server.awake_clock import AwakeClock
-from quire.server.engine import EngineState
+from quire.server.engine_client import EngineState
 from quire.server.failures import ApiError
 from quire.server.protocol import Ask, Delta, Generate, Open, Work
-from quire.server.supervisor import Watch, WorkerEngine
+from quire.server.supervisor import Watch, WorkerSupervisor
 from quire.server.worker_channel import time_apart
 
 SCRIPT = (sys.executable, str(Path(__file__).parent / "crashing_worker.py"))
@@ -40,8 +40,8 @@ def same_quire(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def running(config: dict[str, object] | None = None) -> AsyncIterator[WorkerEngine]:
-    engine = WorkerEngine(Open(None, config or CONFIG), QUICK, SCRIPT)
+async def running(config: dict[str, object] | None = None) -> AsyncIterator[WorkerSupervisor]:
+    engine = WorkerSupervisor(Open(None, config or CONFIG), QUICK, SCRIPT)
     try:
         await engine.start()
         yield engine
@@ -49,7 +49,7 @@ async def running(config: dict[str, object] | None = None) -> AsyncIterator[Work
         await engine.stop()
 
 
-def run(test: Callable[[WorkerEngine], Awaitable[None]]) -> None:
+def run(test: Callable[[WorkerSupervisor], Awaitable[None]]) -> None:
     async def with_engine() -> None:
         async with running() as engine:
             await test(engine)
@@ -57,7 +57,7 @@ def run(test: Callable[[WorkerEngine], Awaitable[None]]) -> None:
     asyncio.run(with_engine())
 
 
-async def text_of(engine: WorkerEngine, work: Work) -> str:
+async def text_of(engine: WorkerSupervisor, work: Work) -> str:
     """The answer to a request; ApiError where it fails."""
     texts = []
     with engine.submit(work) as stream:
@@ -67,7 +67,7 @@ async def text_of(engine: WorkerEngine, work: Work) -> str:
     return "".join(texts)
 
 
-async def code_of(engine: WorkerEngine, work: Work) -> str:
+async def code_of(engine: WorkerSupervisor, work: Work) -> str:
     try:
         await text_of(engine, work)
     except ApiError as error:
@@ -82,7 +82,7 @@ async def until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
         await asyncio.sleep(0.01)
 
 
-async def until_ready(engine: WorkerEngine, before: int | None) -> None:
+async def until_ready(engine: WorkerSupervisor, before: int | None) -> None:
     await until(lambda: engine.state is EngineState.READY and engine.process_id != before)
 
 
@@ -91,7 +91,7 @@ STORY = Generate(0, "Once upon a time", GREEDY)
 
 @pytest.mark.parametrize("prompt", ["abort", "kill", "stop", "mute"])
 def test_a_worker_that_ends_or_hangs_is_replaced(prompt: str) -> None:
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         expected = await text_of(engine, STORY)
         before = engine.process_id
         other = asyncio.ensure_future(code_of(engine, LONG))
@@ -120,7 +120,7 @@ def test_a_worker_that_ends_or_hangs_is_replaced(prompt: str) -> None:
 def test_what_ended_the_worker_twice_is_refused() -> None:
     poison = Generate(0, "abort", GREEDY)
 
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         for _ in range(2):
             before = engine.process_id
             assert await code_of(engine, poison) == "worker_lost"
@@ -133,7 +133,7 @@ def test_what_ended_the_worker_twice_is_refused() -> None:
 
 
 def test_what_was_there_when_somebody_else_ended_the_worker_is_not_suspected() -> None:
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         for _ in range(2):
             before = engine.process_id
             assert before is not None
@@ -148,7 +148,7 @@ def test_what_was_there_when_somebody_else_ended_the_worker_is_not_suspected() -
 
 
 def test_an_exception_is_an_error_of_its_request_only() -> None:
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         before = engine.process_id
         other = asyncio.ensure_future(code_of(engine, LONG))
         assert await code_of(engine, Generate(0, "throw", {})) == "internal_error"
@@ -159,7 +159,7 @@ def test_an_exception_is_an_error_of_its_request_only() -> None:
 
 
 def test_blocks_come_back_after_cancellations() -> None:
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         for delay_s in (0.0, 0.001, 0.01, 0.05):
             streams = [engine.submit(Generate(0, f"{i} of many", LONG.params)) for i in range(8)]
             await asyncio.sleep(delay_s)
@@ -174,7 +174,7 @@ def test_blocks_come_back_after_cancellations() -> None:
 
 
 def test_questions_are_answered() -> None:
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         values = {"text": "a fox", "add_special": False, "parse_special": False, "pieces": True}
         with engine.submit(Ask(0, "tokenize", values)) as stream:
             answer = await stream.answer()
@@ -207,7 +207,7 @@ def test_a_bug_of_the_worker_is_told(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_worker_ends_with_its_listener() -> None:
     async def test() -> int:
-        engine = WorkerEngine(Open(None, CONFIG), QUICK, SCRIPT)
+        engine = WorkerSupervisor(Open(None, CONFIG), QUICK, SCRIPT)
         await engine.start()
         assert engine.process_id is not None
         # As if the listener had been killed: its end of the socket is closed and nothing else happens.
@@ -234,7 +234,7 @@ def test_frames_are_further_apart_with_more_streams() -> None:
 def test_a_listener_that_was_held_itself_judges_nobody() -> None:
     """Whether by one long callback, or by many that leave a moment between them for the watch to look."""
 
-    async def test(engine: WorkerEngine) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
         before = engine.process_id
         expected = await text_of(engine, STORY)
         for held_s in (2.2, 0.4, 0.4, 0.4, 0.4):

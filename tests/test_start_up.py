@@ -13,16 +13,16 @@ import sys
 import time
 
 import pytest
-from quire.server.engine import EngineState
+from quire.server.engine_client import EngineState
 
 MODEL_CODE = ("numpy", "jinja2", "llguidance", "quire._native", "quire._tokenizer", "quire.engine", "quire.tokenizer")
 WEB_CODE = ("asyncio", "ssl", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client", "click", "numpy")
 WORKER = """
-from quire.server.host import Host
+from quire.server.model_worker import ModelWorker
 from quire.server.protocol import Open
 import quire.server.worker
-host = Host(Open(None, {"threads": 1}), lambda messages: None)
-host.info(), host.beat()
+worker = ModelWorker(Open(None, {"threads": 1}), lambda messages: None)
+worker.info(), worker.beat()
 """
 
 
@@ -60,10 +60,10 @@ main()
 
 def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
     from quire.server.protocol import Open
-    from quire.server.supervisor import Watch, WorkerEngine
+    from quire.server.supervisor import Watch, WorkerSupervisor
 
     async def test() -> None:
-        engine = WorkerEngine(
+        engine = WorkerSupervisor(
             Open(None, {"threads": 1, "n_ctx": 256}), Watch(check_s=0.05), (sys.executable, "-c", THROWING)
         )
         await engine.start()
@@ -91,11 +91,11 @@ def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
 def test_a_worker_that_was_started_before_is_told_its_model() -> None:
     from quire.server.launch import launch
     from quire.server.protocol import Open
-    from quire.server.supervisor import WorkerEngine
+    from quire.server.supervisor import WorkerSupervisor
 
     async def test() -> None:
         launched = launch()
-        engine = WorkerEngine(Open(None, {"threads": 1, "n_ctx": 256}), launched=launched)
+        engine = WorkerSupervisor(Open(None, {"threads": 1, "n_ctx": 256}), launched=launched)
         await engine.start()
         try:
             # Threads inherit it, so those that compute have it, too.

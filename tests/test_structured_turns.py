@@ -22,7 +22,7 @@ from quire.grammar.turns import Turns
 from quire.server import protocol as wire
 from quire.server.failures import of_quire
 from quire.server.fair_pool import FairPool
-from quire.server.host import Host
+from quire.server.model_worker import ModelWorker
 from quire.structured import StructuredOutputsParams
 
 BUDGET = Budget(key_s=4.0, key_share=0.25, total_s=6.0, total_share=0.5, key_waiting=3)
@@ -272,9 +272,11 @@ def test_callers_take_turns_in_a_pool() -> None:
 
 
 @pytest.fixture
-def host() -> Iterator[tuple[Host, queue.SimpleQueue[Any]]]:
+def worker() -> Iterator[tuple[ModelWorker, queue.SimpleQueue[Any]]]:
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    made = Host(wire.Open(None, {"threads": 1, "n_ctx": 128}), lambda messages: [said.put(one) for one in messages])
+    made = ModelWorker(
+        wire.Open(None, {"threads": 1, "n_ctx": 128}), lambda messages: [said.put(one) for one in messages]
+    )
     yield made, said
     made.close()
 
@@ -292,9 +294,9 @@ def heard(said: queue.SimpleQueue[Any], id_: int) -> Any:
 
 
 def test_nobody_else_waits_while_forms_are_compiled(
-    host: tuple[Host, queue.SimpleQueue[Any]], monkeypatch: pytest.MonkeyPatch
+    worker: tuple[ModelWorker, queue.SimpleQueue[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, said = host
+    made, said = worker
     futures: list[Future[Grammar]] = []
 
     def begin(form: GrammarSource, key: str) -> Future[Grammar]:

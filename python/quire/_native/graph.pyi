@@ -432,7 +432,7 @@ def conv_state(
 ) -> TraceTensor:
     """Depth-wise causal convolution of ``x [tokens, channels]`` with a float32 ``weight [channels, kernel]``.
 
-    Its last ``kernel - 1`` inputs are state ``state`` of the layer's ``CacheSpec``: ``(kernel - 1) * channels`` numbers.
+    Its last ``kernel - 1`` inputs are state ``state`` of the layer's ``CacheSpec``, ``(kernel - 1) * channels`` in all.
     """
 
 def token_shift(x: TraceTensor, *, layer: int, state: int) -> TraceTensor:

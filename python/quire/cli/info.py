@@ -16,8 +16,8 @@ from .text import one_line, size_text
 
 if TYPE_CHECKING:
     from .._native.gguf import TensorInfo
-    from ..chat.detection import ToolSupport
     from .._native.kv import CacheGroup
+    from ..chat.detection import ToolSupport
     from ..engine.config import CacheDType, KvDType
     from ..gguf import GGUFReader
 

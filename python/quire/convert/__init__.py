@@ -1,5 +1,5 @@
 """Hugging Face checkpoints to GGUF files."""
 
-from .run import DTYPES, convert
+from .run import DTYPES, CheckpointReader, convert
 
-__all__ = ["DTYPES", "convert"]
+__all__ = ["DTYPES", "CheckpointReader", "convert"]

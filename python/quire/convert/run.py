@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._native.core import DType
+from .._native.core import DType, Tensor
 from .._native.quant import dequantize, quantize
 from ..checkpoint import Checkpoint, Fields, Target, read_json
 from ..errors import LoadError, UnsupportedError
@@ -116,12 +116,7 @@ def convert(
         raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
     todo = _Conversion(Path(folder))
     with GGUFWriter(out, todo.mapping.arch) as writer:
-        _write_keys(writer, todo, dtype)
-        dtypes = {}
-        for target in todo.targets:
-            shape = todo.shape(target)
-            dtypes[target.name] = _dtype(target, shape, DType(dtype))
-            writer.add_tensor(target.name, dtypes[target.name], shape)
+        dtypes = _announce(writer, todo, dtype)
         load_model(GGUFReader(writer.reserve()))
         for done, target in enumerate(todo.targets):
             if progress is not None:
@@ -130,6 +125,64 @@ def convert(
                 writer.write(target.name, quantize(piece, dtypes[target.name]).numpy())
         if progress is not None:
             progress(len(todo.targets), len(todo.targets), "")
+
+
+def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DType]:
+    """Everything that comes before the data; the dtype of each tensor."""
+    _write_keys(writer, todo, dtype)
+    dtypes = {}
+    for target in todo.targets:
+        shape = todo.shape(target)
+        dtypes[target.name] = _dtype(target, shape, DType(dtype))
+        writer.add_tensor(target.name, dtypes[target.name], shape)
+    return dtypes
+
+
+class CheckpointReader(GGUFReader):
+    """A checkpoint folder, read as the file that ``convert`` would make of it; its data is never written.
+
+    A tensor is converted when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has
+    no room for data and is removed at the end of ``with``.  Raises as ``convert``.
+    """
+
+    def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
+        self._todo = _Conversion(folder)
+        self._targets = {target.name: target for target in self._todo.targets}
+        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.mapping.arch)
+        try:
+            self._dtypes = _announce(self._writer, self._todo, dtype)
+            super().__init__(self._writer.reserve())
+        except BaseException:
+            self._writer.abort()
+            raise
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Removes the file; tensors that were taken stay."""
+        self._writer.abort()
+
+    @property
+    def identity(self) -> str:
+        """Empty: nobody can tell whether the checkpoint is the same another time."""
+        return ""
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
+        info, target = self.tensor_info(name), self._targets[name]
+        if len(target.sources) == 1 and target.change is None and target.made is None and not target.stacked:
+            stored = self._todo.checkpoint[target.sources[0]]
+            if stored.dtype == info.dtype and stored.shape == info.shape:
+                return stored
+        out = Tensor.empty(info.dtype, info.shape)
+        storage = out.numpy().reshape(-1).view("u1")
+        at = 0
+        for piece in self._todo.pieces(target):
+            data = quantize(piece, self._dtypes[name]).numpy().reshape(-1).view("u1")
+            storage[at : at + len(data)] = data
+            at += len(data)
+        return out
 
 
 def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:

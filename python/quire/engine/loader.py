@@ -127,15 +127,18 @@ def _use_deterministic(on: bool, device: Device) -> None:
 
 
 def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
-    """A checkpoint, through a converted file that is removed as soon as it is open."""
+    """A checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
-    from ..convert import convert
+    from ..convert import CheckpointReader
 
-    with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
-        converted = Path(scratch) / f"{folder.resolve().name}.gguf"
-        convert(folder, converted, _checkpoint_dtype(folder))
-        return _open_file(converted, config)
+    dtype = _checkpoint_dtype(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        CheckpointReader(folder, Path(scratch), dtype) as reader,
+    ):
+        check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
+        return _open(reader, Path(reader.path), config)
 
 
 def _checkpoint_dtype(folder: Path) -> str:
@@ -154,7 +157,12 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     available = _memory_at_hand(config, device)
     if path.is_file():
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
-    reader = GGUFReader(path, "mmap" if mapped else config.load)
+    return _open(GGUFReader(path, "mmap" if mapped else config.load), path, config)
+
+
+def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
+    device = find_device(config.device)
+    available = _memory_at_hand(config, device)
     model = load_model(reader, _placing(device))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None

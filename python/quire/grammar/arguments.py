@@ -20,7 +20,7 @@ __all__ = [
     "followed",
     "json_lark",
     "listed_arguments",
-    "said_of",
+    "without_annotations",
     "without_marks",
 ]
 
@@ -89,7 +89,7 @@ def check_references(key: str, schema: Mapping[str, object]) -> None:
         raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
 
 
-def said_of(schema: Mapping[str, object]) -> dict[str, Any]:
+def without_annotations(schema: Mapping[str, object]) -> dict[str, Any]:
     """A schema without what only describes."""
     return {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
 
@@ -107,7 +107,7 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
         return Argument(key, required)
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
-    said = said_of(schema)
+    said = without_annotations(schema)
     kinds = _kinds(said)
     if kinds is not None and "string" not in kinds:
         whole = {**said, **definitions}
@@ -160,7 +160,7 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
         return {"type": _SCALARS, "pattern": _NO_MARK, **BOUND}
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
-    found = said_of(schema)
+    found = without_annotations(schema)
     for keyword in ("allOf", "patternProperties"):
         if keyword in found:
             raise UnsupportedError(

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import RequestError, UnsupportedError
-from .arguments import ANY_VALUE, BOUND, check_references, followed, json_lark, listed_arguments, said_of, without_marks
+from .arguments import (
+    ANY_VALUE,
+    BOUND,
+    check_references,
+    followed,
+    json_lark,
+    listed_arguments,
+    without_annotations,
+    without_marks,
+)
 from .frame import FrameWriter, lark_string
 
 __all__ = ["NotationWriter"]
@@ -105,7 +114,7 @@ class NotationWriter:
         schema = followed(schema, self._definitions)
         if not isinstance(schema, Mapping) and schema is not True:
             raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
-        said = {} if schema is True else said_of(schema)
+        said = {} if schema is True else without_annotations(schema)
         if not said:
             return json_lark(ANY_VALUE)
         if said.get("type") == "array" and said.keys() <= {"type", *_ITEMS} and depth < MAX_DEPTH:
@@ -134,7 +143,7 @@ class NotationWriter:
             return self._any()
         if not isinstance(schema, Mapping):
             raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
-        said = said_of(schema)
+        said = without_annotations(schema)
         if not said:
             return self._any()
         if said.keys() == {"$ref"}:

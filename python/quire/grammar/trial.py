@@ -18,31 +18,19 @@ from typing import TYPE_CHECKING
 
 from ..errors import BusyError, QuireError, RequestError, UnsupportedError
 from .deep_thread import PATIENT, STACK_BYTES
+from .parser_limits import MAX_ITEMS_IN_ROW, MAX_LEXER_STATES
 
 if TYPE_CHECKING:
-    from llguidance._lib import LLParserLimits
-
     from .vocabulary import TokenVocabulary
 
-__all__ = ["PATIENCE", "Trial", "parser_limits", "too_slow"]
+__all__ = ["PATIENCE", "Trial", "too_slow"]
 
-# An optional property takes four items of the row in which its key may begin: 2000 of them are one object's.
-_LIMITS = {"max_lexer_states": 50_000, "max_items_in_row": 8_000}
+_LIMITS = {"max_lexer_states": MAX_LEXER_STATES, "max_items_in_row": MAX_ITEMS_IN_ROW}
 MAX_BYTES = 1024 * 1024 * 1024
 START_S = 20.0
 # Limits are of processor time, as the clock's also tells how busy the machine is; by the clock, so many times as much.
 PATIENCE = 20
 _SPARE_S = 5.0
-
-
-def parser_limits() -> LLParserLimits:
-    """What a grammar may take of llguidance."""
-    from llguidance._lib import LLParserLimits
-
-    most = _LIMITS
-    return LLParserLimits(
-        max_lexer_states=most["max_lexer_states"], max_items_in_row=most["max_items_in_row"], verbose_errors=False
-    )
 
 
 class Trial:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import RequestError, UnsupportedError
 from .frame import frame_lark
 from .matching import DEAD_END, Grammar
-from .trial import parser_limits
+from .parser_limits import parser_limits
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .failures import ApiError
 
 if TYPE_CHECKING:
-    from .calls import Caller
+    from .caller import Caller
     from .settings import Settings
 
 __all__ = ["Admission", "Ticket"]

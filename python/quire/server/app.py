@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route as HttpRoute
 from starlette.routing import Router
 
-from .calls import Endpoint, Route
+from .access import AccessMiddleware
+from .endpoint import Endpoint
 from .failures import ApiError, Dialect
-from .gate import Gate
+from .request_context import Route
 from .routes import (
     anthropic,
     embeddings,
@@ -26,6 +27,7 @@ from .routes import (
     own,
     page,
     responses,
+    responses_fields,
     tokens,
 )
 
@@ -62,7 +64,7 @@ ROUTES = (
     Route("GET", "/", page.page, "A chat in the browser"),
     Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
-    Route("POST", "/v1/responses", responses.create, "Answer an input", responses.ResponsesBody),
+    Route("POST", "/v1/responses", responses.create, "Answer an input", responses_fields.ResponsesBody),
     Route("GET", "/v1/responses/{id}", responses.show, "An answer that was kept"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Forget an answer"),
     Route("POST", "/v1/messages", anthropic.create, "Answer a conversation", anthropic.MessagesBody, _ANTHROPIC),
@@ -100,8 +102,8 @@ ROUTES = (
 
 def build_app(service: Service) -> ASGIApp:
     """The application, for a service that somebody else starts and stops."""
-    routes = [HttpRoute(row.path, Endpoint(row, service), methods=[row.method]) for row in ROUTES]
-    return Gate(Router(routes, redirect_slashes=False, default=_not_found), service)
+    routes = [HttpRoute(row.path, Endpoint(row, service, ROUTES), methods=[row.method]) for row in ROUTES]
+    return AccessMiddleware(Router(routes, redirect_slashes=False, default=_not_found), service)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,15 +6,18 @@ import asyncio
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from . import sse
+from .exchange import exchange_of
 from .failures import ApiError, Dialect, error_body
 
 if TYPE_CHECKING:
     from asyncio import Transport
+
+    from starlette.types import Scope
 
     from .settings import Settings
 
@@ -111,7 +114,7 @@ class _Protocol(HttpToolsProtocol):
         self._told, self._in_head = True, False
         self._have_headers()
         super().on_headers_complete()
-        self.scope["quire.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        exchange_of(cast("Scope", self.scope)).abort = self.transport.abort
         self.cycle.transport = _Ending(self)  # type: ignore[assignment]
         if self._stopping or self.parser.should_upgrade():
             self.cycle.keep_alive = False

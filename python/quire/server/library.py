@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import CapacityError, QuireError
-from .engine import Engine, EngineState, OpeningLost
+from .engine_client import EngineClient, EngineState, OpeningLost
 from .failures import ApiError
 
 __all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
@@ -55,11 +55,13 @@ def memory_bytes() -> int:
 
 
 @dataclass
-class _Shelf:
-    """An open model, or one that is being opened.  ``share_bytes``: what its process may take; ``n_pins``: calls that
-    use it now."""
+class ModelSlot:
+    """An open model, or one that is being opened.
 
-    engine: Engine
+    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.
+    """
+
+    engine: EngineClient
     share_bytes: int
     opening: asyncio.Task[None] | None = None
     n_pins: int = 0
@@ -86,7 +88,7 @@ class Library:
         self,
         default: str | None,
         sizes: Callable[[], dict[str, int]],
-        make: Callable[[str, int], Engine],
+        make: Callable[[str, int], EngineClient],
         budget_bytes: int,
         least_bytes: int = 0,
     ) -> None:
@@ -98,12 +100,12 @@ class Library:
         self._sizes = sizes
         self._make = make
         self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
-        self._shelves: dict[str, _Shelf] = {}
+        self._slots: dict[str, ModelSlot] = {}
         self._making_room = asyncio.Lock()
         self.known = sizes()
 
     @classmethod
-    def of(cls, name: str, make: Callable[[], Engine]) -> Library:
+    def of(cls, name: str, make: Callable[[], EngineClient]) -> Library:
         """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
         library = cls(name, lambda: {name: 0}, lambda *_: make(), 0)
         library.open_from_start(name)
@@ -112,11 +114,11 @@ class Library:
     def open_from_start(self, name: str) -> None:
         """Have a model open as soon as the library starts."""
         share = self._share(name)
-        self._shelves[name] = _Shelf(self._make(name, share), share)
+        self._slots[name] = ModelSlot(self._make(name, share), share)
 
-    def engines(self) -> dict[str, Engine]:
+    def engines(self) -> dict[str, EngineClient]:
         """The models that are open or being opened."""
-        return {name: shelf.engine for name, shelf in self._shelves.items()}
+        return {name: slot.engine for name, slot in self._slots.items()}
 
     @property
     def usual(self) -> str | None:
@@ -124,8 +126,8 @@ class Library:
         one; None where that leaves a choice."""
         if self.default is not None:
             return self.default
-        if self._shelves:
-            return max(self._shelves, key=lambda name: self._shelves[name].used_s)
+        if self._slots:
+            return max(self._slots, key=lambda name: self._slots[name].used_s)
         return next(iter(self.known)) if len(self.known) == 1 else None
 
     def rescan(self) -> dict[str, int]:
@@ -135,43 +137,43 @@ class Library:
 
     async def start(self) -> None:
         """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
-        for shelf in list(self._shelves.values()):
-            await shelf.engine.start()
+        for slot in list(self._slots.values()):
+            await slot.engine.start()
 
     async def stop(self) -> None:
         """Close all."""
-        for shelf in list(self._shelves.values()):
-            if shelf.opening is not None:
-                shelf.opening.cancel()
-            await shelf.engine.stop()
+        for slot in list(self._slots.values()):
+            if slot.opening is not None:
+                slot.opening.cancel()
+            await slot.engine.stop()
 
     @asynccontextmanager
-    async def pinned(self, name: str) -> AsyncIterator[Engine]:
+    async def pinned(self, name: str) -> AsyncIterator[EngineClient]:
         """A model, opened if it is not, which stays while the block runs.
 
         ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
         """
-        shelf = self._shelves.get(name) or await self._begin(name)
-        shelf.n_pins += 1
+        slot = self._slots.get(name) or await self._begin(name)
+        slot.n_pins += 1
         try:
-            if shelf.opening is not None:
-                await _opened(shelf.opening)
-            shelf.used_s = time.monotonic()
-            yield shelf.engine
+            if slot.opening is not None:
+                await _opened(slot.opening)
+            slot.used_s = time.monotonic()
+            yield slot.engine
         finally:
-            shelf.n_pins -= 1
+            slot.n_pins -= 1
 
     async def close(self, name: str) -> None:
         """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""
-        shelf = self._shelves.get(name)
-        if shelf is None:
+        slot = self._slots.get(name)
+        if slot is None:
             raise ApiError(404, "model_not_loaded", f"the model must be open but {name!r:.80} is not", "model")
-        if shelf.busy:
+        if slot.busy:
             raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
-        del self._shelves[name]
-        await shelf.engine.stop()
+        del self._slots[name]
+        await slot.engine.stop()
 
-    async def _begin(self, name: str) -> _Shelf:
+    async def _begin(self, name: str) -> ModelSlot:
         """Begin to open a model, once there is room."""
         size = self.known.get(name)
         size = self.rescan().get(name) if size is None else size
@@ -180,53 +182,53 @@ class Library:
             raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
         # One at a time: what is being closed still has its memory, and room that was made is for who made it.
         async with self._making_room:
-            if (shelf := self._shelves.get(name)) is not None:  # another call was faster
-                return shelf
+            if (slot := self._slots.get(name)) is not None:  # another call was faster
+                return slot
             await self._make_room(size + self._least_bytes)
             share = self._share(name)
-            shelf = self._shelves[name] = _Shelf(self._make(name, share), share)
-            shelf.opening = asyncio.ensure_future(self._open(name, shelf))
-            return shelf
+            slot = self._slots[name] = ModelSlot(self._make(name, share), share)
+            slot.opening = asyncio.ensure_future(self._open(name, slot))
+            return slot
 
-    async def _open(self, name: str, shelf: _Shelf) -> None:
+    async def _open(self, name: str, slot: ModelSlot) -> None:
         try:
             try:
-                await shelf.engine.start()
+                await slot.engine.start()
             except CapacityError as error:
-                await self._open_with_more(name, shelf, error)
+                await self._open_with_more(name, slot, error)
         except BaseException:
-            self._shelves.pop(name, None)
+            self._slots.pop(name, None)
             raise
         finally:
-            shelf.opening = None
+            slot.opening = None
 
-    async def _open_with_more(self, name: str, shelf: _Shelf, error: CapacityError) -> None:
+    async def _open_with_more(self, name: str, slot: ModelSlot, error: CapacityError) -> None:
         """Open a model for which its part was too little with all that can be had.
 
         Raises the error where that is not enough, ApiError 503 where others keep what is missing.
         """
-        before = shelf.share_bytes
+        before = slot.share_bytes
         while (idle := self._idle()) is not None:
             await self.close(idle)
-        shelf.share_bytes = self._budget_bytes - self._taken(name)
-        if shelf.share_bytes > before:
-            shelf.engine = self._make(name, shelf.share_bytes)
+        slot.share_bytes = self._budget_bytes - self._taken(name)
+        if slot.share_bytes > before:
+            slot.engine = self._make(name, slot.share_bytes)
             try:
-                await shelf.engine.start()
+                await slot.engine.start()
                 return
             except CapacityError as again:
                 error = again
-        if shelf.share_bytes < self._budget_bytes:
+        if slot.share_bytes < self._budget_bytes:
             raise ApiError(503, "no_room_for_model", str(error), "model", 5) from error
         raise error
 
     def _taken(self, but: str | None = None) -> int:
         """Bytes of the open models, ``but`` for one."""
-        return sum(shelf.bytes_now for name, shelf in self._shelves.items() if name != but)
+        return sum(slot.bytes_now for name, slot in self._slots.items() if name != but)
 
     def _idle(self) -> str | None:
         """The model that may be closed, used least lately."""
-        idle = [(shelf.used_s, name) for name, shelf in self._shelves.items() if not shelf.busy]
+        idle = [(slot.used_s, name) for name, slot in self._slots.items() if not slot.busy]
         return min(idle)[1] if idle else None
 
     def _share(self, name: str) -> int:
@@ -235,7 +237,7 @@ class Library:
         need = self.known[name] + self._least_bytes
         rest, n_parts = self._budget_bytes - self._taken() - need, 1
         for other in sorted(
-            size for closed, size in self.known.items() if closed not in self._shelves and closed != name
+            size for closed, size in self.known.items() if closed not in self._slots and closed != name
         ):
             if (rest_then := rest - other - self._least_bytes) < 0:
                 break
@@ -265,7 +267,7 @@ async def _opened(opening: asyncio.Task[None]) -> None:
         raise ApiError(500, "model_not_loadable", str(error), "model") from error
 
 
-def not_ready(engines: dict[str, Engine]) -> dict[str, str]:
+def not_ready(engines: dict[str, EngineClient]) -> dict[str, str]:
     """Models that should answer and do not, with why."""
     fine = (EngineState.READY, EngineState.LOADING)
     return {name: engine.state.value for name, engine in engines.items() if engine.state not in fine}

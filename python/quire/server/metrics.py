@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
+    from .engine_client import EngineClient
     from .protocol import Finished
-    from .service import Service
 
-__all__ = ["Metrics"]
+__all__ = ["Engines", "Metrics"]
+
+Engines: TypeAlias = "Callable[[], Mapping[str, EngineClient]]"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKENS = tuple(float(2**i) for i in range(0, 18))
@@ -40,9 +42,9 @@ _GAUGES = {
 class Metrics:
     """Counters and histograms of requests; the engines' figures are read when asked for."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, engines: Engines) -> None:
+        """``engines``: gives the open models by name."""
         registry = self._registry = CollectorRegistry()
-        self._service = service
         self._requests = Counter("quire_http_requests", "Requests, by status.", ["status"], registry=registry)
         self._errors = Counter("quire_errors", "Refusals and failures, by code.", ["code"], registry=registry)
         self.cancelled = Counter("quire_cancellations", "Requests that their clients left.", registry=registry)
@@ -64,8 +66,8 @@ class Metrics:
         self._written = _Spent()
         self._timed = _Spent()  # of answers that have a speed
         self._most_tokens = 0
-        registry.register(_Engines(service))
-        registry.register(_LlamaCpp(self, service))
+        registry.register(_EngineFigures(engines))
+        registry.register(_LlamaCpp(self, engines))
 
     def request(self, status: int) -> None:
         """A request was answered."""
@@ -128,9 +130,9 @@ class _Spent:
 class _LlamaCpp:
     """The same figures by the names of llama.cpp's server, for dashboards that were made for it; of all models."""
 
-    def __init__(self, metrics: Metrics, service: Service) -> None:
+    def __init__(self, metrics: Metrics, engines: Engines) -> None:
         self._metrics = metrics
-        self._service = service
+        self._engines = engines
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the figures are made when they are asked for."""
@@ -138,7 +140,7 @@ class _LlamaCpp:
 
     def collect(self) -> Iterable[Metric]:
         """The figures as of now."""
-        beats = [beat for engine in self._service.engines().values() if (beat := engine.beat) is not None]
+        beats = [beat for engine in self._engines().values() if (beat := engine.beat) is not None]
         read, written = self._metrics._read, self._metrics._written
         totals = {
             "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
@@ -164,11 +166,11 @@ class _LlamaCpp:
             yield GaugeMetricFamily(f"llamacpp:{name}", text, value=float(value))
 
 
-class _Engines:
+class _EngineFigures:
     """Collects the engines' own figures."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are known only once there are engines."""
@@ -176,7 +178,7 @@ class _Engines:
 
     def collect(self) -> Iterable[Metric]:
         """The figures as of now."""
-        beats = {name: beat for name, engine in self._service.engines().items() if (beat := engine.beat) is not None}
+        beats = {name: beat for name, engine in self._engines().items() if (beat := engine.beat) is not None}
         for name, (field, text) in _TOTALS.items():
             total = CounterMetricFamily(f"quire_{name}", text, labels=["model"])
             for model, beat in beats.items():

@@ -24,17 +24,17 @@ __all__ = [
     "ModelInfo",
     "Open",
     "Ready",
+    "SchedulingHints",
     "Started",
     "ToEngine",
-    "Treatment",
     "Work",
 ]
 
 JsonObject: TypeAlias = dict[str, Any]
 
 
-class Treatment(msgspec.Struct, frozen=True, array_like=True):
-    """How a request is treated beside others; see ``quire.engine.EngineRequest``.
+class SchedulingHints(msgspec.Struct, frozen=True, array_like=True):
+    """How a request is scheduled beside others; see ``quire.engine.EngineRequest``.
 
     ``n_bytes``: of its body, by which it waits for threads that prepare it.
     """
@@ -65,7 +65,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     id: int
     prompt: str | list[int]
     params: JsonObject
-    treatment: Treatment = Treatment()
+    hints: SchedulingHints = SchedulingHints()
     wants_prompt_ids: bool = False
     wants_progress: bool = False
     predict_s: float | None = None
@@ -78,7 +78,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     messages: list[JsonObject]
     options: JsonObject
     params: JsonObject
-    treatment: Treatment = Treatment()
+    hints: SchedulingHints = SchedulingHints()
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
@@ -93,7 +93,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     prompt: str | list[int]
     n_dimensions: int | None
     norm: int | None
-    treatment: Treatment = Treatment()
+    hints: SchedulingHints = SchedulingHints()
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -105,7 +105,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     id: int
     verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe"]
     values: JsonObject
-    treatment: Treatment = Treatment()
+    hints: SchedulingHints = SchedulingHints()
     encoded: bool = False
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .admission import Admission, Ticket
-from .engine import EngineState
+from .engine_client import EngineState
 from .failures import ApiError
 from .fair_pool import FairPool
-from .kept import Kept
 from .library import Library, find_models, memory_bytes, size_of
 from .memory_share import LEAST_BYTES
 from .metrics import Metrics
 from .process_memory import process_memory
 from .recent import Recent
+from .response_store import ResponseStore
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from .calls import Caller
-    from .engine import Engine
+    from .caller import Caller
+    from .engine_client import EngineClient
     from .launch import Launched
     from .settings import Settings
 
@@ -38,12 +38,12 @@ class Service:
     def __init__(self, settings: Settings, library: Library) -> None:
         self.settings = settings
         self.library = library
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(library.engines)
         self.started_s = time.monotonic()
         self.created = int(time.time())
         self.recent = Recent()
         self.admission = Admission(settings)
-        self.kept = Kept()
+        self.responses = ResponseStore()
         self.draining = False
         # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
         # loop would wait for both.
@@ -64,7 +64,7 @@ class Service:
         """Names that requests may call models by."""
         return [*self.library.known, *self.settings.aliases]
 
-    def engines(self) -> dict[str, Engine]:
+    def engines(self) -> dict[str, EngineClient]:
         """The open models, by name."""
         return self.library.engines()
 
@@ -89,7 +89,7 @@ class Service:
             raise ApiError(400, "missing_model", text, "model")
         return usual
 
-    def engine(self, model: str | None) -> Engine:
+    def engine(self, model: str | None) -> EngineClient:
         """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
         name = self.name_of(model)
         engine = self.engines().get(name)
@@ -100,7 +100,7 @@ class Service:
         known = ", ".join(self.names[:20])
         raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
 
-    def pinned(self, name: str) -> AbstractAsyncContextManager[Engine]:
+    def pinned(self, name: str) -> AbstractAsyncContextManager[EngineClient]:
         """A model for as long as a block runs, opened if it is not."""
         return self.library.pinned(name)
 
@@ -131,15 +131,15 @@ def open_service(
     ``launched``: a worker for the model that is open from the start.
     """
     from .protocol import Open
-    from .supervisor import WorkerEngine
+    from .supervisor import WorkerSupervisor
 
     own = process_memory()[0] + _OWN_LATER_BYTES
     budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None, memory_bytes: int | None) -> Engine:
+    def engine_of(file: str | None, memory_bytes: int | None) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
-        return WorkerEngine(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
+        return WorkerSupervisor(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
 
     if settings.models_dir is None:
         left = None if budget is None else budget - own
@@ -150,7 +150,7 @@ def open_service(
     def paths() -> dict[str, Path]:
         return {**find_models(folder), **given}
 
-    def make(name: str, share: int) -> Engine:
+    def make(name: str, share: int) -> EngineClient:
         return engine_of(str(paths()[name]), share)
 
     def sizes() -> dict[str, int]:

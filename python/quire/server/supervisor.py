@@ -13,29 +13,30 @@ from dataclasses import dataclass
 
 from ..errors import LoadError
 from .awake_clock import AwakeClock
-from .engine import EngineState, OpeningLost, Stream, Streams
+from .engine_client import EngineState, OpeningLost, Stream, Streams
 from .failures import ApiError
 from .frames import frame
 from .launch import Launched, launch
 from .listener_channel import ListenerSide
+from .poison_requests import PoisonRequests
 from .protocol import Beat, Cancel, Failed, FromEngine, ModelInfo, Open, Ready, Work
-from .suspects import Suspects
 
-__all__ = ["Watch", "WorkerEngine"]
+__all__ = ["Watch", "WorkerSupervisor"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """How a worker is watched, in seconds in which this process was awake.
 
-    ``silent_s``: without a sign of life it counts as away; ``hung_s``: it is ended.  ``step_s``: so long may one step
-    of the model take.  ``load_s``: so long may opening take.  ``pause_s``: between restarts at most.  ``settled_s``:
-    one that lived so long with its model is replaced at once, as it is none that ends whenever it is started.
+    ``silent_s``: without a sign of life, a worker counts as away.  ``hung_s``: without a sign of life, it is ended.
+    ``hung_step_s``: it is ended when one step of the model takes longer.  ``load_s``: the longest time to open a model.
+    ``pause_s``: the longest pause before a restart.  ``settled_s``: a worker that ended after this long with its model
+    is replaced without a pause; one that ended earlier may end at every start.
     """
 
     silent_s: float = 2.5
     hung_s: float = 5.0
-    step_s: float = 120.0
+    hung_step_s: float = 120.0
     load_s: float = 1800.0
     pause_s: float = 10.0
     settled_s: float = 2.0
@@ -67,8 +68,8 @@ class _Worker:
         return self.launched.started_s
 
 
-class WorkerEngine(Streams):
-    """An ``Engine`` whose model is in another process.
+class WorkerSupervisor(Streams):
+    """An ``EngineClient`` whose model is in another process.
 
     The process is started at once unless ``launched`` is one already, so that it opens the model while the listener
     gets ready.  Messages go over a pair of connected sockets that have no name.
@@ -86,7 +87,7 @@ class WorkerEngine(Streams):
         self._watch = watch or Watch()
         self._clock = AwakeClock(2 * self._watch.check_s)
         self._command = command
-        self._suspects = Suspects()
+        self._poison = PoisonRequests()
         self._info: ModelInfo | None = None
         self._beat: Beat | None = None
         self._state = EngineState.LOADING
@@ -121,7 +122,7 @@ class WorkerEngine(Streams):
     def submit(self, work: Work) -> Stream:
         if self.state is not EngineState.READY or self._worker is None or self._worker.channel is None:
             raise self._away()
-        if self._suspects.refuses(work):
+        if self._poison.refuses(work):
             text = "a request must not have ended the worker twice but this one was under way both times"
             raise ApiError(400, "poison_request", text)
         made, stream = self.open(work)
@@ -241,7 +242,7 @@ class WorkerEngine(Streams):
             self._clock.tick()
             now = self._clock.now()
             if self._state is EngineState.READY:
-                worker.hung = now - worker.heard_s > watch.hung_s or now - worker.stepped_s > watch.step_s
+                worker.hung = now - worker.heard_s > watch.hung_s or now - worker.stepped_s > watch.hung_step_s
             else:
                 worker.hung = now - worker.begun_s > watch.load_s
             if worker.hung:
@@ -260,7 +261,7 @@ class WorkerEngine(Streams):
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
         # SIGKILL comes from outside: from an operator, or from a system short of memory.
         if worker.hung or code != -signal.SIGKILL:
-            self._suspects.add(lost)
+            self._poison.add(lost)
 
 
 async def _end(worker: _Worker) -> None:

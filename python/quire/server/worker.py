@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 
 from ..errors import QuireError
-from .host import Emit, Host
+from .model_worker import Emit, ModelWorker
 from .protocol import Failed, Open, Ready
 from .worker_channel import WorkerSide
 
@@ -24,10 +24,10 @@ __all__ = ["BEAT_S", "run"]
 BEAT_S = 0.5
 # The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
 _NICE = 3
-HostMaker = Callable[[Open, Emit], Host]
+WorkerMaker = Callable[[Open, Emit], ModelWorker]
 
 
-def run(connection: socket.socket, make_host: HostMaker = Host) -> None:
+def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> None:
     """Open the model that the first message names, then answer until the connection ends."""
     channel = WorkerSide(connection)
     incoming = channel.messages()
@@ -35,28 +35,28 @@ def run(connection: socket.socket, make_host: HostMaker = Host) -> None:
     if not isinstance(opened, Open):
         return
     try:
-        host = make_host(opened, channel.send)
+        worker = make_worker(opened, channel.send)
     except (QuireError, OSError, MemoryError) as error:
         kind = type(error).__name__ if isinstance(error, QuireError) else "LoadError"
         channel.send([Failed(0, kind, str(error) or "[loader] there must be enough memory but there is not")])
         channel.finish()
         return
-    channel.send([Ready(host.info()), host.beat()])
+    channel.send([Ready(worker.info()), worker.beat()])
     gc.collect()
     gc.freeze()
-    threading.Thread(target=_beat, args=(host, channel), name="quire-beat", daemon=True).start()
-    host.warm_up()
+    threading.Thread(target=_beat, args=(worker, channel), name="quire-beat", daemon=True).start()
+    worker.warm_up()
     for message in incoming:
-        host.handle(message)
+        worker.handle(message)
 
 
-def _beat(host: Host, channel: WorkerSide) -> None:
+def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
     while True:
         threading.Event().wait(BEAT_S)
-        channel.send([host.beat()])
+        channel.send([worker.beat()])
 
 
-def main(make_host: HostMaker = Host) -> None:
+def main(make_worker: WorkerMaker = ModelWorker) -> None:
     """The process."""
     # Ctrl-C and a service's stop reach the whole group; the listener decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -66,7 +66,7 @@ def main(make_host: HostMaker = Host) -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     code = 1
     try:
-        run(connection, make_host)
+        run(connection, make_worker)
         code = 0
     except BaseException:
         traceback.print_exc()

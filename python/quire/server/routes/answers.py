@@ -14,10 +14,10 @@ import msgspec
 from ...chat.tools.json_calls import started_object
 from ...chat.tools.scanner import Malformed
 from .. import sse
-from ..calls import Call
-from ..engine import Stream, StreamEvent
+from ..engine_client import Stream, StreamEvent
 from ..failures import ApiError
 from ..protocol import Delta, Finished, Logprob
+from ..request_context import RequestContext
 
 __all__ = ["Answering", "Message", "Usage", "arguments_object", "new_id"]
 
@@ -54,7 +54,7 @@ class Usage:
 class Answering:
     """A request under way: its events in batches, and what is to be told of it afterwards."""
 
-    call: Call[Any]
+    context: RequestContext[Any]
     stream: Stream
     usage: Usage = field(default_factory=Usage)
     ends: dict[int, Finished] = field(default_factory=dict)
@@ -67,11 +67,11 @@ class Answering:
         n_new = self.stream.n_most_new
         room = self.stream.n_ctx - started.n_prompt_tokens
         n_new = min(room, _USUAL_ANSWER if n_new is None else n_new)
-        self.call.scope["quire.ticket"].know(started.n_prompt_tokens + n_new * self.stream.n_choices)
+        self.context.ticket.know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
         """What comes, in batches; an empty one when nothing came for a while."""
-        ping_s = self.call.service.settings.ping_s
+        ping_s = self.context.service.settings.ping_s
         while (batch := await self.stream.batch(ping_s)) is not None:
             n_tokens = 0
             for event in batch:
@@ -82,7 +82,7 @@ class Answering:
                     if self.first_token_s is None:
                         self._first_token()
             if n_tokens:
-                self.call.service.recent.add_tokens(n_tokens)
+                self.context.service.recent.add_tokens(n_tokens)
             yield batch
 
     async def deltas(self) -> AsyncIterator[Delta]:
@@ -93,8 +93,8 @@ class Answering:
                     yield event
 
     def _first_token(self) -> None:
-        self.first_token_s = time.monotonic() - self.call.arrived_s
-        self.call.service.recent.add_first_token(self.first_token_s)
+        self.first_token_s = time.monotonic() - self.context.arrived_s
+        self.context.service.recent.add_first_token(self.first_token_s)
 
     def _finished(self, end: Finished) -> None:
         if end.reason == "cancelled":
@@ -102,17 +102,18 @@ class Answering:
             raise ApiError(503, "shutting_down", text, retry_after_s=1)
         self.ends[end.choice] = end
         n_new = end.n_generated_tokens + (end.n_prompt_tokens if end.choice == 0 else 0)
-        self.call.scope["quire.ticket"].charge(n_new)
+        self.context.ticket.charge(n_new)
         usage = self.usage
         usage.n_prompt = end.n_prompt_tokens
         usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
         usage.n_generated += end.n_generated_tokens
-        self.call.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.call.arrived_s)
-        noted = self.call.scope.setdefault("quire.usage", {"prompt_tokens": 0, "generated_tokens": 0})
-        noted["prompt_tokens"] += end.n_prompt_tokens if end.choice == 0 else 0
-        noted["generated_tokens"] += end.n_generated_tokens
+        self.context.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.context.arrived_s)
+        logged = self.context.exchange.usage
+        n_prompt_tokens = end.n_prompt_tokens if end.choice == 0 else 0
+        logged["prompt_tokens"] = logged.get("prompt_tokens", 0) + n_prompt_tokens
+        logged["generated_tokens"] = logged.get("generated_tokens", 0) + end.n_generated_tokens
         if self.first_token_s is not None:
-            noted.setdefault("first_token_seconds", round(self.first_token_s, 4))
+            logged.setdefault("first_token_seconds", round(self.first_token_s, 4))
 
 
 class Message:

@@ -11,13 +11,14 @@ from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from .. import sse
 from ..bodies import Body
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, brief, error_body
 from ..params import set_fields
 from ..protocol import Ask, Chat, Delta, Finished
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Message, arguments_object, new_id
-from .fields import Count, Name, Share, Stop, Text, treatment_of
+from .fields import Count, Name, Share, Stop, Text, hints_of
 from .known_fields import check_blocks, check_fields
 from .text_parts import content_of
 
@@ -88,15 +89,15 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
         "inference_geo": (),
     }
 
-    def check(self, call: Call[Any]) -> None:
+    def check(self, context: RequestContext[Any]) -> None:
         """ApiError 400 naming a field of a message, a block or a tool that is not known."""
-        check_blocks(self.system, _BLOCKS, "system", call)
+        check_blocks(self.system, _BLOCKS, "system", context)
         for i, message in enumerate(self.messages):
-            check_fields(message, ("role", "content"), f"messages[{i}]", call)
-            check_blocks(message.get("content"), _BLOCKS, f"messages[{i}].content", call)
+            check_fields(message, ("role", "content"), f"messages[{i}]", context)
+            check_blocks(message.get("content"), _BLOCKS, f"messages[{i}].content", context)
         for i, tool in enumerate(self.tools):
-            check_fields(tool, _TOOL, f"tools[{i}]", call)
-        check_fields(self.tool_choice, _CHOICE, "tool_choice", call)
+            check_fields(tool, _TOOL, f"tools[{i}]", context)
+        check_fields(self.tool_choice, _CHOICE, "tool_choice", context)
 
     def conversation(self) -> list[dict[str, Any]]:
         """The messages by the names of templates."""
@@ -136,14 +137,14 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     stream: bool = False
     metadata: Metadata | None = None
 
-    def work(self, engine: Engine, call: Call[MessagesBody]) -> Chat:
+    def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
         """What the engine is asked."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
         form = None if self.output_config is None else self.output_config.form()
         more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
         params = SamplingParams(**{**values, **more})
-        return Chat(0, self.conversation(), self.options(), set_fields(params), treatment_of(call.caller))
+        return Chat(0, self.conversation(), self.options(), set_fields(params), hints_of(context.caller))
 
 
 def _refuse(place: str, what: str) -> ApiError:
@@ -230,25 +231,25 @@ def _tool_choice(choice: dict[str, Any]) -> Any:
     return "required" if kind == "any" else kind
 
 
-async def count(call: Call[CountBody]) -> Reply:
+async def count(context: RequestContext[CountBody]) -> Reply:
     """How many tokens a conversation is."""
-    values = await call.prepared(_counted, call)
-    answer = await call.ask(call.engine(call.body.model), Ask(0, "count", values))
+    values = await context.prepared(_counted, context)
+    answer = await context.ask(context.engine(context.body.model), Ask(0, "count", values))
     return Reply.json({"input_tokens": answer["n_tokens"]})
 
 
-def _counted(call: Call[CountBody]) -> dict[str, Any]:
-    call.body.check(call)
-    return {"messages": call.body.conversation(), "options": call.body.options()}
+def _counted(context: RequestContext[CountBody]) -> dict[str, Any]:
+    context.body.check(context)
+    return {"messages": context.body.conversation(), "options": context.body.options()}
 
 
-async def create(call: Call[MessagesBody]) -> Reply | Events:
+async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     """Answer a conversation."""
-    body = call.body
-    engine = call.engine(body.model)
-    await call.prepared(body.check, call)
-    work = await call.prepared(body.work, engine, call)
-    answering = Answering(call, call.submit(engine, work))
+    body = context.body
+    engine = context.engine(body.model)
+    await context.prepared(body.check, context)
+    work = await context.prepared(body.work, engine, context)
+    answering = Answering(context, context.submit(engine, work))
     await answering.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:

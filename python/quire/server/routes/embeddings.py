@@ -15,11 +15,12 @@ from msgspec import Meta
 
 from .. import sse
 from ..bodies import Body
-from ..calls import Call, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError
 from ..protocol import Embed
-from .fields import Id, Ids, Name, Text, treatment_of
+from ..replies import Reply
+from ..request_context import RequestContext
+from .fields import Id, Ids, Name, Text, hints_of
 from .ollama_fields import KeepAlive, check_keep_alive, name_of
 
 __all__ = [
@@ -108,30 +109,34 @@ def _prompts(given: Any, field: str) -> list[str | list[int]]:
 
 
 async def _embedded(
-    call: Call[Any], engine: Engine, prompts: Sequence[str | list[int]], norm: int | None, n_dimensions: int | None
+    context: RequestContext[Any],
+    engine: EngineClient,
+    prompts: Sequence[str | list[int]],
+    norm: int | None,
+    n_dimensions: int | None,
 ) -> _Vectors:
-    treatment = treatment_of(call.caller)
+    hints = hints_of(context.caller)
     encoded: list[bytes] = []
     n_tokens = 0
     for first in range(0, len(prompts), _AT_ONCE):
-        works = [Embed(0, prompt, n_dimensions, norm, treatment) for prompt in prompts[first : first + _AT_ONCE]]
-        streams = [call.submit(engine, work) for work in works]
+        works = [Embed(0, prompt, n_dimensions, norm, hints) for prompt in prompts[first : first + _AT_ONCE]]
+        streams = [context.submit(engine, work) for work in works]
         for stream in streams:
             answer = await stream.answer()
             encoded.append(answer["vector"])
             n_tokens += answer["n_tokens"]
-            call.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
-    call.scope["quire.ticket"].charge(n_tokens)
-    call.scope["quire.usage"] = {"prompt_tokens": n_tokens, "generated_tokens": 0}
+            context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
+    context.ticket.charge(n_tokens)
+    context.exchange.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return _Vectors(encoded, n_tokens)
 
 
-async def embed(call: Call[EmbeddingsBody]) -> Reply:
+async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
-    body = call.body
+    body = context.body
     try:
-        prompts = await call.prepared(_prompts, body.input, "input")
-        made = await _embedded(call, call.engine(body.model), prompts, 2, body.dimensions)
+        prompts = await context.prepared(_prompts, body.input, "input")
+        made = await _embedded(context, context.engine(body.model), prompts, 2, body.dimensions)
     except ApiError as error:
         if error.param == "prompt":  # the engine's word for it
             error.param = "input"
@@ -140,46 +145,48 @@ async def embed(call: Call[EmbeddingsBody]) -> Reply:
     if body.encoding_format == "base64":
         shown = [b64encode(encoded).decode() for encoded in made.encoded]
     else:
-        shown = await call.apart(made.floats)
+        shown = await context.apart(made.floats)
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
-    return Reply.json({"object": "list", "data": data, "model": body.model or call.model, "usage": usage})
+    return Reply.json({"object": "list", "data": data, "model": body.model or context.model, "usage": usage})
 
 
-async def llama_embed(call: Call[LlamaBody]) -> Reply:
+async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
     """Vectors by llama.cpp's interface."""
-    body = call.body
+    body = context.body
     field = "input" if body.input is not None else "content"
     given = getattr(body, field)
     if given is None or (body.input is not None and body.content is not None):
         raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
     norm = None if body.embd_normalize < 0 else body.embd_normalize
-    prompts = await call.prepared(_prompts, given, field)
-    made = await _embedded(call, call.engine(body.model), prompts, norm, None)
-    return Reply.json([{"index": i, "embedding": [vector]} for i, vector in enumerate(await call.apart(made.floats))])
+    prompts = await context.prepared(_prompts, given, field)
+    made = await _embedded(context, context.engine(body.model), prompts, norm, None)
+    return Reply.json(
+        [{"index": i, "embedding": [vector]} for i, vector in enumerate(await context.apart(made.floats))]
+    )
 
 
-async def ollama_embed(call: Call[OllamaBody]) -> Reply:
+async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     """Vectors of length 1, by Ollama's interface."""
-    body = call.body
+    body = context.body
     check_keep_alive(body.keep_alive)
-    engine = call.engine(name_of(body.model))
+    engine = context.engine(name_of(body.model))
     prompts = _prompts(body.input, "input") if body.input else []
-    made = await _embedded(call, engine, prompts, 2, body.dimensions)
+    made = await _embedded(context, engine, prompts, 2, body.dimensions)
     return Reply.json(
         {
             "model": body.model,
-            "embeddings": await call.apart(made.floats),
-            "total_duration": int((time.monotonic() - call.arrived_s) * 1e9),
+            "embeddings": await context.apart(made.floats),
+            "total_duration": int((time.monotonic() - context.arrived_s) * 1e9),
             "load_duration": 0,
             "prompt_eval_count": made.n_tokens,
         }
     )
 
 
-async def ollama_embed_one(call: Call[OllamaOldBody]) -> Reply:
+async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     """A vector as the model has it, by Ollama's older interface."""
-    body = call.body
+    body = context.body
     check_keep_alive(body.keep_alive)
-    made = await _embedded(call, call.engine(name_of(body.model)), [body.prompt], None, None)
-    return Reply.json({"embedding": (await call.apart(made.floats))[0]})
+    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], None, None)
+    return Reply.json({"embedding": (await context.apart(made.floats))[0]})

@@ -11,9 +11,9 @@ from ...errors import RequestError
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..bodies import Body, TimedBody
-from ..calls import Caller
+from ..caller import Caller
 from ..failures import ApiError
-from ..protocol import ModelInfo, Treatment
+from ..protocol import ModelInfo, SchedulingHints
 
 __all__ = [
     "FormFields",
@@ -24,11 +24,11 @@ __all__ = [
     "SharedFields",
     "Text",
     "form_of",
+    "hints_of",
     "logit_bias_of",
     "priority_of",
     "seed_of",
     "shown_tier",
-    "treatment_of",
 ]
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -165,9 +165,9 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             }
         )
 
-    def treatment(self, caller: Caller) -> Treatment:
+    def hints(self, caller: Caller) -> SchedulingHints:
         """How the request stands beside others."""
-        return treatment_of(caller, self.cache_salt, priority_of(self.service_tier, self.priority))
+        return hints_of(caller, self.cache_salt, priority_of(self.service_tier, self.priority))
 
 
 def priority_of(tier: str | None, priority: int | None = None) -> int:
@@ -183,12 +183,12 @@ def shown_tier(tier: str | None) -> dict[str, str]:
     return {} if tier is None else {"service_tier": "default" if tier == "auto" else tier}
 
 
-def treatment_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -> Treatment:
+def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -> SchedulingHints:
     """How a request stands beside others: a caller shares cached blocks with itself, or less, by a salt of its own."""
     salt = caller.salt
     if cache_salt is not None:
         salt = hashlib.blake2b(cache_salt.encode(), key=salt[:64], digest_size=32).digest()
-    return Treatment(salt, priority, caller.name)
+    return SchedulingHints(salt, priority, caller.name)
 
 
 def seed_of(seed: int | None) -> int | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..calls import Call
 from ..failures import ApiError
+from ..request_context import RequestContext
 
 __all__ = ["check_blocks", "check_fields"]
 
 
-def check_fields(given: Any, known: Collection[str], place: str, call: Call[Any]) -> None:
+def check_fields(given: Any, known: Collection[str], place: str, context: RequestContext[Any]) -> None:
     """ApiError 400 for a field that is none of ``known``, unless it says nothing or the server is lenient."""
-    if not isinstance(given, dict) or call.service.settings.lenient:
+    if not isinstance(given, dict) or context.service.settings.lenient:
         return
     for name, value in given.items():
         if name not in known and value is not None and value != []:
@@ -21,7 +21,7 @@ def check_fields(given: Any, known: Collection[str], place: str, call: Call[Any]
             raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
 
 
-def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, call: Call[Any]) -> None:
+def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, context: RequestContext[Any]) -> None:
     """The same for a list of blocks, by their ``type``; what is within a block is looked at, too.
 
     Blocks of kinds that are not in ``known`` are left to those who read them.
@@ -30,5 +30,5 @@ def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, c
         return
     for i, block in enumerate(given):
         if isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind in known:
-            check_fields(block, known[kind], f"{place}[{i}]", call)
-            check_blocks(block.get("content"), known, f"{place}[{i}].content", call)
+            check_fields(block, known[kind], f"{place}[{i}]", context)
+            check_blocks(block.get("content"), known, f"{place}[{i}].content", context)

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from .. import sse
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering
-from .fields import treatment_of
+from .fields import hints_of
 from .llama_cpp_fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
 from .merging import merged
 
@@ -27,81 +28,83 @@ __all__ = ["complete", "infill", "timings_of"]
 MAX_PROMPTS = 128
 
 
-async def complete(call: Call[CompletionBody]) -> Reply | Events:
+async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
-    engine = call.engine(call.body.model)
-    given = await call.prepared(prompts_of, call.body.prompt)
+    engine = context.engine(context.body.model)
+    given = await context.prepared(prompts_of, context.body.prompt)
     if len(given) > MAX_PROMPTS:
         text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
         raise ApiError(400, "invalid_value", text, "prompt")
-    return await _answer(call, engine, [await _joined(call, engine, prompt) for prompt in given])
+    return await _answer(context, engine, [await _joined(context, engine, prompt) for prompt in given])
 
 
-async def infill(call: Call[InfillBody]) -> Reply | Events:
+async def infill(context: RequestContext[InfillBody]) -> Reply | Events:
     """Fill the gap between two texts; refused where the model was not made to."""
-    body = call.body
-    engine = call.engine(body.model)
+    body = context.body
+    engine = context.engine(body.model)
     values = {
         "prefix": body.input_prefix,
         "suffix": body.input_suffix,
         "beginning": body.prompt,
         "extra": [(extra.filename, extra.text) for extra in body.input_extra],
     }
-    answer = await call.ask(engine, Ask(0, "infill", values))
-    return await _answer(call, engine, [answer["tokens"]])
+    answer = await context.ask(engine, Ask(0, "infill", values))
+    return await _answer(context, engine, [answer["tokens"]])
 
 
-async def _tokenize(call: Call[Any], engine: Engine, text: str, add_special: bool, parse_special: bool) -> list[int]:
+async def _tokenize(
+    context: RequestContext[Any], engine: EngineClient, text: str, add_special: bool, parse_special: bool
+) -> list[int]:
     values = {"text": text, "add_special": add_special, "parse_special": parse_special, "pieces": False}
-    answer = await call.ask(engine, Ask(0, "tokenize", values))
+    answer = await context.ask(engine, Ask(0, "tokenize", values))
     ids: list[int] = answer["tokens"]
     return ids
 
 
-async def _joined(call: Call[Any], engine: Engine, prompt: str | list[int | str]) -> str | list[int]:
+async def _joined(context: RequestContext[Any], engine: EngineClient, prompt: str | list[int | str]) -> str | list[int]:
     """A prompt as text or ids; a list that mixes them is made of ids."""
     if isinstance(prompt, str):
         return prompt
     ids: list[int] = []
     for i, part in enumerate(prompt):
-        ids += [part] if isinstance(part, int) else await _tokenize(call, engine, part, i == 0, True)
+        ids += [part] if isinstance(part, int) else await _tokenize(context, engine, part, i == 0, True)
     return ids
 
 
-async def _answer(call: Call[Any], engine: Engine, prompts: list[str | list[int]]) -> Reply | Events:
-    body: GenerationFields = call.body
+async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: list[str | list[int]]) -> Reply | Events:
+    body: GenerationFields = context.body
 
     async def tokenize(text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return await _tokenize(call, engine, text, add_special, parse_special)
+        return await _tokenize(context, engine, text, add_special, parse_special)
 
     settings = await settings_of(body, engine.info, tokenize)
     params = set_fields(settings.params)
-    treatment = treatment_of(call.caller)
+    hints = hints_of(context.caller)
     if not body.cache_prompt:
         # Nobody else has this salt, so no block is shared, not even with the next request of the same caller.
-        treatment = msgspec.structs.replace(treatment, salt=os.urandom(32))
+        hints = msgspec.structs.replace(hints, salt=os.urandom(32))
     work = Generate(
         0,
         "",
         params,
-        treatment,
+        hints,
         wants_progress=body.return_progress and body.stream,
         predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
     )
     works = [msgspec.structs.replace(work, prompt=prompt) for prompt in prompts]
-    answerings = [Answering(call, call.submit(engine, each)) for each in works]
+    answerings = [Answering(context, context.submit(engine, each)) for each in works]
     for answering in answerings:
         await answering.start()
-    shown = [p if isinstance(p, str) else await _text(call, engine, p) for p in prompts]
-    shape = _Shape(body, settings, body.model or call.model, answerings, shown)
+    shown = [p if isinstance(p, str) else await _text(context, engine, p) for p in prompts]
+    shape = _Shape(body, settings, body.model or context.model, answerings, shown)
     if body.stream:
         return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
     results = await shape.whole()
     return Reply.json(results if len(results) > 1 else results[0])
 
 
-async def _text(call: Call[Any], engine: Engine, ids: list[int]) -> str:
-    answer = await call.ask(engine, Ask(0, "detokenize", {"tokens": ids, "pieces": False}))
+async def _text(context: RequestContext[Any], engine: EngineClient, ids: list[int]) -> str:
+    answer = await context.ask(engine, Ask(0, "detokenize", {"tokens": ids, "pieces": False}))
     text: str = answer["text"]
     return text
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
-from ..calls import Call, Reply
 from ..failures import ApiError
 from ..protocol import Ask
+from ..replies import Reply
+from ..request_context import RequestContext
 from .llama_cpp_fields import CompletionBody, settings_of
 from .openai_chat import ChatBody, checked_messages, options_of
 
@@ -23,22 +24,22 @@ __all__ = [
 ]
 
 
-async def apply_template(call: Call[ChatBody]) -> Reply:
+async def apply_template(context: RequestContext[ChatBody]) -> Reply:
     """The prompt that a conversation is."""
-    values = await call.prepared(_conversation, call)
-    return Reply(await call.ask(call.engine(call.body.model), Ask(0, "render", values, encoded=True)))
+    values = await context.prepared(_conversation, context)
+    return Reply(await context.ask(context.engine(context.body.model), Ask(0, "render", values, encoded=True)))
 
 
-def _conversation(call: Call[ChatBody]) -> dict[str, Any]:
-    body = call.body
+def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
+    body = context.body
     options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
-    return {"messages": checked_messages(body.messages, call), "options": options}
+    return {"messages": checked_messages(body.messages, context), "options": options}
 
 
-async def props(call: Call[None]) -> Reply:
+async def props(context: RequestContext[None]) -> Reply:
     """What is known of the model and the server."""
-    service = call.service
-    info = call.engine(None).info
+    service = context.service
+    info = context.engine(None).info
 
     async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
         return []  # no text is to be tokenized where nothing is asked for
@@ -63,13 +64,13 @@ async def props(call: Call[None]) -> Reply:
     )
 
 
-async def slots(call: Call[None]) -> Reply:
+async def slots(context: RequestContext[None]) -> Reply:
     """A row for each sequence that can run at a time; ``?fail_on_no_slot=1`` asks for 503 when all are taken."""
-    engine = call.engine(None)
+    engine = context.engine(None)
     info, beat = engine.info, engine.beat
     # The figures can be a sign of life old: where no answer is awaited any more nothing runs, whatever they say.
     n_running = 0 if beat is None or not engine.n_active else beat.n_running
-    query = parse_qs(call.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
     if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
         raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
     rows: list[dict[str, Any]] = [
@@ -79,26 +80,26 @@ async def slots(call: Call[None]) -> Reply:
     return Reply.json(rows)
 
 
-async def lora_adapters(call: Call[None]) -> Reply:
+async def lora_adapters(context: RequestContext[None]) -> Reply:
     """The adapters: none."""
     return Reply.json([])
 
 
-async def set_props(call: Call[None]) -> Reply:
+async def set_props(context: RequestContext[None]) -> Reply:
     """Refused, as by llama.cpp's server without ``--props``."""
     raise ApiError(501, "not_supported", "properties must stay as they were at the start: /props only shows them")
 
 
-async def set_lora_adapters(call: Call[None]) -> Reply:
+async def set_lora_adapters(context: RequestContext[None]) -> Reply:
     """Refused: there are none whose scale could be set."""
     raise ApiError(501, "not_supported", "lora adapters must be loaded to have a scale but none is: not supported")
 
 
-async def slot_action(call: Call[None]) -> Reply:
+async def slot_action(context: RequestContext[None]) -> Reply:
     """Refused, as by llama.cpp's server without ``--slot-save-path``."""
     raise ApiError(501, "not_supported", "slots must be left alone: what they hold is neither saved nor restored")
 
 
-async def rerank(call: Call[None]) -> Reply:
+async def rerank(context: RequestContext[None]) -> Reply:
     """Refused: no model for it loads."""
     raise ApiError(501, "not_supported", "the model must be one that ranks documents but such models are not supported")

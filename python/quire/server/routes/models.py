@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 from ..bodies import Body
-from ..calls import Call, Reply
-from ..engine import Engine, EngineState
+from ..engine_client import EngineClient, EngineState
 from ..failures import ApiError
 from ..protocol import Ask
+from ..replies import Reply
+from ..request_context import RequestContext
 from .fields import Name
 
 __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]
@@ -19,9 +20,9 @@ __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "rel
 _VOCABULARIES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5}
 
 
-async def model_object(call: Call[None], name: str) -> dict[str, Any]:
+async def model_object(context: RequestContext[None], name: str) -> dict[str, Any]:
     """A model as OpenAI's interface has it, with what is known of it beside, as llama.cpp has it."""
-    service = call.service
+    service = context.service
     engine, created = service.engines().get(service.exactly(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
     if engine is not None and engine.state is EngineState.READY:
@@ -33,7 +34,7 @@ async def model_object(call: Call[None], name: str) -> dict[str, Any]:
             "n_vocab": info.n_vocab,
         }
         with suppress(ApiError):  # the worker may have ended meanwhile
-            file = (await call.ask(engine, Ask(0, "describe", {})))["file"]
+            file = (await context.ask(engine, Ask(0, "describe", {})))["file"]
             shown["meta"] |= _of_file(file, info.architecture)
     return shown
 
@@ -51,20 +52,20 @@ def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-async def list_models(call: Call[None]) -> Reply:
+async def list_models(context: RequestContext[None]) -> Reply:
     """All models, by every name that they go by."""
-    service = call.service
+    service = context.service
     service.library.rescan()
-    data = [await model_object(call, name) for name in service.names]
+    data = [await model_object(context, name) for name in service.names]
     return Reply.json({"object": "list", "data": data})
 
 
-async def show_model(call: Call[None]) -> Reply:
+async def show_model(context: RequestContext[None]) -> Reply:
     """One model."""
-    service, name = call.service, call.path("model")
+    service, name = context.service, context.path("model")
     if name not in service.names:
         raise ApiError(404, "model_not_found", f"the model must be one that there is but is {name!r:.80}", "model")
-    return Reply.json(await model_object(call, name))
+    return Reply.json(await model_object(context, name))
 
 
 class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -73,25 +74,27 @@ class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
     model: Name
 
 
-async def list_files(call: Call[None]) -> Reply:
+async def list_files(context: RequestContext[None]) -> Reply:
     """The models that there are, with bytes of their files and whether they are open."""
-    engines = call.service.engines()
-    known = call.service.library.rescan()
-    return Reply.json({"models": [await _row(call, name, size, engines.get(name)) for name, size in known.items()]})
+    engines = context.service.engines()
+    known = context.service.library.rescan()
+    return Reply.json({"models": [await _row(context, name, size, engines.get(name)) for name, size in known.items()]})
 
 
-async def list_active(call: Call[None]) -> Reply:
+async def list_active(context: RequestContext[None]) -> Reply:
     """The models that are open."""
-    known = call.service.library.known
-    engines = call.service.engines()
-    return Reply.json({"models": [await _row(call, name, known.get(name, 0), each) for name, each in engines.items()]})
+    known = context.service.library.known
+    engines = context.service.engines()
+    return Reply.json(
+        {"models": [await _row(context, name, known.get(name, 0), each) for name, each in engines.items()]}
+    )
 
 
-async def _row(call: Call[None], name: str, size: int, engine: Engine | None) -> dict[str, Any]:
+async def _row(context: RequestContext[None], name: str, size: int, engine: EngineClient | None) -> dict[str, Any]:
     n_requests = 0 if engine is None else engine.n_active
     if not size and engine is not None:  # of the package's model only its worker knows
         with suppress(ApiError):
-            size = (await call.ask(engine, Ask(0, "describe", {})))["file"]["size_bytes"]
+            size = (await context.ask(engine, Ask(0, "describe", {})))["file"]["size_bytes"]
     row: dict[str, Any] = {
         "model": name,
         "file_bytes": size or None,
@@ -103,21 +106,21 @@ async def _row(call: Call[None], name: str, size: int, engine: Engine | None) ->
     return row
 
 
-async def load(call: Call[ModelBody]) -> Reply:
+async def load(context: RequestContext[ModelBody]) -> Reply:
     """Open a model, and wait until it is."""
-    name = call.service.exactly(call.body.model)
-    async with call.service.pinned(name):
+    name = context.service.exactly(context.body.model)
+    async with context.service.pinned(name):
         return Reply.json({"model": name, "state": EngineState.READY.value})
 
 
-async def unload(call: Call[ModelBody]) -> Reply:
+async def unload(context: RequestContext[ModelBody]) -> Reply:
     """Close a model that is idle."""
-    name = call.service.exactly(call.body.model)
-    await call.service.library.close(name)
+    name = context.service.exactly(context.body.model)
+    await context.service.library.close(name)
     return Reply.json({"model": name, "state": "closed"})
 
 
-async def reload(call: Call[ModelBody]) -> Reply:
+async def reload(context: RequestContext[ModelBody]) -> Reply:
     """Close a model that is idle, and open it as its file is now."""
-    await unload(call)
-    return await load(call)
+    await unload(context)
+    return await load(context)

@@ -13,13 +13,14 @@ import msgspec
 
 from .. import sse
 from ..bodies import to_wire
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, arguments_object
-from .fields import treatment_of
+from .fields import hints_of
 from .ollama_fields import Answered, ChatBody, GenerateBody, Options, name_of
 
 __all__ = ["chat", "generate", "moment"]
@@ -27,61 +28,61 @@ __all__ = ["chat", "generate", "moment"]
 LINES = b"application/x-ndjson"
 
 
-async def generate(call: Call[GenerateBody]) -> Reply | Events:
+async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Answer a prompt, go on with it (``raw``), or fill the gap before ``suffix``."""
-    body = call.body
-    engine = call.engine(name_of(body.model))
-    await _check(call, engine)
+    body = context.body
+    engine = context.engine(name_of(body.model))
+    await _check(context, engine)
     if not body.prompt and not body.suffix:
         return _loaded(body, {"response": ""})
-    params = await call.prepared(_params, call, engine)
-    treatment = treatment_of(call.caller)
+    params = await context.prepared(_params, context, engine)
+    hints = hints_of(context.caller)
     work: Work
     if body.suffix:
         values = {"prefix": body.prompt, "suffix": body.suffix, "beginning": "", "extra": []}
-        prompt = (await call.ask(engine, Ask(0, "infill", values)))["tokens"]
-        work = Generate(0, prompt, params, treatment)
+        prompt = (await context.ask(engine, Ask(0, "infill", values)))["tokens"]
+        work = Generate(0, prompt, params, hints)
     elif body.raw:
-        work = Generate(0, body.prompt, params, treatment)
+        work = Generate(0, body.prompt, params, hints)
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         messages = [*system, {"role": "user", "content": body.prompt}]
-        work = Chat(0, messages, {"template_values": body.template_values()}, params, treatment)
-    return await _answer(call, engine, work, _GenerateShape(body.model))
+        work = Chat(0, messages, {"template_values": body.template_values()}, params, hints)
+    return await _answer(context, engine, work, _GenerateShape(body.model))
 
 
-async def chat(call: Call[ChatBody]) -> Reply | Events:
+async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
-    body = call.body
-    engine = call.engine(name_of(body.model))
-    await _check(call, engine)
+    body = context.body
+    engine = context.engine(name_of(body.model))
+    await _check(context, engine)
     if not body.messages:
         return _loaded(body, {"message": {"role": "assistant", "content": ""}})
     options: dict[str, Any] = {"template_values": body.template_values()}
     if body.tools:
         options["tools"] = body.tools
-    params = await call.prepared(_params, call, engine)
-    work = Chat(0, await call.prepared(body.conversation), options, params, treatment_of(call.caller))
-    return await _answer(call, engine, work, _ChatShape(body.model))
+    params = await context.prepared(_params, context, engine)
+    work = Chat(0, await context.prepared(body.conversation), options, params, hints_of(context.caller))
+    return await _answer(context, engine, work, _ChatShape(body.model))
 
 
-async def _check(call: Call[Any], engine: Engine) -> None:
+async def _check(context: RequestContext[Any], engine: EngineClient) -> None:
     """ApiError for what does not hold of the body or of the model."""
-    body: Answered = call.body
-    await call.prepared(body.check)
-    if body.think and "thinking" not in (await call.ask(engine, Ask(0, "describe", {})))["abilities"]:
+    body: Answered = context.body
+    await context.prepared(body.check)
+    if body.think and "thinking" not in (await context.ask(engine, Ask(0, "describe", {})))["abilities"]:
         text = "think must be left out with a model that does not think but is set"
         raise ApiError(400, "unsupported_parameter", text, "think")
 
 
-def _params(call: Call[Any], engine: Engine) -> dict[str, Any]:
-    body: Answered = call.body
+def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:
+    body: Answered = context.body
     try:
-        options, ignored = to_wire(body.options, Options, call.service.settings.lenient)
+        options, ignored = to_wire(body.options, Options, context.service.settings.lenient)
     except ApiError as error:
         error.param = f"options.{error.param}" if error.param else "options"
         raise
-    call.ignored += ignored
+    context.ignored += ignored
     params = options.params(engine.info, logprobs=body.n_logprobs(), structured_outputs=body.form())
     return set_fields(params)
 
@@ -98,10 +99,10 @@ def _loaded(body: Answered, empty: dict[str, Any]) -> Reply:
     return Reply(sse.line(answer), media_type=LINES) if body.stream else Reply.json(answer)
 
 
-async def _answer(call: Call[Any], engine: Engine, work: Work, shape: _Shape) -> Reply | Events:
-    answering = Answering(call, call.submit(engine, work))
+async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work, shape: _Shape) -> Reply | Events:
+    answering = Answering(context, context.submit(engine, work))
     await answering.start()
-    if call.body.stream:
+    if context.body.stream:
         return Events(_pieces(answering, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
     parts = _Parts()
     async for delta in answering.deltas():
@@ -134,7 +135,7 @@ def end_fields(answering: Answering) -> dict[str, Any]:
     fields = {
         "done": True,
         "done_reason": "length" if end.reason == "length" else "stop",
-        "total_duration": int((time.monotonic() - answering.call.arrived_s) * 1e9),
+        "total_duration": int((time.monotonic() - answering.context.arrived_s) * 1e9),
         "load_duration": 0,
         "prompt_eval_count": end.n_prompt_tokens,
         "prompt_eval_duration": int(end.prefill_s * 1e9),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..calls import Call, Reply
-from ..engine import Engine, EngineState
+from ..engine_client import EngineClient, EngineState
 from ..failures import ApiError
 from ..protocol import Ask
+from ..replies import Reply
+from ..request_context import RequestContext
 from .ollama import moment
 from .ollama_fields import ModelBody, name_of
 
@@ -17,14 +18,14 @@ __all__ = ["absent", "blob", "ps", "show", "tags", "version"]
 _NEVER = "2318-01-01T00:00:00Z"
 
 
-async def tags(call: Call[None]) -> Reply:
+async def tags(context: RequestContext[None]) -> Reply:
     """The models that there are."""
-    known = call.service.library.rescan()
-    ready = dict(_ready(call))
+    known = context.service.library.rescan()
+    ready = dict(_ready(context))
     rows = []
     for name, size in known.items():
         if name in ready:
-            rows.append(await _row(call, name, ready[name]))
+            rows.append(await _row(context, name, ready[name]))
         else:  # what its file says of it is read when it is opened
             rows.append(
                 {"name": f"{name}:latest", "model": f"{name}:latest", "size": size, "digest": "", "details": {}}
@@ -32,11 +33,11 @@ async def tags(call: Call[None]) -> Reply:
     return Reply.json({"models": rows})
 
 
-async def ps(call: Call[None]) -> Reply:
+async def ps(context: RequestContext[None]) -> Reply:
     """The models that are loaded."""
     rows = []
-    for name, engine in _ready(call):
-        row = await _row(call, name, engine)
+    for name, engine in _ready(context):
+        row = await _row(context, name, engine)
         beat = engine.beat
         size = row["size"] if beat is None else max(beat.rss_bytes, row["size"])
         more = {"size": size, "size_vram": 0, "expires_at": _NEVER, "context_length": engine.info.n_ctx}
@@ -44,9 +45,9 @@ async def ps(call: Call[None]) -> Reply:
     return Reply.json({"models": rows})
 
 
-async def show(call: Call[ModelBody]) -> Reply:
+async def show(context: RequestContext[ModelBody]) -> Reply:
     """What is known of a model."""
-    body = call.body
+    body = context.body
     name = body.model or body.name
     if name is None:
         raise ApiError(400, "invalid_value", "model must be given but is absent", "model")
@@ -54,8 +55,8 @@ async def show(call: Call[ModelBody]) -> Reply:
         raise ApiError(
             400, "unsupported_parameter", "verbose must be left out but is set: lists are not shown", "verbose"
         )
-    async with call.service.pinned(call.service.exactly(name_of(name))) as engine:
-        described = await call.ask(engine, Ask(0, "describe", {}))
+    async with context.service.pinned(context.service.exactly(name_of(name))) as engine:
+        described = await context.ask(engine, Ask(0, "describe", {}))
         info, file = engine.info, described["file"]
     keys = {key: value for key, value in file.get("keys", {}).items() if isinstance(key, str)}
     if "n_parameters" in file:
@@ -74,28 +75,28 @@ async def show(call: Call[ModelBody]) -> Reply:
     )
 
 
-async def version(call: Call[None]) -> Reply:
+async def version(context: RequestContext[None]) -> Reply:
     """The server's version."""
-    return Reply.json({"version": call.service.version})
+    return Reply.json({"version": context.service.version})
 
 
-async def absent(call: Call[None]) -> Reply:
+async def absent(context: RequestContext[None]) -> Reply:
     """Refused: models are files that the server is told of when it starts."""
     raise ApiError(501, "not_supported", "models must be files of the server's but this would fetch or change them")
 
 
-async def blob(call: Call[None]) -> Reply:
+async def blob(context: RequestContext[None]) -> Reply:
     """There is none: models are not made of parts that clients send."""
     raise ApiError(404, "no_such_blob", "the blob must be there but is not: this server keeps none")
 
 
-def _ready(call: Call[Any]) -> list[tuple[str, Engine]]:
-    engines = call.service.engines()
+def _ready(context: RequestContext[Any]) -> list[tuple[str, EngineClient]]:
+    engines = context.service.engines()
     return [(name, engine) for name, engine in engines.items() if engine.state is EngineState.READY]
 
 
-async def _row(call: Call[Any], name: str, engine: Engine) -> dict[str, Any]:
-    described = await call.ask(engine, Ask(0, "describe", {}))
+async def _row(context: RequestContext[Any], name: str, engine: EngineClient) -> dict[str, Any]:
+    described = await context.ask(engine, Ask(0, "describe", {}))
     file = described["file"]
     return {
         "name": f"{name}:latest",
@@ -108,7 +109,7 @@ async def _row(call: Call[Any], name: str, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _details(engine: Engine, described: dict[str, Any]) -> dict[str, Any]:
+def _details(engine: EngineClient, described: dict[str, Any]) -> dict[str, Any]:
     info, file = engine.info, described["file"]
     return {
         "parent_model": "",

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from .. import sse
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import CallDelta, Chat, Delta, Finished, Logprob
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Message, new_id
 from .fields import Count, FormFields, SharedFields, form_of, shown_tier
 
@@ -69,7 +70,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             raise ApiError(400, "invalid_value", text, "max_tokens")
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
-    def work(self, engine: Engine, call: Call[ChatBody]) -> Chat:
+    def work(self, engine: EngineClient, context: RequestContext[ChatBody]) -> Chat:
         """What the engine is asked."""
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(
@@ -83,7 +84,9 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             options["parallel_tool_calls"] = False
         if self.reasoning_budget is not None:
             options["reasoning_budget"] = self.reasoning_budget
-        return Chat(0, checked_messages(self.messages, call), options, set_fields(params), self.treatment(call.caller))
+        return Chat(
+            0, checked_messages(self.messages, context), options, set_fields(params), self.hints(context.caller)
+        )
 
 
 _MESSAGE_KEYS = frozenset(
@@ -93,7 +96,7 @@ _MESSAGE_KEYS = frozenset(
 _EMPTY: dict[str, tuple[object, ...]] = {"refusal": ("",), "annotations": ([],), "audio": (), "function_call": ()}
 
 
-def checked_messages(messages: list[dict[str, Any]], call: Call[Any]) -> list[dict[str, Any]]:
+def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
     """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``.
 
     ApiError 400 naming a field that is not known, unless the server is lenient: some template may read it.
@@ -105,7 +108,7 @@ def checked_messages(messages: list[dict[str, Any]], call: Call[Any]) -> list[di
             at = f"messages[{i}].{name[:64]}"
             if name in _EMPTY:
                 raise ApiError(400, "unsupported_parameter", f"{at} must be left out but is set", at)
-            if not call.service.settings.lenient:
+            if not context.service.settings.lenient:
                 raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
     return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
 
@@ -149,14 +152,14 @@ def _name_of(tool: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-async def complete(call: Call[ChatBody]) -> Reply | Events:
+async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
-    body = call.body
-    engine = call.engine(body.model)
-    work = await call.prepared(body.work, engine, call)
-    answering = Answering(call, call.submit(engine, work))
+    body = context.body
+    engine = context.engine(body.model)
+    work = await context.prepared(body.work, engine, context)
+    answering = Answering(context, context.submit(engine, work))
     await answering.start()
-    shape = _Shape(body, body.model or call.model)
+    shape = _Shape(body, body.model or context.model)
     if body.stream:
         return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
     return Reply.json(await shape.whole(answering))

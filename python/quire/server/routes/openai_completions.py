@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Meta
 
 from .. import sse
-from ..calls import Call, Events, Reply
-from ..engine import Engine
+from ..engine_client import EngineClient
 from ..failures import ApiError, Dialect, error_body
 from ..params import set_fields
 from ..protocol import Ask, Delta, Finished, Generate, Logprob
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering, Usage, new_id
 from .fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
 from .merging import merged
@@ -63,7 +64,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         """Why a choice ended; the token that is not shown is none of it."""
         return end.reason if self.max_tokens else "length"
 
-    def work(self, engine: Engine, call: Call[CompletionBody], prompt: str | list[int]) -> Generate:
+    def work(self, engine: EngineClient, context: RequestContext[CompletionBody], prompt: str | list[int]) -> Generate:
         """What the engine is asked for one prompt."""
         n_drawn = self.best_of or self.n
         if n_drawn < self.n:
@@ -84,7 +85,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             structured_outputs=form,
         )
         fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
-        return Generate(0, prompt, fields, self.treatment(call.caller), self.echo or prompt_logprobs is not None)
+        return Generate(0, prompt, fields, self.hints(context.caller), self.echo or prompt_logprobs is not None)
 
 
 class _Choice:
@@ -118,23 +119,23 @@ class _Prompt:
     prompt_logprobs: list[Logprob] = field(default_factory=list)
 
 
-async def complete(call: Call[CompletionBody]) -> Reply | Events:
+async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     """Complete one prompt or several."""
-    body = call.body
-    engine = call.engine(body.model)
-    given = await call.prepared(body.prompts)
+    body = context.body
+    engine = context.engine(body.model)
+    given = await context.prepared(body.prompts)
     if body.suffix:
-        given = [await _filled(call, engine, prompt) for prompt in given]
-    works = [await call.prepared(body.work, engine, call, prompt) for prompt in given]
-    prompts = [_Prompt(Answering(call, call.submit(engine, work))) for work in works]
+        given = [await _filled(context, engine, prompt) for prompt in given]
+    works = [await context.prepared(body.work, engine, context, prompt) for prompt in given]
+    prompts = [_Prompt(Answering(context, context.submit(engine, work))) for work in works]
     for prompt in prompts:
         await prompt.answering.start()
-        await _read_prompt(call, engine, prompt)
+        await _read_prompt(context, engine, prompt)
     head = {
         "id": f"cmpl-{new_id()}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": body.model or call.model,
+        "model": body.model or context.model,
         **shown_tier(body.service_tier),
     }
     if body.stream:
@@ -142,28 +143,28 @@ async def complete(call: Call[CompletionBody]) -> Reply | Events:
     return Reply.json(await _whole(body, head, prompts))
 
 
-async def _filled(call: Call[CompletionBody], engine: Engine, prompt: str | list[int]) -> list[int]:
+async def _filled(context: RequestContext[CompletionBody], engine: EngineClient, prompt: str | list[int]) -> list[int]:
     """The prompt after which a model writes what stands between ``prompt`` and ``suffix``."""
-    body = call.body
+    body = context.body
     if not isinstance(prompt, str) or body.echo:
         text = f"suffix must come with {'texts' if not body.echo else 'echo false'} but does not"
         raise ApiError(400, "invalid_value", text, "suffix")
     values = {"prefix": prompt, "suffix": body.suffix, "beginning": "", "extra": []}
-    answer = await call.ask(engine, Ask(0, "infill", values))
+    answer = await context.ask(engine, Ask(0, "infill", values))
     ids: list[int] = answer["tokens"]
     return ids
 
 
-async def _read_prompt(call: Call[CompletionBody], engine: Engine, prompt: _Prompt) -> None:
+async def _read_prompt(context: RequestContext[CompletionBody], engine: EngineClient, prompt: _Prompt) -> None:
     """The prompt's tokens and text, where the answer shows them."""
     started = prompt.answering.stream.started
     assert started is not None
     if started.prompt_ids is None:
         return
     prompt.ids = started.prompt_ids
-    answer = await call.ask(engine, Ask(0, "detokenize", {"tokens": prompt.ids, "pieces": True}))
+    answer = await context.ask(engine, Ask(0, "detokenize", {"tokens": prompt.ids, "pieces": True}))
     prompt.shown = answer["pieces"]
-    if call.body.echo:
+    if context.body.echo:
         prompt.echoed = answer["text"]
 
 
@@ -194,7 +195,7 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
     order = range(len(parts))
     if len(parts) > body.n:
         order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
-    apart = prompt.answering.call.apart
+    apart = prompt.answering.context.apart
     echoed = await apart(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
     ranked = None if body.prompt_logprobs is None else await apart(_all_ranked, prompt)
     choices = []
@@ -251,7 +252,7 @@ async def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _T
     if body.logprobs is None:
         return text, None
     if body.echo and table.empty:
-        table.take_in(await prompt.answering.call.apart(_table_of, prompt))
+        table.take_in(await prompt.answering.context.apart(_table_of, prompt))
         text = prompt.echoed + text
     table.add(delta.logprobs if body.max_tokens else [])
     return text, table.take()

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import sse
-from ..calls import Call, Reply
 from ..failures import Dialect
+from ..replies import Reply
+from ..request_context import RequestContext
 
 if TYPE_CHECKING:
-    from ..calls import Route
+    from ..request_context import Route
 
 __all__ = ["docs", "document", "openapi", "page"]
 
@@ -58,32 +59,29 @@ p { margin: .3rem 0; } .refused { color: #666; font-size: 14px; }
 """
 
 
-async def openapi(call: Call[None]) -> Reply:
+async def openapi(context: RequestContext[None]) -> Reply:
     """The description as OpenAPI 3.1."""
-    return Reply(_encoded_document(call.service.version))
+    return Reply(_encoded_document(tuple(context.routes), context.service.version))
 
 
-async def docs(call: Call[None]) -> Reply:
+async def docs(context: RequestContext[None]) -> Reply:
     """The description as a page."""
     headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
-    return Reply(_encoded_page(call.service.version), media_type=b"text/html; charset=utf-8", headers=headers)
+    return Reply(
+        _encoded_page(tuple(context.routes), context.service.version),
+        media_type=b"text/html; charset=utf-8",
+        headers=headers,
+    )
 
 
 @cache
-def _encoded_document(version: str) -> bytes:
-    return sse.encode(document(_routes(), version))
+def _encoded_document(routes: tuple[Route, ...], version: str) -> bytes:
+    return sse.encode(document(routes, version))
 
 
 @cache
-def _encoded_page(version: str) -> bytes:
-    return page(document(_routes(), version)).encode()
-
-
-def _routes() -> tuple[Route, ...]:
-    # The table has this module's functions in it, so it can be read only once it is there.
-    from ..app import ROUTES
-
-    return ROUTES
+def _encoded_page(routes: tuple[Route, ...], version: str) -> bytes:
+    return page(document(routes, version)).encode()
 
 
 def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:

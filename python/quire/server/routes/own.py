@@ -12,15 +12,16 @@ from msgspec import Meta
 from ...sampling import SamplingParams
 from .. import sse
 from ..bodies import Body, TimedBody
-from ..calls import Call, Events, Reply
-from ..engine import EngineState
+from ..engine_client import EngineState
 from ..failures import Dialect, error_body
 from ..library import not_ready
 from ..params import set_fields
 from ..process_memory import process_memory
 from ..protocol import Finished, Generate
+from ..replies import Events, Reply
+from ..request_context import RequestContext
 from .answers import Answering
-from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, seed_of, treatment_of
+from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, hints_of, seed_of
 
 __all__ = ["GenerateBody", "generate", "health", "metrics", "status"]
 
@@ -71,13 +72,13 @@ class GenerateBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
     stream: bool = True
 
 
-async def generate(call: Call[GenerateBody]) -> Reply | Events:
+async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Complete a text; events of ``{"token": ..., "done": false}``, the last with ``"done": true``."""
-    body = call.body
-    engine = call.engine(body.model)
+    body = context.body
+    engine = context.engine(body.model)
     params = body.sampling_params.params(engine.info.advised)
-    work = Generate(0, body.prompt, set_fields(params), treatment_of(call.caller))
-    answering = Answering(call, call.submit(engine, work))
+    work = Generate(0, body.prompt, set_fields(params), hints_of(context.caller))
+    answering = Answering(context, context.submit(engine, work))
     await answering.start()
     if body.stream:
         return Events(_tokens(answering), _failed)
@@ -102,23 +103,23 @@ def _failed(error: Any) -> bytes:
     return sse.event({"token": "", "done": True, **error_body(error, Dialect.OPENAI)})
 
 
-async def health(call: Call[None]) -> Reply:
+async def health(context: RequestContext[None]) -> Reply:
     """Whether requests would be answered now: 200, or 503 and why not."""
-    if call.service.draining:
+    if context.service.draining:
         return Reply.json({"status": "stopping"}, 503)
-    if bad := not_ready(call.service.engines()):
+    if bad := not_ready(context.service.engines()):
         return Reply.json({"status": next(iter(bad.values())), "models": bad}, 503)
     return Reply.json({"status": "ok"})
 
 
-async def metrics(call: Call[None]) -> Reply:
+async def metrics(context: RequestContext[None]) -> Reply:
     """All figures for Prometheus."""
-    return Reply(call.service.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
+    return Reply(context.service.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def status(call: Call[None]) -> Reply:
+async def status(context: RequestContext[None]) -> Reply:
     """What the server does right now."""
-    service = call.service
+    service = context.service
     resident, anonymous = process_memory()
     return Reply.json(
         {

@@ -8,7 +8,8 @@ import hashlib
 import re
 from importlib.resources import files
 
-from ..calls import Call, Reply
+from ..replies import Reply
+from ..request_context import RequestContext
 
 __all__ = ["page"]
 
@@ -41,7 +42,7 @@ def _reply() -> Reply:
 _RUNNING = Reply(b"Ollama is running", media_type=b"text/plain; charset=utf-8")
 
 
-async def page(call: Call[None]) -> Reply:
+async def page(context: RequestContext[None]) -> Reply:
     """The page for browsers, which ask for HTML; for programs, a word that the server is there."""
-    accepted = [value for name, value in call.scope["headers"] if name == b"accept"]
+    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
     return _reply() if any(b"text/html" in value for value in accepted) else _RUNNING

@@ -14,7 +14,7 @@ from .answers import Answering, Message, new_id
 from .fields import shown_tier
 
 if TYPE_CHECKING:
-    from .responses import ResponsesBody
+    from .responses_fields import ResponsesBody
 
 __all__ = ["ResponseShape"]
 
@@ -91,9 +91,9 @@ class ResponseShape:
             self._items = self._items_of()
         response = self._response("incomplete" if self._answering.ends[0].reason == "length" else "completed")
         if self._body.store:
-            call = self._answering.call
+            context = self._answering.context
             messages = [*self._messages, self._as_message()]
-            call.service.kept.add(call.caller, self._id, response, messages, self._n_values)
+            context.service.responses.add(context.caller, self._id, response, messages, self._n_values)
         return response
 
     def _as_message(self) -> dict[str, Any]:

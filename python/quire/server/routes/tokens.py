@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..bodies import Body
-from ..calls import Call, Reply
 from ..protocol import Ask
+from ..replies import Reply
+from ..request_context import RequestContext
 from .fields import Ids, Name, Text
 
 __all__ = ["DetokenizeBody", "TokenizeBody", "detokenize", "tokenize"]
@@ -27,19 +28,19 @@ class DetokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
     model: Name | None = None
 
 
-async def tokenize(call: Call[TokenizeBody]) -> Reply:
+async def tokenize(context: RequestContext[TokenizeBody]) -> Reply:
     """The tokens of a text."""
-    body = call.body
+    body = context.body
     values = {
         "text": body.content,
         "add_special": body.add_special,
         "parse_special": body.parse_special,
         "pieces": body.with_pieces,
     }
-    return Reply(await call.ask(call.engine(body.model), Ask(0, "tokenize", values, encoded=True)))
+    return Reply(await context.ask(context.engine(body.model), Ask(0, "tokenize", values, encoded=True)))
 
 
-async def detokenize(call: Call[DetokenizeBody]) -> Reply:
+async def detokenize(context: RequestContext[DetokenizeBody]) -> Reply:
     """The text of tokens."""
-    values = {"tokens": call.body.tokens, "name": "content"}
-    return Reply(await call.ask(call.engine(call.body.model), Ask(0, "detokenize", values, encoded=True)))
+    values = {"tokens": context.body.tokens, "name": "content"}
+    return Reply(await context.ask(context.engine(context.body.model), Ask(0, "detokenize", values, encoded=True)))

@@ -64,8 +64,8 @@ def test_a_key_opens(headers: dict[str, str]) -> None:
     (work,) = engine.asked
     assert isinstance(work, Generate)
     # Callers share cached blocks with themselves only.
-    assert len(work.treatment.salt) == 32
-    assert work.treatment.key.startswith("key-")
+    assert len(work.hints.salt) == 32
+    assert work.hints.key.startswith("key-")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_tier_is_a_priority(path: str, body: dict[str, Any]) -> None:
         assert post(path, {**body, "service_tier": tier}, engine=engine).json()["service_tier"] == shown
         (work,) = engine.asked
         assert isinstance(work, Chat | Generate)
-        assert work.treatment.priority == priority
+        assert work.hints.priority == priority
 
 
 def test_unknown_fields_are_let_through_only_when_told_to() -> None:
@@ -457,7 +457,7 @@ def test_a_key_is_compared_with_every_known_one_by_its_digest(monkeypatch: pytes
         seen.append((a, b))
         return a == b
 
-    monkeypatch.setattr("quire.server.gate.hmac.compare_digest", compare)
+    monkeypatch.setattr("quire.server.access.hmac.compare_digest", compare)
     keys = ("first-of-the-keys", KEY, "last-of-the-keys")
     digests = [hashlib.sha256(key.encode()).digest() for key in keys]
     for given, status in (

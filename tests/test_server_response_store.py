@@ -1,17 +1,17 @@
-"""Kept answers: whose they are, and which go."""
+"""Stored responses: whose they are, and which go."""
 
 from __future__ import annotations
 
 import pytest
-from quire.server.calls import Caller
+from quire.server.caller import Caller
 from quire.server.failures import ApiError
-from quire.server.kept import Kept
+from quire.server.response_store import ResponseStore
 
 A, B = Caller("a"), Caller("b")
 
 
 def test_answers_are_their_callers_own() -> None:
-    kept = Kept()
+    kept = ResponseStore()
     kept.add(A, "1", {"x": 1}, [])
     assert kept.get(A, "1").response == {"x": 1}
     for caller, id_ in ((B, "1"), (A, "2")):
@@ -23,11 +23,11 @@ def test_answers_are_their_callers_own() -> None:
 
 
 def test_the_least_recently_used_go_first() -> None:
-    kept = Kept(most_bytes=3 * len(b'[{"x":"' + b"y" * 100 + b'"},[]]'))
+    kept = ResponseStore(most_bytes=3 * len(b'[{"x":"' + b"y" * 100 + b'"},[]]'))
     for id_ in "123":
         kept.add(A, id_, {"x": "y" * 100}, [])
     kept.get(A, "1")
     kept.add(A, "4", {"x": "y" * 100}, [])
-    assert [id_ for _, id_ in kept._kept] == ["3", "1", "4"]
+    assert [id_ for _, id_ in kept._responses] == ["3", "1", "4"]
     kept.add(A, "5", {"x": "y" * 1000}, [])  # larger than all there may be
-    assert [id_ for _, id_ in kept._kept] == ["3", "1", "4"]
+    assert [id_ for _, id_ in kept._responses] == ["3", "1", "4"]

@@ -9,16 +9,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .protocol import Treatment, Work
+from .protocol import SchedulingHints, Work
 
-__all__ = ["Suspects"]
+__all__ = ["PoisonRequests"]
 
 _MOST = 4096
 _KEPT_S = 3600.0
 _REFUSED_FROM = 2
 
 
-class Suspects:
+class PoisonRequests:
     """Counts ends by what was asked, whoever asked and however often."""
 
     def __init__(self) -> None:
@@ -43,6 +43,6 @@ class Suspects:
 
 
 def _name(work: Work) -> bytes:
-    plain = msgspec.structs.replace(work, id=0, treatment=Treatment())
+    plain = msgspec.structs.replace(work, id=0, hints=SchedulingHints())
     # As JSON, which has whole numbers of any size.
     return hashlib.blake2b(msgspec.json.encode(plain), digest_size=16).digest()

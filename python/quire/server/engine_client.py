@@ -30,7 +30,7 @@ from .protocol import (
 )
 from .time_limits import TimeLimits
 
-__all__ = ["Engine", "EngineState", "OpeningLost", "Stream", "StreamEvent", "Streams"]
+__all__ = ["EngineClient", "EngineState", "OpeningLost", "Stream", "StreamEvent", "Streams"]
 
 StreamEvent = Delta | Finished
 
@@ -49,7 +49,7 @@ class EngineState(enum.Enum):
     STOPPED = "stopped"
 
 
-class Engine(Protocol):
+class EngineClient(Protocol):
     """One model, ready to answer, in this process or in another one."""
 
     @property

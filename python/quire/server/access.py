@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 
 from ..errors import QuireError
-from .calls import Caller, Reply, refusal
-from .failures import ApiError, Dialect, of_quire
+from .caller import Caller
+from .exchange import Exchange, exchange_of
+from .failures import ApiError, of_quire
+from .replies import Reply, refusal
 from .settings import is_loopback
 
 if TYPE_CHECKING:
@@ -27,17 +29,17 @@ if TYPE_CHECKING:
 
     from .service import Service
 
-__all__ = ["Gate"]
+__all__ = ["AccessMiddleware"]
 
 OPEN_PATHS = frozenset({"/health"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-# Whose last one would count here, and perhaps the first one elsewhere.
+# Headers that must come once: of two, this server would read the last one and a proxy perhaps the first.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("quire.server")
 
 
-class Gate:
+class AccessMiddleware:
     """The outermost ASGI application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -54,9 +56,9 @@ class Gate:
             return
         started_s = time.monotonic()
         headers = dict(scope["headers"])
-        scope["quire.request_id"] = _request_id(headers)
-        scope["quire.dialect"] = Dialect.OPENAI
-        scope["quire.headers"] = [(b"x-request-id", scope["quire.request_id"].encode())]
+        exchange = exchange_of(scope)
+        exchange.request_id = _request_id(headers)
+        exchange.headers.append((b"x-request-id", exchange.request_id.encode()))
         scope["app"] = self._app  # without one the router answers by itself
         begun = False
 
@@ -64,47 +66,48 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                scope["quire.status"] = message["status"]
+                exchange.status = message["status"]
             await send(message)
 
         try:
             _check_head(scope, headers)
-            await self._admit(scope, headers, receive, sending)
+            await self._admit(scope, exchange, headers, receive, sending)
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
-            await self._refuse(failure, scope, sending, begun)
+            await self._refuse(failure, exchange, sending, begun)
         except HTTPException as error:  # the router's, for a route without this method
             text = f"the method must be one of the route's but is {scope['method']!r:.40}"
             allowed = (error.headers or {}).get("Allow")
-            await self._refuse(
-                ApiError(error.status_code, "method_not_allowed", text, allow=allowed), scope, sending, begun
-            )
+            failure = ApiError(error.status_code, "method_not_allowed", text, allow=allowed)
+            await self._refuse(failure, exchange, sending, begun)
         except asyncio.CancelledError:
-            scope["quire.status"] = 499
+            exchange.status = 499
         except Exception as error:
             _log.exception("[server] a request must be answered but %s", type(error).__name__)
             text = "the server failed: its log has more"
-            await self._refuse(ApiError(500, "internal_error", text), scope, sending, begun)
+            await self._refuse(ApiError(500, "internal_error", text), exchange, sending, begun)
         finally:
-            self._note(scope, time.monotonic() - started_s)
+            self._note(scope, exchange, time.monotonic() - started_s)
 
-    async def _admit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+    async def _admit(
+        self, scope: Scope, exchange: Exchange, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
         self._check_host(headers)
         if (origin := headers.get(b"origin")) is not None:
-            self._check_origin(origin, headers.get(b"host", b""), scope)
+            self._check_origin(origin, headers.get(b"host", b""), scope["method"], exchange)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-                await _send_reply(Reply(b"", 204), scope, send)
+                await _send_reply(Reply(b"", 204), exchange, send)
                 return
-        scope["quire.caller"] = self._caller(scope, headers)
+        exchange.caller = self._caller(scope["path"], headers, exchange)
         if self._service.draining and scope["method"] == "POST":
             raise ApiError(503, "shutting_down", "the server must take requests but stops", retry_after_s=5)
         await self._app(scope, receive, send)
 
-    async def _refuse(self, error: ApiError, scope: Scope, send: Send, begun: bool) -> None:
+    async def _refuse(self, error: ApiError, exchange: Exchange, send: Send, begun: bool) -> None:
         self._service.metrics.error(error.code)
-        scope["quire.code"] = error.code
+        exchange.code = error.code
         if not begun:
-            await _send_reply(refusal(error, scope["quire.dialect"]), scope, send)
+            await _send_reply(refusal(error, exchange.dialect), exchange, send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """A page of another site that has its name resolve to this address comes with that name."""
@@ -115,20 +118,20 @@ class Gate:
         if name not in self._hosts:
             raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
 
-    def _check_origin(self, origin: bytes, host: bytes, scope: Scope) -> None:
+    def _check_origin(self, origin: bytes, host: bytes, method: str, exchange: Exchange) -> None:
         """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
         text = origin.decode("latin-1")
         if text in self._origins:
-            scope["quire.headers"] += [
+            exchange.headers += [
                 (b"access-control-allow-origin", origin),
                 (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
                 (b"access-control-allow-methods", b"GET, POST"),
                 (b"vary", b"origin"),
             ]
-        elif text.partition("://")[2].encode("latin-1") != host and scope["method"] != "GET":
+        elif text.partition("://")[2].encode("latin-1") != host and method != "GET":
             raise ApiError(403, "origin_not_allowed", "the Origin must be this server or one that is named but is not")
 
-    def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+    def _caller(self, path: str, headers: dict[bytes, bytes], exchange: Exchange) -> Caller:
         if not self._keys:
             return Caller()
         given = _given_key(headers)
@@ -139,32 +142,30 @@ class Gate:
             if any(fits):
                 name = f"key-{digest.hex()[:8]}"
                 return Caller(name, digest)
-        if scope["path"] in OPEN_PATHS:
+        if path in OPEN_PATHS:
             return Caller()
-        if scope["path"] == "/":  # browsers then ask for it: any name, the key as the password
-            scope["quire.headers"].append((b"www-authenticate", b'Basic realm="quire"'))
+        if path == "/":  # browsers then ask for it: any name, the key as the password
+            exchange.headers.append((b"www-authenticate", b'Basic realm="quire"'))
         raise ApiError(401, "invalid_api_key", "an API key must be given that the server knows but is not")
 
-    def _note(self, scope: Scope, elapsed_s: float) -> None:
-        status = scope.get("quire.status", 500)
-        self._service.metrics.request(status)
+    def _note(self, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
+        self._service.metrics.request(exchange.status)
         if not self._service.settings.access_log:
             return
         client = scope.get("client")
         entry = {
             "time": round(time.time(), 3),
-            "request": scope["quire.request_id"],
+            "request": exchange.request_id,
             "client": client[0] if client else None,
-            "caller": scope["quire.caller"].name if "quire.caller" in scope else None,
+            "caller": None if exchange.caller is None else exchange.caller.name,
             "method": scope["method"],
             "path": scope["path"][:200],
-            "status": status,
+            "status": exchange.status,
             "seconds": round(elapsed_s, 4),
         }
-        if "quire.code" in scope:
-            entry["code"] = scope["quire.code"]
-        if "quire.usage" in scope:
-            entry.update(scope["quire.usage"])
+        if exchange.code is not None:
+            entry["code"] = exchange.code
+        entry.update(exchange.usage)
         # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
         sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
 
@@ -182,10 +183,10 @@ def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
         raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
 
 
-async def _send_reply(reply: Reply, scope: Scope, send: Send) -> None:
+async def _send_reply(reply: Reply, exchange: Exchange, send: Send) -> None:
     length = str(len(reply.content)).encode()
     own = [(b"content-type", reply.media_type), (b"content-length", length)]
-    headers = [*own, *scope["quire.headers"], *reply.headers]
+    headers = [*own, *exchange.headers, *reply.headers]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.content})
 

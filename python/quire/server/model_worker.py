@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .._native.engine import Event, SampledToken
     from ..grammar import Grammar, GrammarSource
 
-__all__ = ["Emit", "Host"]
+__all__ = ["Emit", "ModelWorker"]
 
 Emit = Callable[[Sequence[wire.FromEngine]], None]
 # One of them is for what is small.
@@ -53,8 +53,8 @@ class _Running:
     cancelled: bool = False
 
 
-class Host(FrontEnd):
-    """A model behind messages.  Thread-safe; ``emit`` is called on threads of the host's own and must be quick.
+class ModelWorker(FrontEnd):
+    """A model behind messages.  Thread-safe; ``emit`` is called on threads of its own and must be quick.
 
     Texts are tokenized and templates rendered on a few threads, so that one long prompt does not hold up the others'
     cancellation; forms are read on another one, and none waits while they are compiled.  Each request ends with a
@@ -135,11 +135,11 @@ class Host(FrontEnd):
         elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
-            treatment = message.treatment
+            hints = message.hints
             pool = self._forming if _has_form(message) else self._preparing
-            pool.submit(treatment.key, treatment.n_bytes, partial(self._prepare, message))
+            pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
         else:
-            raise InternalError(f"[host] a message must be work or a cancellation but is {type(message).__name__}")
+            raise InternalError(f"[worker] a message must be work or a cancellation but is {type(message).__name__}")
 
     def warm_up(self) -> None:
         """Do what the first request would have to wait for: read the chat template."""
@@ -189,7 +189,7 @@ class Host(FrontEnd):
             said = str(error)[:_MOST_SAID]
             self._end(id_, [wire.Failed(id_, type(error).__name__, said, retry_after_s)])
         except Exception as error:
-            text = f"[host] a request must be prepared or refused but {type(error).__name__}: {error}"
+            text = f"[worker] a request must be prepared or refused but {type(error).__name__}: {error}"
             self._end(id_, [wire.Failed(id_, "InternalError", text[:500])])
 
     def _end(self, id_: int, messages: Sequence[wire.FromEngine]) -> None:
@@ -204,8 +204,8 @@ class Host(FrontEnd):
             self._emit([self.beat()])
 
     def _submit(self, message: wire.Generate | wire.Chat, running: _Running) -> None:
-        treatment = message.treatment
-        options = RequestOptions(salt=treatment.salt, priority=treatment.priority, key=treatment.key)
+        hints = message.hints
+        options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
         params = params_of(message.params)
         answer: _Answering
         if isinstance(message, wire.Chat):
@@ -227,7 +227,7 @@ class Host(FrontEnd):
         if request.form is None:
             submit(None)
         else:
-            self._compile(message.id, request.form, treatment.key, running, submit)
+            self._compile(message.id, request.form, hints.key, running, submit)
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
@@ -261,8 +261,8 @@ class Host(FrontEnd):
     def _embed(self, message: wire.Embed, running: _Running) -> None:
         from .embedding import Embedding
 
-        treatment = message.treatment
-        options = RequestOptions(salt=treatment.salt, priority=treatment.priority, key=treatment.key)
+        hints = message.hints
+        options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
         request = self._embedding_request(message.prompt, None, options)
         answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
@@ -345,8 +345,8 @@ def _piece(shown: bytes) -> str | list[int]:
 class _Answering:
     """Turns the events of one request to messages."""
 
-    def __init__(self, host: Host, id_: int, request: EngineRequest, chat: ChatCollector | None) -> None:
-        self._host = host
+    def __init__(self, worker: ModelWorker, id_: int, request: EngineRequest, chat: ChatCollector | None) -> None:
+        self._worker = worker
         self._id = id_
         self._n_unfinished = request.n
         self._n_prompt_tokens = len(request.token_ids)
@@ -372,7 +372,7 @@ class _Answering:
         """Say that the request was taken, and send what came meanwhile."""
         with self._lock:
             early, self._early = self._early, None
-            self._host._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids)])
+            self._worker._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids)])
             if early:
                 self._send(early)
 
@@ -386,10 +386,10 @@ class _Answering:
 
     def _send(self, items: Sequence[Event | Failure]) -> None:
         messages: list[wire.FromEngine] = []
-        host = self._host
+        worker = self._worker
         for item in items:
             if isinstance(item, Failure):
-                host._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
+                worker._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
                 return
             if item.kind == "admitted":
                 messages.append(wire.Admitted(self._id, item.n_cached_tokens))
@@ -405,9 +405,9 @@ class _Answering:
                 self._n_unfinished -= 1
                 messages.append(self._finished(item))
         if self._n_unfinished == 0:
-            host._end(self._id, messages)
-        elif messages and self._id in host._running:
-            host._emit(messages)
+            worker._end(self._id, messages)
+        elif messages and self._id in worker._running:
+            worker._emit(messages)
 
     def _takes(self, event: Event) -> bool:
         """Whether a limit of time leaves this to the answer; a request whose choices are all over is ended."""
@@ -416,12 +416,12 @@ class _Answering:
             return True
         taken = limit.takes(event.choice, event.text, len(event.token_ids), time.monotonic())
         if taken and limit.all_over and self.native_id is not None:
-            self._host._engine.cancel(self.native_id)
+            self._worker._engine.cancel(self.native_id)
         return taken
 
     def _delta(self, event: Event) -> wire.Delta | None:
-        host = self._host
-        logprobs = host._shown_logprobs(event.logprobs) if self._logprobs else []
+        worker = self._worker
+        logprobs = worker._shown_logprobs(event.logprobs) if self._logprobs else []
         token_ids = list(event.token_ids)
         if self._chat is None:
             if not token_ids and not event.text:
@@ -436,7 +436,7 @@ class _Answering:
 
     def _of_prompt(self, event: Event) -> list[wire.Delta]:
         """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
-        shown = self._host._shown_logprobs(event.prompt_logprobs)
+        shown = self._worker._shown_logprobs(event.prompt_logprobs)
         parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
         return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
 
