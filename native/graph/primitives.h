@@ -68,11 +68,11 @@ struct ScanInputs {
 // State: channels * n_state, in blocks as kernels/recurrent_kernels.h has them.
 TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 // x [tokens, n_head, head_dim], dt [tokens, n_head], b, c [tokens, n_group, n_state]; a, d [n_head]
-// (primitives/outer_state.cpp, as what follows).  State: [n_head, n_state, head_dim].
+// (primitives/outer_state.cpp, as what follows).  State: [n_head][n_state * head_dim].
 TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 
 // Gated delta rule: S = exp(g) S, S += k (beta * (v - k S)), out = q S.  q, k [tokens, n_key_head, n_key], v [tokens,
-// n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head, n_key, n_value].
+// n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head][n_key * n_value].
 // Head h reads key h / (n_head / n_key_head), or h % n_key_head where keys are tiled.
 struct DeltaInputs {
     TraceTensor q, k, v, g, beta;
@@ -80,7 +80,7 @@ struct DeltaInputs {
 TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled);
 
 // RWKV's mixing: r, w, k [tokens, n_head, n_key], v [tokens, n_head, n_value]; w are logarithms of decays, not above 0.
-// State: [n_head, n_key, n_value].
+// State: [n_head][n_key * n_value].
 struct WkvInputs {
     TraceTensor r, w, k, v;
 };

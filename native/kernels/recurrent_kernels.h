@@ -61,6 +61,9 @@ struct OuterRows {
     int64_t out_stride;
 };
 inline constexpr int64_t most_keys = 256;
+// The state lies in blocks of so many columns (the last may have fewer, m): [blocks][n_key][m].  Of 128 keys a block
+// takes half of the first-level cache; columns of a whole matrix would compete for few of its lines.
+inline constexpr int64_t outer_columns = 32;
 
 struct RecurrentKernels {
     void (*conv)(const ConvRows &rows);

@@ -174,22 +174,29 @@ template <class L> struct Recurrent {
         }
     }
 
-    template <OuterRule rule, bool by_key> static void all_columns(const OuterRows &rows) {
-        constexpr int vectors = 2; // of 128 keys they take 16 KiB
+    // A block of the state: `m` columns from `first` on.
+    template <OuterRule rule, bool by_key>
+    static void block(const OuterRows &rows, int64_t first, int64_t m, float *state) {
+        constexpr int vectors = 2;
         int64_t c = 0;
-        for (; c + vectors * width <= rows.n_value; c += vectors * width)
-            columns<vectors, rule, by_key>(rows, c, width, rows.state + c, rows.n_value);
-        for (; c + width <= rows.n_value; c += width)
-            columns<1, rule, by_key>(rows, c, width, rows.state + c, rows.n_value);
-        if (c == rows.n_value) return;
-        const int n = lanes(rows.n_value - c);
+        for (; c + vectors * width <= m; c += vectors * width)
+            columns<vectors, rule, by_key>(rows, first + c, width, state + c, m);
+        for (; c + width <= m; c += width) columns<1, rule, by_key>(rows, first + c, width, state + c, m);
+        if (c == m) return;
+        const int n = lanes(m - c);
         float padded[most_keys * width];
         for (int64_t i = 0; i < rows.n_key; ++i)
-            L::store(padded + i * width,
-                     L::load_part(static_cast<const float *>(rows.state) + i * rows.n_value + c, n));
-        columns<1, rule, by_key>(rows, c, n, padded, width);
+            L::store(padded + i * width, L::load_part(static_cast<const float *>(state) + i * m + c, n));
+        columns<1, rule, by_key>(rows, first + c, n, padded, width);
         for (int64_t i = 0; i < rows.n_key; ++i)
-            store(rows.state + i * rows.n_value + c, L::load(static_cast<const float *>(padded) + i * width), n);
+            store(state + i * m + c, L::load(static_cast<const float *>(padded) + i * width), n);
+    }
+
+    template <OuterRule rule, bool by_key> static void all_columns(const OuterRows &rows) {
+        for (int64_t first = 0; first < rows.n_value; first += outer_columns) {
+            const int64_t left = rows.n_value - first, m = left < outer_columns ? left : outer_columns;
+            block<rule, by_key>(rows, first, m, rows.state + first * rows.n_key);
+        }
     }
 
     template <OuterRule rule> static void outer_by(const OuterRows &rows) {

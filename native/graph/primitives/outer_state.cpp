@@ -9,7 +9,7 @@ namespace quire {
 namespace {
 
 struct OuterSizes {
-    int64_t n_head, n_key, n_value; // the state is [n_head, n_key, n_value]
+    int64_t n_head, n_key, n_value; // the state is [n_head][n_key * n_value]
     int64_t n_key_head;             // heads of keys and queries, which divide n_head
     bool is_tiled = false;          // head h has key h % n_key_head; otherwise n_head / n_key_head in turn share one
 };
