@@ -288,6 +288,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_keys_that_change_the_answer_are_refused_by_name(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str]
 ) -> None:
+    reader = GGUFReader(tiny(name))
+    if f"{reader.metadata.text('general.architecture')}.{key}" in reader.metadata:
+        pytest.skip("the architecture computes it")
     with pytest.raises(UnsupportedError, match=key):
         load_model(GGUFReader(edited(tiny(name), tmp_path / "x.gguf", {key: change})))
 

@@ -37,8 +37,11 @@ def kind_of(rope: Fields) -> str:
     return kind
 
 
-def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
-    """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default."""
+def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) -> Iterator[Entry]:
+    """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default.
+
+    ``truncate``: whether the ends of YaRN's ramp are whole numbers.
+    """
     rope = rope_of(config)
     kind = kind_of(rope)
     yield "rope.freq_base", "f32", theta_of(config, theta)
@@ -46,7 +49,7 @@ def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
         yield "rope.scaling.type", "string", "linear"
         yield "rope.scaling.factor", "f32", rope.number("factor")
     elif kind == "yarn":
-        yield from _yarn_keys(config, rope)
+        yield from _yarn_keys(config, rope, truncate)
     elif kind == "llama3":
         _llama3_fields(rope)
     elif kind != "default":
@@ -55,9 +58,9 @@ def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
         rope.read(("original_max_position_embeddings",) if kind != "llama3" else ())
 
 
-def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:
-    if rope.has("mscale") or rope.has("mscale_all_dim") or not rope.flag("truncate", True):
-        raise UnsupportedError("[convert] YaRN with mscale, mscale_all_dim or truncate=false is not known")
+def _yarn_keys(config: Fields, rope: Fields, truncate: bool) -> Iterator[Entry]:
+    if rope.has("mscale") or rope.has("mscale_all_dim") or rope.flag("truncate", True) != truncate:
+        raise UnsupportedError(f"[convert] YaRN with mscale, mscale_all_dim or truncate={not truncate} is not known")
     factor = rope.number("factor")
     context = config.integer("max_position_embeddings")
     yield "rope.scaling.type", "string", "yarn"

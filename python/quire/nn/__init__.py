@@ -11,12 +11,14 @@ from .._native.graph import (
     embed,
     glu,
     rope,
+    scale_by_position,
     select_rows,
     soft_cap,
 )
 from .._native.graph import TraceTensor as Tensor
+from .experts import ExpertConfig, SharedExpert, Together
 from .keys import Keys
-from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, GatedMLP, MoE
 from .rotary import frequency_factors, rope_spec
 from .step import Step
@@ -26,6 +28,7 @@ __all__ = [
     "MLP",
     "CacheSpec",
     "Embedding",
+    "ExpertConfig",
     "GatedMLP",
     "Keys",
     "LayerNorm",
@@ -34,8 +37,10 @@ __all__ = [
     "MoeSpec",
     "RMSNorm",
     "RopeSpec",
+    "SharedExpert",
     "Step",
     "Tensor",
+    "Together",
     "Trace",
     "Tracer",
     "Weight",
@@ -46,6 +51,8 @@ __all__ = [
     "glu",
     "rope",
     "rope_spec",
+    "scale_by_position",
     "select_rows",
     "soft_cap",
+    "unit_norm",
 ]
