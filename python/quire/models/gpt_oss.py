@@ -53,7 +53,8 @@ def yarn_factors(m: Keys, c: DenseConfig, base: float, factor: float) -> Array:
     low = max(dimension(m.number("rope.scaling.yarn_beta_fast", 32.0)), 0)
     high = min(dimension(m.number("rope.scaling.yarn_beta_slow", 1.0)), c.n_rot - 1)
     ramp = np.clip((np.arange(c.n_rot // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
-    return (1 / (ramp / factor + 1 - ramp)).astype(np.float32)
+    factors: Array = (1 / (ramp / factor + 1 - ramp)).astype(np.float32)
+    return factors
 
 
 def rotation(m: Keys, w: Weights, c: DenseConfig) -> RopeSpec:
@@ -134,13 +135,15 @@ def _every_second(begin: int) -> Change:
     """Rows of gate and up lie in turn; matrices are stored ``[in, out]``."""
 
     def change(x: Array, config: Fields) -> Array:
-        return (x.swapaxes(1, 2) if x.ndim == 3 else x)[:, begin::2].copy()
+        half: Array = (x.swapaxes(1, 2) if x.ndim == 3 else x)[:, begin::2].copy()
+        return half
 
     return change
 
 
 def _turned(x: Array, config: Fields) -> Array:
-    return x.swapaxes(1, 2).copy()
+    turned: Array = x.swapaxes(1, 2).copy()
+    return turned
 
 
 _KEYS: dict[str, Key] = {

@@ -91,7 +91,8 @@ def _half(which: int) -> Change:
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[-2] // 2
-        return x[..., which * n : (which + 1) * n, :].copy()
+        half: Array = x[..., which * n : (which + 1) * n, :].copy()
+        return half
 
     return change
 
