@@ -292,6 +292,9 @@ HONOURED = {("granite", "logit_scale"), ("granite", "attention.scale")}
 def test_keys_that_change_the_answer_are_refused_by_name(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str]
 ) -> None:
+    reader = GGUFReader(tiny(name))
+    if f"{reader.metadata.text('general.architecture')}.{key}" in reader.metadata:
+        pytest.skip("the architecture computes it")
     path = edited(tiny(name), tmp_path / "x.gguf", {key: change})
     if (name, key) in HONOURED:
         assert not near(Runner(path).logits(IDS), Runner(tiny(name)).logits(IDS))

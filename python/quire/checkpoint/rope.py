@@ -38,8 +38,11 @@ def kind_of(rope: Fields) -> str:
     return kind
 
 
-def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
-    """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default."""
+def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) -> Iterator[Entry]:
+    """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default.
+
+    ``truncate``: whether the ends of YaRN's ramp are whole numbers.
+    """
     rope = rope_of(config)
     kind = kind_of(rope)
     yield "rope.freq_base", "f32", theta_of(config, theta)
@@ -47,7 +50,7 @@ def rope_keys(config: Fields, theta: float = 10000.0) -> Iterator[Entry]:
         yield "rope.scaling.type", "string", "linear"
         yield "rope.scaling.factor", "f32", rope.number("factor")
     elif kind == "yarn":
-        yield from _yarn_keys(config, rope)
+        yield from _yarn_keys(config, rope, truncate)
     elif kind == "llama3":
         _llama3_fields(rope)
     elif kind != "default":
@@ -75,9 +78,9 @@ def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:
     return keys
 
 
-def _yarn_keys(config: Fields, rope: Fields) -> Iterator[Entry]:
-    if not rope.flag("truncate", True):
-        raise UnsupportedError("[convert] YaRN with truncate=false is not known")
+def _yarn_keys(config: Fields, rope: Fields, truncate: bool) -> Iterator[Entry]:
+    if rope.flag("truncate", True) != truncate:
+        raise UnsupportedError(f"[convert] YaRN with truncate={not truncate} is not known")
     factor = rope.number("factor")
     context = config.integer("max_position_embeddings")
     yield "rope.scaling.type", "string", "yarn"

@@ -1,6 +1,11 @@
-"""Llama (Touvron et al. 2023, Grattafiori et al. 2024) and models of its shape, such as Mistral (Jiang et al. 2023)."""
+"""Llama (Touvron et al. 2023, Grattafiori et al. 2024) and models of its shape, such as Mistral (Jiang et al. 2023).
+
+With experts, Mixtral (Jiang et al. 2024).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..checkpoint import (
     DECODER_KEYS,
@@ -13,11 +18,25 @@ from ..checkpoint import (
     interleaved,
     made,
     no_windows,
+    rope_keys,
     taken,
     u32,
 )
-from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
-from .base import Block, Decoder, DenseConfig
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+)
+from .base import Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("llama",)
 
@@ -45,15 +64,21 @@ class Llama(Decoder):
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        m.only("expert_count", 0)
-        m.only("expert_used_count", 0)
+        mlp = self.mlps(m, c)
         self.window = m.integer("attention.sliding_window", 0)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
-        ]
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
+
+    @staticmethod
+    def mlps(m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
+        """What makes each layer's MLP, or its mixture where the file has experts."""
+        if m.integer("expert_count", 0) == 0:
+            m.only("expert_count", 0)
+            m.only("expert_used_count", 0)
+            return lambda w: GatedMLP(w, c.dim, c.ffn_dim)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
+        return lambda w: MoE(w, c.dim, e.ffn_dim, e.n, e.spec())
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window] * self.config.n_layer)
@@ -98,5 +123,24 @@ HF = {
         {**KEYS, "attention.sliding_window": made("u32", _window)},
         TENSORS,
         fixed={"hidden_act": SILU},
+    ),
+    "MixtralForCausalLM": Checkpoint(
+        "llama",
+        {
+            **KEYS,
+            "attention.sliding_window": u32("sliding_window", default=None),
+            "expert_count": u32("num_local_experts", "num_experts", default=8),
+            "expert_used_count": u32("num_experts_per_tok", default=2),
+        },
+        {
+            **TENSORS,
+            "blk.{i}.ffn_gate_inp": "model.layers.{i}.block_sparse_moe.gate",
+            "blk.{i}.ffn_gate_exps": "model.layers.{i}.block_sparse_moe.experts.{e}.w1",
+            "blk.{i}.ffn_up_exps": "model.layers.{i}.block_sparse_moe.experts.{e}.w3",
+            "blk.{i}.ffn_down_exps": "model.layers.{i}.block_sparse_moe.experts.{e}.w2",
+        },
+        fixed={"hidden_act": SILU},
+        rope=lambda config: rope_keys(config, 1e6),
+        unused=("router_jitter_noise",),
     ),
 }

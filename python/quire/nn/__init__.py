@@ -12,13 +12,15 @@ from .._native.graph import (
     embed,
     glu,
     rope,
+    scale_by_position,
     select_rows,
     soft_cap,
     tanh,
 )
 from .._native.graph import TraceTensor as Tensor
+from .experts import ExpertConfig, SharedExpert, Together
 from .keys import Keys
-from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
 from .rotary import frequency_factors, rope_spec
 from .step import Step
@@ -28,6 +30,7 @@ __all__ = [
     "MLP",
     "CacheSpec",
     "Embedding",
+    "ExpertConfig",
     "FusedGatedMLP",
     "GatedMLP",
     "Keys",
@@ -37,8 +40,10 @@ __all__ = [
     "MoeSpec",
     "RMSNorm",
     "RopeSpec",
+    "SharedExpert",
     "Step",
     "Tensor",
+    "Together",
     "Trace",
     "Tracer",
     "Weight",
@@ -50,7 +55,9 @@ __all__ = [
     "glu",
     "rope",
     "rope_spec",
+    "scale_by_position",
     "select_rows",
     "soft_cap",
     "tanh",
+    "unit_norm",
 ]

@@ -31,6 +31,11 @@ class RMSNorm:
         return graph.rms_norm(x, self.weight, self.eps)
 
 
+def unit_norm(x: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last dimension, without weights."""
+    return graph.rms_norm(x, None, eps)
+
+
 @dataclass(frozen=True)
 class LayerNorm:
     """Mean and variance norm over the last dimension (Ba, Kiros and Hinton 2016)."""

@@ -12,6 +12,9 @@ from .._native.graph import Weight
 from ..errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..gguf import GGUFReader
     from .layers import Embedding, LayerNorm, Linear, RMSNorm
 
@@ -75,6 +78,22 @@ class Weights:
         weight = Weight(full, self._place(tensor))
         self._taken[full] = weight
         return weight
+
+    def row(self, name: str, n_in: int) -> Weight:
+        """Take an f32 vector as a matrix ``[1, n_in]``, of a product with one result."""
+        import numpy as np
+
+        full = self._prefix + name
+        n_dims = len(self._reader.tensor_info(full).shape)
+        vector = self.tensor(name, (n_in,) if n_dims == 1 else (1, n_in), vector=True)
+        values = np.array(self._reader.tensor(full).numpy(), np.float32).reshape(1, n_in)
+        return self.made(name, values) if n_dims == 1 else vector
+
+    def made(self, name: str, values: npt.NDArray[np.float32]) -> Weight:
+        """A weight that follows from the file's keys."""
+        from .._native.core import Tensor
+
+        return Weight(self._prefix + name, self._place(Tensor.from_numpy(values)))
 
     def ignore(self, pattern: str, reason: str) -> None:
         """Declare tensors below this prefix that files hold and the model does not use; ``*`` stands for any text."""

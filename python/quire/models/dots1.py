@@ -1,0 +1,84 @@
+"""dots.llm1 (Huo et al. 2025): Qwen3's attention, experts by corrected sigmoids and shared ones, first layers dense."""
+
+from __future__ import annotations
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    flag,
+    made,
+    no_windows,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import ExpertConfig, GatedMLP, Keys, MoE, SharedExpert, Together, Weights, rope_spec
+from .base import Block, Decoder, DenseConfig, Layer
+from .qwen3 import QK_NORMS, Attention
+
+ARCHES = ("dots1",)
+
+
+class Dots1(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        n_dense = m.integer("leading_dense_block_count", 0)
+        n_shared = m.integer("expert_shared_count", high=64)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Dots1
+
+
+def _windows_nowhere(config: Fields) -> None:
+    no_windows(config)
+    begin, n_layer = config.integer("max_window_layers", 62), config.integer("num_hidden_layers")
+    if not config.items("layer_types") and not config.is_null("sliding_window") and begin < n_layer:
+        raise UnsupportedError(f"[convert] 'max_window_layers' must be at least {n_layer} but is {begin}")
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "Dots1ForCausalLM": Checkpoint(
+        "dots1",
+        {
+            **DECODER_KEYS,
+            "expert_count": u32("n_routed_experts", "num_local_experts"),
+            "expert_used_count": u32("num_experts_per_tok"),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+            "expert_shared_count": u32("n_shared_experts"),
+            "expert_group_count": u32("n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": f32("routed_scaling_factor", default=1.0),
+            "expert_weights_norm": flag("norm_topk_prob", default=False),
+            "leading_dense_block_count": u32("first_k_dense_replace", default=0),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **QK_NORMS,
+            "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
+            "blk.{i}.ffn_gate_shexp": f"{_LAYER}.mlp.shared_experts.gate_proj",
+            "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",
+            "blk.{i}.ffn_down_shexp": f"{_LAYER}.mlp.shared_experts.down_proj",
+        },
+        fixed={"hidden_act": SILU, "scoring_func": ("sigmoid", "noaux_tc"), "topk_method": ("noaux_tc",)},
+        checks=(_windows_nowhere,),
+        unused=("attention_bias", "moe_layer_freq", "num_nextn_predict_layers"),
+    )
+}

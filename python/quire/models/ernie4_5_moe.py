@@ -1,0 +1,90 @@
+"""ERNIE 4.5 with experts (Baidu 2025): softmax routing with a corrected choice, shared experts, first layers dense."""
+
+from __future__ import annotations
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    rope_keys,
+    squeezed,
+    taken,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import ExpertConfig, GatedMLP, Keys, MoE, SharedExpert, Together, Weights, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer
+from .llama import Attention
+
+ARCHES = ("ernie4_5-moe",)
+
+
+class Ernie45Moe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer)
+        n_dense = m.integer("leading_dense_block_count", 0)
+        period = m.integer("interleave_moe_layer_step", low=1)
+        shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+        m.without_effect("expert_shared_count")  # the size of all of them is the key above
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense or (i + 1) % period:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Ernie45Moe
+
+
+def _experts_to_the_end(config: Fields) -> None:
+    end, n_layer = config.value("moe_layer_end_index"), config.integer("num_hidden_layers")
+    if end not in (None, -1) and end != n_layer - 1:
+        raise UnsupportedError(f"[convert] 'moe_layer_end_index' must be the last layer but is {end}")
+
+
+def _shared_dim(config: Fields) -> int:
+    return config.integer("moe_num_shared_experts", 2) * config.integer("moe_intermediate_size", 1536)
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "Ernie4_5_MoeForCausalLM": Checkpoint(
+        "ernie4_5-moe",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "expert_count": u32("moe_num_experts", "num_experts", default=64),
+            "expert_used_count": u32("moe_k", "num_experts_per_tok", default=6),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1536),
+            "expert_shared_count": u32("moe_num_shared_experts", default=2),
+            "expert_shared_feed_forward_length": made("u32", _shared_dim),
+            "leading_dense_block_count": u32("moe_layer_start_index", default=1),
+            "interleave_moe_layer_step": u32("moe_layer_interval", default=1, low=1),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            "blk.{i}.exp_probs_b.bias": taken(f"{_LAYER}.mlp.moe_statics.e_score_correction_bias", change=squeezed),
+            "blk.{i}.ffn_gate_shexp": f"{_LAYER}.mlp.shared_experts.gate_proj",
+            "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",
+            "blk.{i}.ffn_down_shexp": f"{_LAYER}.mlp.shared_experts.down_proj",
+        },
+        fixed={"hidden_act": SILU, "moe_norm_min": (1e-12,)},
+        checks=(_experts_to_the_end,),
+        rope=lambda config: rope_keys(config, 500000.0),
+        tied=True,
+        unused=("use_bias",),
+        ignored=("model.mtp_*",),
+    )
+}

@@ -1,0 +1,138 @@
+"""GLM 4.5 and later (Zeng et al. 2025): experts chosen by corrected sigmoids, in groups, beside a shared one.
+
+The first layers are dense.  Layers that predict the token after the next one are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    flag,
+    made,
+    u32,
+)
+from ..checkpoint.rope import rope_of
+from ..nn import (
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    RopeSpec,
+    SharedExpert,
+    Step,
+    Tensor,
+    Together,
+    Weights,
+    rope,
+    rope_spec,
+)
+from .base import Decoder, DenseConfig, Layer, Mixer
+
+ARCHES = ("glm4moe",)
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim)
+        has_norms = w.has("attn_q_norm.weight")  # the smaller models have none
+        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps) if has_norms else None
+        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps) if has_norms else None
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head)
+        if self.q_norm and self.k_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rope(q, step.positions, self.rotation), rope(k, step.positions, self.rotation)
+        return self.o(step.attend(self.layer, q, k, self.v(x).heads(self.n_kv_head), scale=self.scale))
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.norm("post_attention_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class Glm4Moe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
+        c = replace(c, n_layer=c.n_layer - n_next)
+        for i in range(c.n_layer, c.n_layer + n_next):
+            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
+        n_shared = m.integer("expert_shared_count", high=64)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Glm4Moe
+
+
+def _n_rot(config: Fields) -> int:
+    head_dim = config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
+    rope = rope_of(config)
+    return int(head_dim * rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5)))
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "Glm4MoeForCausalLM": Checkpoint(
+        "glm4moe",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "rope.dimension_count": made("u32", _n_rot),
+            "expert_count": u32("n_routed_experts", "num_local_experts", default=128),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+            "expert_shared_count": u32("n_shared_experts", default=1),
+            "expert_group_count": u32("n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": f32("routed_scaling_factor", default=1.0),
+            "expert_weights_norm": flag("norm_topk_prob", default=True),
+            "leading_dense_block_count": u32("first_k_dense_replace", default=1),
+            "nextn_predict_layers": made("u32", lambda config: 0),
+        },
+        {
+            **{name: source for name, source in DECODER_TENSORS.items() if "ffn_norm" not in name},
+            **EXPERT_TENSORS,
+            "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+            "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
+            "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+            "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
+            "blk.{i}.ffn_gate_shexp": f"{_LAYER}.mlp.shared_experts.gate_proj",
+            "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",
+            "blk.{i}.ffn_down_shexp": f"{_LAYER}.mlp.shared_experts.down_proj",
+        },
+        fixed={"hidden_act": SILU},
+        unused=("attention_bias", "use_qk_norm", "num_nextn_predict_layers", "num_mtp_layers"),
+        ignored=("model.layers.46.*", "model.layers.92.*"),  # of the token after the next one
+    )
+}

@@ -1,0 +1,182 @@
+"""gpt-oss (OpenAI 2025): windows in every other layer, attention sinks, experts with biases and a clamped unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Fields,
+    Key,
+    made,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..checkpoint.rope import Entry
+from ..checkpoint.windows import window_pattern
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, Keys, MoE, MoeSpec, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from ..nn.rotary import Scaling
+from .base import Decoder, DenseConfig
+from .windows import local_layers
+
+ARCHES = ("gpt-oss",)
+PERIOD = 2  # every second layer sees all of the past
+
+
+def base_of(m: Keys) -> float:
+    base = m.number("rope.freq_base", 10000.0)
+    if base <= 1:
+        raise LoadError(f"[gpt-oss] rope.freq_base must be above 1 but is {base}")
+    return base
+
+
+def yarn_factors(m: Keys, c: DenseConfig, base: float, factor: float) -> Array:
+    """What each frequency is divided by: YaRN (Peng et al. 2023) whose ramp has no whole numbers as ends."""
+    import numpy as np
+
+    context = m.integer("rope.scaling.original_context_length", c.n_ctx_train, low=1)
+
+    def dimension(n_turns: float) -> float:
+        """That which turns so often within the context."""
+        if n_turns <= 0:
+            raise LoadError(f"[gpt-oss] rope.scaling.yarn_beta_* must be above 0 but is {n_turns}")
+        return c.n_rot * math.log(context / (n_turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(dimension(m.number("rope.scaling.yarn_beta_fast", 32.0)), 0)
+    high = min(dimension(m.number("rope.scaling.yarn_beta_slow", 1.0)), c.n_rot - 1)
+    ramp = np.clip((np.arange(c.n_rot // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
+    factors: Array = (1 / (ramp / factor + 1 - ramp)).astype(np.float32)
+    return factors
+
+
+def rotation(m: Keys, w: Weights, c: DenseConfig) -> RopeSpec:
+    scaling = Scaling.read(m)
+    if scaling.kind != "yarn":
+        return rope_spec(m, n_dims=c.n_rot, layout="half")
+    m.only("rope.scaling.yarn_log_multiplier", 0.0)
+    m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
+    base = base_of(m)
+    return RopeSpec(
+        n_dims=c.n_rot,
+        layout="half",
+        freq_base=base,
+        attn_factor=scaling.attention * (1.0 + 0.1 * math.log(scaling.factor)),
+        factors=w.made("rope_factors", yarn_factors(m, c, base, scaling.factor)),
+    )
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+        self.sinks = w.tensor("attn_sinks.weight", (c.n_head,), vector=True)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale, sinks=self.sinks))
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, e: ExpertConfig) -> None:
+        self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
+        self.attention = Attention(c, w, layer, rotation)
+        spec = MoeSpec(n_used=e.n_used, gating=e.gating, normalize=e.normalize, scale=e.scale, unit="clamped_swiglu")
+        self.mlp = MoE(w, c.dim, e.ffn_dim, e.n, spec, biases=True)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class GptOss(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, gating="softmax_of_chosen", normalize=False)
+        self.window = m.integer("attention.sliding_window", low=1)
+        self.is_local = local_layers(m, c.n_layer, PERIOD)
+        turn = rotation(m, w, c)
+        m.only("rope.freq_base_swa", base_of(m))
+        super().__init__(c, w, [Block(c, b, i, turn, e) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache([self.window if local else 0 for local in self.is_local])
+
+
+MODEL = GptOss
+
+
+def _window(config: Fields) -> int:
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    return config.integer("sliding_window", 128)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if not config.has("rope_parameters") and not config.has("rope_scaling"):
+        raise UnsupportedError("[convert] 'rope_parameters' must be in config.json but is not")
+    yield from rope_keys(config, 150000.0, truncate=False)
+
+
+def _every_second(begin: int) -> Change:
+    """Rows of gate and up lie in turn; matrices are stored ``[in, out]``."""
+
+    def change(x: Array, config: Fields) -> Array:
+        half: Array = (x.swapaxes(1, 2) if x.ndim == 3 else x)[:, begin::2].copy()
+        return half
+
+    return change
+
+
+def _turned(x: Array, config: Fields) -> Array:
+    turned: Array = x.swapaxes(1, 2).copy()
+    return turned
+
+
+_KEYS: dict[str, Key] = {
+    **DECODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=131072),
+    "attention.key_length": u32("head_dim", default=64),
+    "attention.value_length": u32("head_dim", default=64),
+    "attention.sliding_window": made("u32", _window),
+    "attention.sliding_window_pattern": made("bool[]", lambda config: window_pattern(config, PERIOD)),
+    "expert_count": u32("num_local_experts", "num_experts", default=128),
+    "expert_used_count": u32("num_experts_per_tok", default=4),
+    "expert_feed_forward_length": u32("intermediate_size", default=2880),
+}
+_MLP = "model.layers.{i}.mlp"
+_TENSORS = {
+    **{name: source for name, source in DECODER_TENSORS.items() if ".ffn_" not in name},
+    "blk.{i}.post_attention_norm": "model.layers.{i}.post_attention_layernorm",
+    "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks",
+    "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_every_second(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_every_second(1)),
+    "blk.{i}.ffn_down_exps.weight": taken(f"{_MLP}.experts.down_proj", change=_turned),
+    "blk.{i}.ffn_gate_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(0)),
+    "blk.{i}.ffn_up_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(1)),
+    "blk.{i}.ffn_down_exps.bias": f"{_MLP}.experts.down_proj_bias",
+}
+HF = {
+    "GptOssForCausalLM": Checkpoint(
+        "gpt-oss",
+        _KEYS,
+        _TENSORS,
+        fixed={"hidden_act": SILU, "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
+        rope=_rope,
+        unused=("attention_bias", "experts_per_token", "initial_context_length"),
+    )
+}

@@ -1,0 +1,138 @@
+"""Granite 3 with experts (Granite team 2024): Llama's attention, four multipliers, with or without a shared expert."""
+
+from __future__ import annotations
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Fields,
+    Key,
+    f32,
+    interleaved,
+    taken,
+    u32,
+)
+from ..errors import LoadError
+from ..nn import (
+    ExpertConfig,
+    Keys,
+    MoE,
+    RopeSpec,
+    SharedExpert,
+    Step,
+    Tensor,
+    Together,
+    Weights,
+    frequency_factors,
+    rope_spec,
+)
+from .base import MAX_DIM, Decoder, DenseConfig, Layer
+from .llama import Attention
+
+ARCHES = ("granitemoe",)
+
+
+class ScaledAttention(Attention):
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, scale: float) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.scale = scale or self.scale
+
+
+class Block:
+    """What is added is multiplied by ``scale``."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+        self.scale = scale
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step) * self.scale
+        return x + self.mlp(self.ffn_norm(x)) * self.scale
+
+
+class GraniteMoe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
+        shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+        self.embedding_scale = m.number("embedding_scale", 0.0) or 1.0  # 0 says nothing
+        self.logit_scale = m.number("logit_scale")
+        if self.logit_scale == 0:
+            raise LoadError("[granitemoe] logit_scale must not be 0 but is")
+        attention_scale = m.number("attention.scale", 0.0)
+        scale = m.number("residual_scale", 0.0) or 1.0
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+
+        def mlp(b: Weights) -> Layer:
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+
+        blocks = [
+            Block(c, b, ScaledAttention(c, b, i, rotation, attention_scale), mlp(b), scale)
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = self.embedding(step.tokens) * self.embedding_scale
+        return self.logits(x, step) * (1 / self.logit_scale)
+
+
+MODEL = GraniteMoe
+
+
+def _half(which: int) -> Change:
+    """Gate or up, which lie one below the other, of every expert."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[-2] // 2
+        half: Array = x[..., which * n : (which + 1) * n, :].copy()
+        return half
+
+    return change
+
+
+_KEYS: dict[str, Key] = {
+    **DECODER_KEYS,
+    "embedding_scale": f32("embedding_multiplier", default=1.0),
+    "residual_scale": f32("residual_multiplier", default=1.0),
+    "logit_scale": f32("logits_scaling", default=1.0),
+    "attention.scale": f32("attention_multiplier", default=1.0),
+    "expert_count": u32("num_local_experts", default=8),
+    "expert_used_count": u32("num_experts_per_tok", default=2),
+}
+_LAYER = "model.layers.{i}"
+_MOE = f"{_LAYER}.block_sparse_moe"
+_TENSORS = {
+    **DECODER_TENSORS,
+    "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=interleaved("num_attention_heads")),
+    "blk.{i}.attn_k": taken(
+        f"{_LAYER}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
+    ),
+    "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
+    "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=_half(0)),
+    "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=_half(1)),
+    "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
+}
+HF = {
+    "GraniteMoeForCausalLM": Checkpoint(
+        "granitemoe", _KEYS, _TENSORS, fixed={"hidden_act": SILU}, unused=("attention_bias",)
+    ),
+    "GraniteMoeSharedForCausalLM": Checkpoint(
+        "granitemoe",
+        {**_KEYS, "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=0)},
+        {
+            **_TENSORS,
+            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(0)),
+            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(1)),
+            "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
+        },
+        fixed={"hidden_act": SILU},
+        unused=("attention_bias",),
+    ),
+}

@@ -1,0 +1,211 @@
+"""Llama 4, text (Meta 2025): attention within chunks, and in every fourth layer to all of the past, without rotation
+but with a temperature that grows with the position; experts whose weights multiply what goes into them.
+"""
+
+from __future__ import annotations
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    MoeSpec,
+    RopeSpec,
+    SharedExpert,
+    Step,
+    Tensor,
+    Together,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+    scale_by_position,
+    unit_norm,
+)
+from .base import Block, Decoder, DenseConfig, Layer
+from .windows import local_layers
+
+ARCHES = ("llama4",)
+PERIOD = 4  # every fourth layer sees all of the past
+LENGTH = 8192  # of a chunk, and of a step of the temperature
+WITHOUT_NORMS = 128  # experts of the model whose q and k are not normalized
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale = c.head_dim**-0.5
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+
+    def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k = self.turn(self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), step)
+        return self.o(step.attend(self.layer, q, k, self.v(x).heads(self.n_kv_head), scale=self.scale))
+
+
+class ChunkAttention(Attention):
+    """``eps`` 0: without norms, which have no weights."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, eps: float) -> None:
+        super().__init__(c, w, layer)
+        self.rotation, self.eps = rotation, eps
+
+    def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        q, k = rope(q, step.positions, self.rotation), rope(k, step.positions, self.rotation)
+        return (unit_norm(q, self.eps), unit_norm(k, self.eps)) if self.eps else (q, k)
+
+
+class GlobalAttention(Attention):
+    """``beta`` and ``length``: of the temperature."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, beta: float, length: int) -> None:
+        super().__init__(c, w, layer)
+        self.beta, self.length = beta, length
+
+    def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        return scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.length, offset=1), k
+
+
+class Llama4(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False)
+        spec = MoeSpec(n_used=e.n_used, gating=e.gating, normalize=e.normalize, scale=e.scale, weighs_input=True)
+        period = m.integer("interleave_moe_layer_step", low=1)
+        self.chunk = m.integer("attention.chunk_size", LENGTH, low=1)
+        beta = m.number("attention.temperature_scale", 0.1)
+        length = m.integer("attention.temperature_length", LENGTH, low=1)
+        self.is_local = local_layers(m, c.n_layer, PERIOD)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+
+        def attention(i: int, b: Weights) -> Attention:
+            if self.is_local[i]:
+                return ChunkAttention(c, b, i, rotation, 0.0 if e.n == WITHOUT_NORMS else c.eps)
+            return GlobalAttention(c, b, i, beta, length)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if (i + 1) % period:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            return Together(MoE(b, c.dim, e.ffn_dim, e.n, spec), SharedExpert(b, c.dim, e.ffn_dim))
+
+        super().__init__(c, w, [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        c = self.config
+        return [
+            CacheSpec(
+                n_kv_head=c.n_kv_head, head_dim=c.head_dim, v_head_dim=c.v_head_dim, chunk=self.chunk if local else 0
+            )
+            for local in self.is_local
+        ]
+
+
+MODEL = Llama4
+
+
+def _layers_are_usual(config: Fields) -> None:
+    n_layer, step = config.integer("num_hidden_layers"), config.integer("interleave_moe_layer_step", 1, low=1)
+    local = [int((i + 1) % PERIOD != 0) for i in range(n_layer)]
+    kinds = ["chunked_attention" if one else "full_attention" for one in local]
+    if config.integer("no_rope_layer_interval", PERIOD) != PERIOD and not config.items("no_rope_layers"):
+        raise UnsupportedError(f"[convert] 'no_rope_layer_interval' must be {PERIOD}")
+    if config.items("no_rope_layers") not in ([], local):
+        raise UnsupportedError("[convert] 'no_rope_layers' must have a 0 for every fourth layer but has not")
+    if config.items("layer_types") not in ([], kinds):
+        raise UnsupportedError("[convert] 'layer_types' must be full_attention for every fourth layer but is not")
+    if config.has("moe_layers") and config.items("moe_layers") != list(range(step - 1, n_layer, step)):
+        raise UnsupportedError(f"[convert] 'moe_layers' must be every {step}th layer but is not")
+    has_norms = config.integer("num_local_experts", 16) != WITHOUT_NORMS
+    if config.flag("use_qk_norm", True) != has_norms:
+        raise UnsupportedError(f"[convert] 'use_qk_norm' must be {has_norms} for so many experts but is not")
+
+
+def _chunk(config: Fields) -> int | None:
+    if config.is_null("attention_chunk_size"):
+        raise UnsupportedError("[convert] 'attention_chunk_size' must be a number but is null")
+    chunk = config.integer("attention_chunk_size", LENGTH, low=1)
+    return None if chunk == LENGTH else chunk
+
+
+def _length(config: Fields) -> int | None:
+    length = config.integer("floor_scale", LENGTH, low=1)
+    return None if length == LENGTH else length
+
+
+def _beta(config: Fields) -> float | None:
+    is_tuned = config.value("attn_temperature_tuning")  # true, or the 4 of old files
+    beta = config.number("attn_scale", 0.1) if is_tuned or is_tuned is None else 0.0
+    return None if beta == 0.1 else beta
+
+
+def _half(which: int) -> Change:
+    """Gate or up, which lie side by side in matrices ``[in, out]``, of every expert."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[-1] // 2
+        half: Array = x[..., which * n : (which + 1) * n].swapaxes(1, 2).copy()
+        return half
+
+    return change
+
+
+def _turned(x: Array, config: Fields) -> Array:
+    turned: Array = x.swapaxes(1, 2).copy()
+    return turned
+
+
+_MLP = "model.layers.{i}.feed_forward"
+HF = {
+    "Llama4ForCausalLM": Checkpoint(
+        "llama4",
+        {
+            **DECODER_KEYS,
+            "context_length": u32("max_position_embeddings", default=131072),
+            "feed_forward_length": u32("intermediate_size_mlp", default=16384),
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.chunk_size": made("u32", _chunk),
+            "attention.temperature_length": made("u32", _length),
+            "attention.temperature_scale": made("f32", _beta),
+            "expert_count": u32("num_local_experts", default=16),
+            "expert_used_count": u32("num_experts_per_tok", default=1),
+            "expert_feed_forward_length": u32("intermediate_size", default=8192),
+            "interleave_moe_layer_step": u32("interleave_moe_layer_step", default=1, low=1),
+        },
+        {
+            **DECODER_TENSORS,
+            **{f"blk.{{i}}.ffn_{name}": f"{_MLP}.{name}_proj" for name in ("gate", "up", "down")},
+            **{f"blk.{{i}}.ffn_{name}_shexp": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
+            "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
+            "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(0)),
+            "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(1)),
+            "blk.{i}.ffn_down_exps.weight": taken(f"{_MLP}.experts.down_proj", change=_turned),
+        },
+        fixed={"hidden_act": SILU},
+        checks=(_layers_are_usual,),
+        rope=lambda config: rope_keys(config, 500000.0),
+        unused=("attention_bias", "for_llm_compressor", "router_jitter_noise"),
+    )
+}

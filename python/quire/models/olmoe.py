@@ -1,0 +1,62 @@
+"""OLMoE (Muennighoff et al. 2024): norms over all heads of q and k, probabilities of the chosen as they are."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, f32, made, u32
+from ..nn import ExpertConfig, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from .base import Block, Decoder, DenseConfig
+
+ARCHES = ("olmoe",)
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+        self.q_norm = w.norm("attn_q_norm", c.n_head * c.head_dim, c.eps)
+        self.k_norm = w.norm("attn_k_norm", c.n_kv_head * c.head_dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q_norm(self.q(x)).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k_norm(self.k(x)).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Olmoe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Olmoe
+HF = {
+    "OlmoeForCausalLM": Checkpoint(
+        "olmoe",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "expert_count": u32("num_experts", "num_local_experts", default=64),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_weights_norm": made("bool", lambda config: config.flag("norm_topk_prob", False) or None),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            "blk.{i}.attn_q_norm": "model.layers.{i}.self_attn.q_norm",
+            "blk.{i}.attn_k_norm": "model.layers.{i}.self_attn.k_norm",
+        },
+        fixed={"hidden_act": SILU, "clip_qkv": (None,)},
+        unused=("attention_bias",),
+    )
+}

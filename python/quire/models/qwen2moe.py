@@ -1,0 +1,78 @@
+"""Qwen1.5 and Qwen2 with experts (Yang et al. 2024): a mixture, and a shared expert times the sigmoid of a score."""
+
+from __future__ import annotations
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    made,
+    no_windows,
+    squeezed,
+    taken,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import ExpertConfig, Keys, MoE, SharedExpert, Together, Weights, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig
+from .llama import Attention
+
+ARCHES = ("qwen2moe",)
+
+
+class Qwen2Moe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        # The weights of the chosen are their probabilities as they are.
+        e = ExpertConfig.read(m, c.n_layer, normalize=False)
+        shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [
+            Block(
+                c,
+                b,
+                Attention(c, b, i, rotation),
+                Together(MoE(b, c.dim, e.ffn_dim, e.n, e.spec()), SharedExpert(b, c.dim, shared_dim, is_weighed=True)),
+            )
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Qwen2Moe
+
+
+def _experts_everywhere(config: Fields) -> None:
+    if config.items("mlp_only_layers"):
+        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+    if config.integer("decoder_sparse_step", 1) != 1:
+        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+
+
+HF = {
+    "Qwen2MoeForCausalLM": Checkpoint(
+        "qwen2moe",
+        {
+            **DECODER_KEYS,
+            "expert_count": u32("num_experts", default=60),
+            "expert_used_count": u32("num_experts_per_tok", default=4),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+            "expert_shared_feed_forward_length": u32("shared_expert_intermediate_size", default=5632),
+            "expert_weights_norm": made("bool", lambda config: config.flag("norm_topk_prob", False) or None),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            "blk.{i}.ffn_gate_inp_shexp": taken("model.layers.{i}.mlp.shared_expert_gate", change=squeezed),
+            "blk.{i}.ffn_gate_shexp": "model.layers.{i}.mlp.shared_expert.gate_proj",
+            "blk.{i}.ffn_up_shexp": "model.layers.{i}.mlp.shared_expert.up_proj",
+            "blk.{i}.ffn_down_shexp": "model.layers.{i}.mlp.shared_expert.down_proj",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows, _experts_everywhere),
+        unused=("qkv_bias",),
+    )
+}

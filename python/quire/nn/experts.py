@@ -1,0 +1,120 @@
+"""Mixtures of experts from a file's keys, and experts that every token goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .._native import graph
+from .._native.graph import MoeSpec
+from .._native.graph import TraceTensor as Tensor
+from ..errors import LoadError, UnsupportedError
+from .keys import Keys
+from .weights import Weights
+
+if TYPE_CHECKING:
+    from .._native.graph import Activation
+
+Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}  # numbers of expert_gating_func
+MAX_EXPERTS, MAX_FFN_DIM = 4096, 1 << 20
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The keys ``expert_*`` of a model whose layers route alike."""
+
+    n: int
+    n_used: int
+    ffn_dim: int  # of one expert
+    gating: Gating
+    normalize: bool  # the weights of the chosen are divided by their sum
+    scale: float
+    n_group: int
+    n_group_used: int
+
+    @classmethod
+    def read(
+        cls,
+        m: Keys,
+        n_layer: int,
+        *,
+        gating: Gating = "softmax",
+        normalize: bool = True,
+        ffn_dim: int = 0,
+        grouped: bool = False,
+    ) -> ExpertConfig:
+        """``gating``, ``normalize``: what files mean that do not say so; ``ffn_dim`` 0: they must.
+
+        ``grouped``: whether the model chooses groups of experts first.
+        """
+        n = m.integer("expert_count", low=1, high=MAX_EXPERTS)
+        number = m.integer("expert_gating_func", next(i for i, name in GATINGS.items() if name == gating))
+        if number not in GATINGS:
+            raise UnsupportedError(f"[{m.arch}] key '{m.full('expert_gating_func')}' must be 1 to 3 but is {number}")
+        sizes = {"default": ffn_dim} if ffn_dim else {}
+        if not grouped:
+            m.only("expert_group_count", 0, 1)
+            m.without_effect("expert_group_used_count")
+        config = cls(
+            n=n,
+            n_used=m.same("expert_used_count", n_layer, low=1, high=n),
+            ffn_dim=m.same("expert_feed_forward_length", n_layer, low=1, high=MAX_FFN_DIM, **sizes),
+            gating=GATINGS[number],
+            normalize=m.flag("expert_weights_norm", normalize),
+            scale=m.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
+            n_group=(m.integer("expert_group_count", 0, high=n) or 1) if grouped else 1,
+            n_group_used=(m.integer("expert_group_used_count", 0, high=n) or 1) if grouped else 1,
+        )
+        if n % config.n_group or config.n_group_used > config.n_group:
+            groups = f"{config.n_group_used} of {config.n_group} groups of {n}"
+            raise LoadError(f"[{m.arch}] expert_group_count must divide expert_count and be used but is {groups}")
+        return config
+
+    def spec(self, activation: Activation = "silu") -> MoeSpec:
+        """Of gated units, with groups that count as their two best."""
+        return MoeSpec(
+            n_used=self.n_used,
+            activation=activation,
+            gating=self.gating,
+            normalize=self.normalize,
+            scale=self.scale,
+            n_group=self.n_group,
+            n_group_used=self.n_group_used,
+        )
+
+
+class SharedExpert:
+    """A gated unit that every token goes through, beside those it is routed to.
+
+    ``is_weighed``: times the sigmoid of a score.
+    """
+
+    def __init__(
+        self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu", *, is_weighed: bool = False
+    ) -> None:
+        self.gate = w.linear("ffn_gate_shexp", dim, ffn_dim)
+        self.up = w.linear("ffn_up_shexp", dim, ffn_dim)
+        self.down = w.linear("ffn_down_shexp", ffn_dim, dim)
+        self.weight = w.row("ffn_gate_inp_shexp.weight", dim) if is_weighed else None
+        self.activation: Activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.down(graph.glu(self.gate(x), self.up(x), self.activation))
+        if self.weight is None:
+            return y
+        return graph.multiply_broadcast(y, graph.sigmoid(graph.linear(x, self.weight)))
+
+
+class Together:
+    """The sum of what several layers make of the same rows."""
+
+    def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first, *others = (layer(x) for layer in self.layers)
+        for other in others:
+            first = first + other
+        return first
