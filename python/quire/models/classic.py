@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import CapacityError
+from ..checkpoint import DECODER_KEYS, Array, Change, Fields, Key, made
+from ..checkpoint.rope import rope_of
+from ..errors import CapacityError, UnsupportedError
 from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weights, rope, select_rows
-from .base import DenseConfig, Layer, Mixer, head
+from .base import DenseConfig, Layer, Mixer
 
 EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
 
@@ -90,7 +92,8 @@ class LayerNormDecoder:
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
         self.blocks = blocks
         self.norm = w.layer_norm("output_norm", c.dim, c.eps)
-        self.head = head(w, c, self.embedding)
+        has_own = w.has("output.weight")
+        self.head = w.linear("output", c.dim, c.n_vocab, bias=None) if has_own else self.embedding.as_head()
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache()
@@ -103,3 +106,41 @@ class LayerNormDecoder:
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens), step)
+
+
+def in_order(x: Array, config: Fields) -> Array:
+    """Fused q, k and v, which checkpoints store head by head, one below the other."""
+    n_head = config.integer("num_attention_heads", low=1)
+    split = x.reshape(n_head, 3, x.shape[0] // n_head // 3, *x.shape[1:])
+    return split.swapaxes(0, 1).reshape(x.shape)
+
+
+def unless_unbiased(name: str, *, default: bool, change: Change | None = None) -> Change:
+    """Refuse a bias that the checkpoint holds and its configuration denies (``name`` false)."""
+
+    def checked(x: Array, config: Fields) -> Array:
+        if x.ndim == 1 and not config.flag(name, default):
+            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has biases but is false")
+        return change(x, config) if change else x
+
+    return checked
+
+
+def n_rotated(factor: float, *, name: str = "partial_rotary_factor") -> Key:
+    """How many dimensions of a head are rotated; ``factor``: transformers' default of their part."""
+
+    def read(config: Fields) -> int:
+        rope = rope_of(config)
+        part = config.number(name, factor)
+        part = rope.number("partial_rotary_factor", part)
+        return int(config.integer("hidden_size") // config.integer("num_attention_heads", low=1) * part)
+
+    return made("u32", read)
+
+
+CLASSIC_KEYS = {
+    name: key
+    for name, key in DECODER_KEYS.items()
+    if name not in ("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length")
+}
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
