@@ -1,0 +1,146 @@
+"""What decoders with layer norms share: GPT-2 and those that came after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..checkpoint import DECODER_KEYS, Array, Change, Fields, Key, made
+from ..checkpoint.rope import rope_of
+from ..errors import CapacityError, UnsupportedError
+from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weights, rope, select_rows
+from .base import DenseConfig, Layer, Mixer
+
+EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
+
+
+def projections(c: DenseConfig, w: Weights) -> list[Linear]:
+    """Queries, keys and values: parts of one tensor or three of them, with the biases that the file has."""
+    sizes = [c.n_head * c.head_dim, c.n_kv_head * c.head_dim, c.n_kv_head * c.v_head_dim]
+    if w.has("attn_qkv.weight"):
+        return w.linears("attn_qkv", c.dim, sizes, bias=None)
+    return [w.linear(f"attn_{one}", c.dim, n, bias=None) for one, n in zip("qkv", sizes, strict=True)]
+
+
+class Attention:
+    """Of heads in groups.  ``rotation``: None where positions are in the embedding."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale, self.rotation = c.head_dim**-0.5, rotation
+        self.q, self.k, self.v = projections(c, w)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        """Heads that know where they are."""
+        return x if self.rotation is None else rope(x, step.positions, self.rotation)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.placed(self.q(x).heads(self.n_head), step)
+        k = self.placed(self.k(x).heads(self.n_kv_head), step)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class Block:
+    """Attention and MLP one after the other, each behind a layer norm and added to what went in."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.mlp = w.layer_norm("ffn_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class ParallelBlock:
+    """Attention and MLP side by side, of the same rows (Wang and Komatsuzaki 2021).
+
+    ``mlp_norm``: the name of the MLP's own norm; where the file has none, both are behind ``attn_norm``.
+    """
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer, *, mlp_norm: str = "ffn_norm") -> None:
+        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
+        has_own = w.has(f"{mlp_norm}.weight")
+        self.ffn_norm, self.mlp = w.layer_norm(mlp_norm, c.dim, c.eps) if has_own else None, mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        normed = self.attn_norm(x)
+        return x + self.attention(normed, step) + self.mlp(self.ffn_norm(x) if self.ffn_norm else normed)
+
+
+class PositionTable:
+    """A learned vector for each position (Radford et al. 2018)."""
+
+    def __init__(self, c: DenseConfig, w: Weights) -> None:
+        self.arch, self.n = c.arch, c.n_ctx_train
+        self.vectors = w.embedding("position_embd", c.n_ctx_train, c.dim)
+
+    def __call__(self, step: Step) -> Tensor:
+        if step.n_ctx > self.n:
+            raise CapacityError(
+                f"[{self.arch}] n_ctx must be at most {self.n}, the positions of the model's table, but is {step.n_ctx}"
+            )
+        return self.vectors(step.positions)
+
+
+class LayerNormDecoder:
+    """Embedding, blocks, a layer norm, a head, all of the past in every layer."""
+
+    def __init__(self, c: DenseConfig, w: Weights, blocks: Sequence[Mixer]) -> None:
+        self.config = c
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks = blocks
+        self.norm = w.layer_norm("output_norm", c.dim, c.eps)
+        has_own = w.has("output.weight")
+        self.head = w.linear("output", c.dim, c.n_vocab, bias=None) if has_own else self.embedding.as_head()
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache()
+
+    def logits(self, x: Tensor, step: Step) -> Tensor:
+        """Of embedded tokens."""
+        for block in self.blocks:
+            x = block(x, step)
+        return self.head(self.norm(select_rows(x, step.logit_rows)))
+
+    def __call__(self, step: Step) -> Tensor:
+        return self.logits(self.embedding(step.tokens), step)
+
+
+def in_order(x: Array, config: Fields) -> Array:
+    """Fused q, k and v, which checkpoints store head by head, one below the other."""
+    n_head = config.integer("num_attention_heads", low=1)
+    split = x.reshape(n_head, 3, x.shape[0] // n_head // 3, *x.shape[1:])
+    return split.swapaxes(0, 1).reshape(x.shape)
+
+
+def unless_unbiased(name: str, *, default: bool, change: Change | None = None) -> Change:
+    """Refuse a bias that the checkpoint holds and its configuration denies (``name`` false)."""
+
+    def checked(x: Array, config: Fields) -> Array:
+        if x.ndim == 1 and not config.flag(name, default):
+            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has biases but is false")
+        return change(x, config) if change else x
+
+    return checked
+
+
+def n_rotated(factor: float, *, name: str = "partial_rotary_factor") -> Key:
+    """How many dimensions of a head are rotated; ``factor``: transformers' default of their part."""
+
+    def read(config: Fields) -> int:
+        rope = rope_of(config)
+        part = config.number(name, factor)
+        part = rope.number("partial_rotary_factor", part)
+        return int(config.integer("hidden_size") // config.integer("num_attention_heads", low=1) * part)
+
+    return made("u32", read)
+
+
+CLASSIC_KEYS = {
+    name: key
+    for name, key in DECODER_KEYS.items()
+    if name not in ("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length")
+}
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function

@@ -1,0 +1,81 @@
+"""GPT-NeoX (Black et al. 2022) and Pythia: attention and MLP side by side, a part of each head rotated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import Checkpoint, Fields, f32, flag, rope_keys, taken
+from ..checkpoint.rope import Entry, theta_of
+from ..errors import UnsupportedError
+from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import (
+    CLASSIC_KEYS,
+    EPS,
+    Attention,
+    Block,
+    LayerNormDecoder,
+    ParallelBlock,
+    in_order,
+    n_rotated,
+    unless_unbiased,
+)
+
+ARCHES = ("gptneox",)
+
+
+class GPTNeoX(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        block = ParallelBlock if m.flag("use_parallel_residual") else Block
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = GPTNeoX
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    base = config.number("rotary_emb_base", 10000.0)
+    if config.has("rope_theta") and theta_of(config) != base and not config.has("rope_parameters"):
+        raise UnsupportedError(f"[convert] 'rope_theta' must be 'rotary_emb_base', {base}, but is another")
+    yield from rope_keys(config, base)
+
+
+_LAYER = "gpt_neox.layers.{i}"
+HF = {
+    "GPTNeoXForCausalLM": Checkpoint(
+        "gptneox",
+        {
+            **CLASSIC_KEYS,
+            "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+            "rope.dimension_count": n_rotated(0.25, name="rotary_pct"),
+            "use_parallel_residual": flag("use_parallel_residual", default=True),
+        },
+        {
+            "token_embd": "gpt_neox.embed_in",
+            "output_norm": "gpt_neox.final_layer_norm",
+            "output": "embed_out",
+            "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
+            "blk.{i}.attn_qkv": taken(
+                f"{_LAYER}.attention.query_key_value",
+                change=unless_unbiased("attention_bias", default=True, change=in_order),
+            ),
+            "blk.{i}.attn_output": taken(
+                f"{_LAYER}.attention.dense", change=unless_unbiased("attention_bias", default=True)
+            ),
+            "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
+            "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",
+            "blk.{i}.ffn_down": f"{_LAYER}.mlp.dense_4h_to_h",
+        },
+        fixed={"hidden_act": ("gelu",), "num_key_value_heads": (None,)},
+        rope=_rope,
+        unused=("attention_bias",),
+        ignored=("*.attention.bias", "*.attention.masked_bias"),  # causal masks, which older versions saved
+        base="gpt_neox.",
+    )
+}

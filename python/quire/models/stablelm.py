@@ -1,0 +1,90 @@
+"""StableLM (Bellagente et al. 2024): layer norms, a gated MLP, a part of each head rotated."""
+
+from __future__ import annotations
+
+from .._native.graph import layer_norm, multiply_weight
+from ..checkpoint import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, taken, u32
+from ..errors import UnsupportedError
+from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weight, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder, ParallelBlock, n_rotated, unless_unbiased
+
+ARCHES = ("stablelm",)
+
+
+class HeadNorms(Attention):
+    """With a norm for each head of q and k, where the file has them."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.eps = c.eps
+        shapes = {"attn_q_norm.weight": (c.n_head, c.head_dim), "attn_k_norm.weight": (c.n_kv_head, c.head_dim)}
+        self.q_norm, self.k_norm = (
+            w.tensor(name, shape, vector=True) if w.has(name) else None for name, shape in shapes.items()
+        )
+
+    def normed(self, x: Tensor, weight: Weight | None) -> Tensor:
+        return x if weight is None else multiply_weight(layer_norm(x, None, None, self.eps), weight)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.placed(self.normed(self.q(x).heads(self.n_head), self.q_norm), step)
+        k = self.placed(self.normed(self.k(x).heads(self.n_kv_head), self.k_norm), step)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class StableLM(LayerNormDecoder):
+    """Attention and MLP are side by side where the file has no norm between them, whatever its key says."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        m.without_effect("use_parallel_residual")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        block = Block if w.has("blk.0.ffn_norm.weight") else ParallelBlock
+        blocks = [
+            block(c, b, HeadNorms(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = StableLM
+
+
+def _between(x: Array, config: Fields) -> Array:
+    if config.flag("use_parallel_residual", False):
+        raise UnsupportedError("[convert] 'use_parallel_residual' must be false where blocks have a second norm")
+    return x
+
+
+def _head_norm(x: Array, config: Fields) -> Array:
+    if not config.flag("qk_layernorm", False):
+        raise UnsupportedError("[convert] 'qk_layernorm' must be true where the checkpoint has such norms")
+    return x
+
+
+_LAYER = "model.layers.{i}"
+_BIASES = unless_unbiased("use_qkv_bias", default=False)
+HF = {
+    "StableLmForCausalLM": Checkpoint(
+        "stablelm",
+        {
+            **CLASSIC_KEYS,
+            "attention.head_count_kv": u32("num_key_value_heads", default=32, low=1),
+            "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+            "rope.dimension_count": n_rotated(0.25),
+            "use_parallel_residual": flag("use_parallel_residual", default=False),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.ffn_norm": taken(f"{_LAYER}.post_attention_layernorm", change=_between),
+            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+            "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+            "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_layernorm.norms.{{e}}", change=_head_norm),
+            "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_layernorm.norms.{{e}}", change=_head_norm),
+        },
+        fixed={"hidden_act": SILU},
+        unused=("use_qkv_bias", "qk_layernorm"),
+    )
+}

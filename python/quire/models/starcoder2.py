@@ -1,0 +1,57 @@
+"""StarCoder 2 (Lozhkov et al. 2024): groups of heads, a window, layer norms and biases."""
+
+from __future__ import annotations
+
+from ..checkpoint import Checkpoint, f32, taken, u32
+from ..nn import MLP, CacheSpec, Keys, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import CLASSIC_KEYS, EPS, GELU_TANH, Attention, Block, LayerNormDecoder, unless_unbiased
+
+ARCHES = ("starcoder2",)
+
+
+class StarCoder2(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        self.window = m.integer("attention.sliding_window", 0)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache([self.window] * self.config.n_layer)
+
+
+MODEL = StarCoder2
+_LAYER = "model.layers.{i}"
+_BIASES = unless_unbiased("use_bias", default=True)
+HF = {
+    "Starcoder2ForCausalLM": Checkpoint(
+        "starcoder2",
+        {
+            **CLASSIC_KEYS,
+            "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
+            "attention.layer_norm_epsilon": f32("norm_epsilon", default=1e-5),
+            "attention.sliding_window": u32("sliding_window", default=None),
+        },
+        {
+            "token_embd": "model.embed_tokens",
+            "output_norm": "model.norm",
+            "output": "lm_head",
+            "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
+            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+            "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+            "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
+            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.c_fc", change=_BIASES),
+            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.c_proj", change=_BIASES),
+        },
+        fixed={"hidden_act": GELU_TANH},
+        tied=True,
+        unused=("use_bias",),
+    )
+}
