@@ -272,7 +272,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 # Keys of the next test that an architecture computes.
-HONOURED = {("granite", "logit_scale"), ("granite", "attention.scale")}
+HONOURED = {(name, key) for name in ("granite", "granite_swa") for key in ("logit_scale", "attention.scale")}
 
 
 @pytest.mark.parametrize("name", NAMES)

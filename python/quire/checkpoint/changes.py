@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..errors import UnsupportedError
 from .fields import Fields
 
 if TYPE_CHECKING:
@@ -40,6 +41,19 @@ def adding(number: float) -> Change:
 
         shifted: Array = x + np.float32(number)
         return shifted
+
+    return change
+
+
+def where(flag: str, default: bool) -> Change:
+    """A tensor that counts only where a field of the configuration is true."""
+
+    def change(x: Array, config: Fields) -> Array:
+        if not config.flag(flag, default):
+            raise UnsupportedError(
+                f"[convert] '{flag}' must be true where the checkpoint has such tensors but is false"
+            )
+        return x
 
     return change
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UnsupportedError
+from .changes import where
 from .fields import Fields
 from .keys import Key, f32, u32
 from .tensors import Source
@@ -32,6 +33,18 @@ DECODER_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_gate": "model.layers.{i}.mlp.gate_proj",
     "blk.{i}.ffn_up": "model.layers.{i}.mlp.up_proj",
     "blk.{i}.ffn_down": "model.layers.{i}.mlp.down_proj",
+}
+
+# With biases of q, k and v that count only where ``attention_bias`` is true.
+BIASED_TENSORS: dict[str, str | Source] = {
+    **{name: source for name, source in DECODER_TENSORS.items() if not name.endswith(("attn_q", "attn_k", "attn_v"))},
+    **{f"blk.{{i}}.attn_{part}.weight": f"model.layers.{{i}}.self_attn.{part}_proj.weight" for part in "qkv"},
+    **{
+        f"blk.{{i}}.attn_{part}.bias": Source(
+            (f"model.layers.{{i}}.self_attn.{part}_proj.bias",), where("attention_bias", True)
+        )
+        for part in "qkv"
+    },
 }
 
 EXPERT_TENSORS: dict[str, str | Source] = {

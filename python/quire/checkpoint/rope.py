@@ -112,7 +112,9 @@ def partial_rotary(config: Fields, head_dim: int, default: float = 1.0) -> int:
 def longrope_keys(config: Fields, n_ctx_orig: int, theta: float = 10000.0) -> Iterator[Entry]:
     """LongRoPE (Ding et al. 2024), whose frequencies are divided by one of two tensors, by the length of contexts."""
     rope = rope_of(config)
-    factor = rope.number("factor", config.integer("max_position_embeddings") / n_ctx_orig)
+    if (n_ctx := config.integer("max_position_embeddings")) < n_ctx_orig:
+        raise UnsupportedError(f"[convert] 'max_position_embeddings' must be at least {n_ctx_orig} but is {n_ctx}")
+    factor = rope.number("factor", n_ctx / n_ctx_orig)
     own = math.sqrt(1 + math.log(factor) / math.log(n_ctx_orig)) if factor > 1 and n_ctx_orig > 1 else 1.0
     rope.read(("original_max_position_embeddings",))
     yield "rope.freq_base", "f32", theta_of(config, theta)

@@ -250,7 +250,7 @@ class Decoder:
         self.config = c
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
         self.blocks = blocks
-        self.norm = w.norm("output_norm", c.dim, c.eps)
+        self.norm: Layer = w.norm("output_norm", c.dim, c.eps)
         self.head = head(w, c, self.embedding)
 
     def cache(self) -> list[CacheSpec]:

@@ -74,8 +74,16 @@ def _pattern(config: Fields) -> Sequence[bool] | None:
 
 
 def _cap(field: str, default: float) -> Callable[[Fields], float]:
-    """Zero stands for none."""
-    return lambda config: 0.0 if config.is_null(field) else config.number(field, default)
+    """Null is none, which files say with 0."""
+
+    def read(config: Fields) -> float:
+        if config.is_null(field):
+            return 0.0
+        if (cap := config.number(field, default)) <= 0:
+            raise UnsupportedError(f"[convert] '{field}' must be above 0 but is {cap}")
+        return cap
+
+    return read
 
 
 def _scale_is_known(config: Fields) -> None:

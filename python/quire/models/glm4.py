@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint.decoder import BIASED_TENSORS
 from ..checkpoint.rope import partial_rotary
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
 from .base import Decoder, DenseConfig, SandwichBlock
@@ -43,7 +44,7 @@ HF = {
             "rope.dimension_count": made("u32", _n_rot),
         },
         {
-            **DECODER_TENSORS,
+            **BIASED_TENSORS,
             "blk.{i}.post_attention_norm": f"{_LAYER}.post_self_attn_layernorm",
             "blk.{i}.post_ffw_norm": f"{_LAYER}.post_mlp_layernorm",
             "blk.{i}.ffn_up": f"{_LAYER}.mlp.gate_up_proj",

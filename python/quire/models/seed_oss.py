@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoint.decoder import BIASED_TENSORS
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig, Layer, Mixer
 from .llama import Attention, head_dim_of
@@ -56,7 +57,7 @@ HF = {
             "attention.value_length": made("u32", _head_dim),
         },
         {
-            **{k: v for k, v in DECODER_TENSORS.items() if not k.endswith("ffn_norm")},
+            **{k: v for k, v in BIASED_TENSORS.items() if not k.endswith("ffn_norm")},
             "blk.{i}.post_attention_norm": "model.layers.{i}.post_attention_layernorm",
         },
         fixed={"hidden_act": SILU},

@@ -1,0 +1,118 @@
+"""Granite with windows (IBM 2026): granite with a sink for every head, and a window in most layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..checkpoint import SILU, Checkpoint, Fields, f32, local_layers, made, u32
+from ..checkpoint.rope import theta_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from . import granite, llama
+from .base import Decoder, DenseConfig
+from .granite import MULTIPLIERS, ScaledBlock, no_zeros
+
+ARCHES = ("granite_swa",)
+
+
+class Attention(granite.Attention):
+    """``is_rotated``: whether the layer knows positions."""
+
+    def __init__(
+        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, scale: float, *, is_rotated: bool
+    ) -> None:
+        super().__init__(c, w, layer, rotation, scale)
+        self.is_rotated = is_rotated
+        self.sinks = w.tensor("attn_sinks.weight", (c.n_head,), vector=True)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head)
+        if self.is_rotated:
+            q, k = rope(q, step.positions, self.rotation), rope(k, step.positions, self.rotation)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale, sinks=self.sinks))
+
+
+class GraniteSwa(Decoder):
+    """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        m.only("expert_count", 0)
+        self.embedding_scale = m.number("embedding_scale", 0.0) or 1.0
+        self.logit_scale = m.number("logit_scale", 1.0)
+        if self.logit_scale == 0:
+            raise LoadError("[granite_swa] logit_scale must not be 0")
+        residual_scale = m.number("residual_scale", 0.0) or 1.0
+        attention_scale = m.number("attention.scale", 0.0)
+        window = m.integer("attention.sliding_window")
+        is_local = m.integers("attention.sliding_window_pattern", c.n_layer, high=1)
+        self.windows = [window if local else 0 for local in is_local]
+        is_rotated = m.integers("attention.rope_pattern", c.n_layer, 1, high=1)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            ScaledBlock(
+                c,
+                b,
+                Attention(c, b, i, rotation, attention_scale, is_rotated=bool(is_rotated[i])),
+                GatedMLP(b, c.dim, c.ffn_dim),
+                residual_scale,
+            )
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+    def __call__(self, step: Step) -> Tensor:
+        return self.logits(self.embedding(step.tokens) * self.embedding_scale, step) * (1.0 / self.logit_scale)
+
+
+MODEL = GraniteSwa
+
+
+def _pattern(config: Fields) -> Sequence[bool]:
+    """As ``layer_types`` says, or all but the first of every four."""
+    if config.items("layer_types"):
+        return local_layers(config, 4)
+    return [i % 4 != 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _rotated(config: Fields) -> Sequence[bool] | None:
+    """Bases by layer: 0 for no rotation, and otherwise one for all."""
+    thetas, base = config.items("layer_rope_theta"), theta_of(config)
+    if thetas and (len(thetas) != config.integer("num_hidden_layers") or not set(thetas) <= {0, base}):
+        raise UnsupportedError(f"[convert] 'layer_rope_theta' must be 0 or {base} for each layer but is not")
+    return [bool(theta) for theta in thetas] or None
+
+
+def _n_kv_head(config: Fields) -> int:
+    if config.is_null("num_key_value_heads"):
+        return config.integer("num_attention_heads", low=1)
+    return config.integer("num_key_value_heads", 4, low=1)
+
+
+def _window_is_known(config: Fields) -> None:
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+
+
+HF = {
+    "GraniteSWAForCausalLM": Checkpoint(
+        "granite_swa",
+        {
+            **llama.KEYS,
+            **MULTIPLIERS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.head_count_kv": made("u32", _n_kv_head),
+            "attention.sliding_window": u32("sliding_window", default=128, low=1),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.rope_pattern": made("bool[]", _rotated),
+        },
+        {**llama.TENSORS, "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks"},
+        fixed={"hidden_act": SILU},
+        checks=(no_zeros, _window_is_known),
+        tied=True,
+        unused=("attention_bias", "mlp_bias"),
+    )
+}
