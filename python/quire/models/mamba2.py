@@ -11,7 +11,7 @@ from .._native import graph
 from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, f32, made, squeezed, taken, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
-from .base import MAX_DIM, MAX_HEADS, Config, head
+from .base import MAX_DIM, MAX_HEADS, Config, DenseConfig, head
 
 if TYPE_CHECKING:
     from ..checkpoint import Array
@@ -82,6 +82,23 @@ class Mamba2Mixer:
         if self.norm is not None:
             y = graph.group_norm(y, s.n_group, self.norm, self.eps)
         return self.out(y)
+
+
+class Attention:
+    """Of models that mix both: without rotation, as the states tell the order."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, scale: float = 0.0) -> None:
+        """``scale``: of scores; 0: by the size of a head."""
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
+        self.scale = scale or c.head_dim**-0.5
+        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
+        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
 class Mamba2:
