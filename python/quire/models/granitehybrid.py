@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, Source, f32, made, taken, u32
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, f32, made, taken, u32
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
@@ -108,7 +108,8 @@ def _half(i: int) -> Change:
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[-2] // 2
-        return x[..., i * n : (i + 1) * n, :].copy()
+        half: Array = x[..., i * n : (i + 1) * n, :].copy()
+        return half
 
     return change
 

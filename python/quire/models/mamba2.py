@@ -137,7 +137,8 @@ def decay(x: Array, config: Fields) -> Array:
     """From the logarithm of what is negated."""
     import numpy as np
 
-    return -np.exp(x)
+    decays: Array = np.negative(np.exp(x))
+    return decays
 
 
 def decay_column(x: Array, config: Fields) -> Array:
@@ -145,7 +146,8 @@ def decay_column(x: Array, config: Fields) -> Array:
 
 
 def column(x: Array, config: Fields) -> Array:
-    return x[:, None].copy()
+    one_wide: Array = x[:, None].copy()
+    return one_wide
 
 
 def by_group(field: str, default: int) -> Change:
@@ -183,8 +185,22 @@ TENSORS: dict[str, str | Source] = {
     "blk.{i}.ssm_conv1d": taken(f"{_LAYER}.mixer.conv1d", change=squeezed),
     "blk.{i}.ssm_out": f"{_LAYER}.mixer.out_proj",
 }
-UNUSED = ("use_bias", "use_conv_bias", "time_step_*", "rescale_prenorm_residual", "residual_in_fp32", "max_position_embeddings",
-          "ssm_cfg", "d_model", "d_inner", "d_state", "n_layer", "fused_add_norm", "rms_norm", "pad_vocab_size_multiple")  # fmt: skip
+UNUSED = (
+    "use_bias",
+    "use_conv_bias",
+    "time_step_*",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+    "max_position_embeddings",
+    "ssm_cfg",
+    "d_model",
+    "d_inner",
+    "d_state",
+    "n_layer",
+    "fused_add_norm",
+    "rms_norm",
+    "pad_vocab_size_multiple",
+)
 
 
 def mixer_tensors(module: str, groups: str, n_group: int) -> dict[str, str | Source]:

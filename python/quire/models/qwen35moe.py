@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._native import graph
 from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32
-from ..nn import GatedMLP, Keys, Linear, MoE, MoeSpec, Tensor, Weights
+from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
 from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
 
@@ -59,7 +59,8 @@ def _half(i: int) -> Change:
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[1] // 2
-        return x[:, i * n : (i + 1) * n].copy()
+        half: Array = x[:, i * n : (i + 1) * n].copy()
+        return half
 
     return change
 
@@ -89,7 +90,14 @@ HF = {
         {**TENSORS, **MOE_TENSORS},
         fixed={"hidden_act": SILU},
         rope=rope_of_qwen35,
-        unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate", "intermediate_size"),
+        unused=(
+            "attention_bias",
+            "mtp_*",
+            "mlp_only_layers",
+            "mamba_ssm_dtype",
+            "attn_output_gate",
+            "intermediate_size",
+        ),
         ignored=("mtp.*", "model.visual.*"),
     )
 }
