@@ -120,6 +120,21 @@ TENSORS = {
     "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
     "blk.{i}.ffn_down": f"{_LAYER}.feed_forward.w2",
 }
+_UNUSED = (
+    "conv_bias",
+    "block_dim",
+    "block_mlp_init_scale",
+    "block_norm_eps",
+    "block_out_init_scale",
+    "block_use_swiglu",
+    "block_use_xavier_init",
+    "conv_dim",
+    "conv_dim_out",
+    "conv_use_xavier_init",
+    "num_heads",
+    "use_pos_enc",
+    "theta",
+)
 HF = {
     "Lfm2ForCausalLM": Checkpoint(
         "lfm2",
@@ -128,9 +143,6 @@ HF = {
         fixed={"tie_embedding": (True, None)},
         rope=rope_of_lfm2,
         tied=True,
-        unused=(
-            "conv_bias", "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
-            "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "use_pos_enc", "theta",
-        ),
+        unused=_UNUSED,
     )
-}  # fmt: skip
+}

@@ -78,7 +78,8 @@ class DeltaConfig:
 
 def unit(x: Tensor, n: int) -> Tensor:
     """``x / sqrt(|x|² + 1e-6)`` of heads of ``n``."""
-    return graph.rms_norm(x, None, 1e-6 / n) * n**-0.5
+    scale: float = n**-0.5
+    return graph.rms_norm(x, None, 1e-6 / n) * scale
 
 
 class GatedDelta:
@@ -237,13 +238,15 @@ def _after_keys(x: Array, config: Fields) -> Array:
 
 
 def _columns(x: Array, config: Fields) -> Array:
-    return tiled_heads(x.T, config).T.copy()
+    columns: Array = tiled_heads(x.T, config).T.copy()
+    return columns
 
 
 def decay(x: Array, config: Fields) -> Array:
     import numpy as np
 
-    return -np.exp(x)
+    decays: Array = np.negative(np.exp(x))
+    return decays
 
 
 def _tiled_decay(x: Array, config: Fields) -> Array:

@@ -59,7 +59,8 @@ def _half(i: int) -> Change:
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[1] // 2
-        return x[:, i * n : (i + 1) * n].copy()
+        half: Array = x[:, i * n : (i + 1) * n].copy()
+        return half
 
     return change
 

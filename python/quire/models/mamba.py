@@ -1,0 +1,105 @@
+"""Mamba (Gu and Dao 2023): a state for each channel, with decays of its own, and a short convolution before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._native import graph
+from ..checkpoint import SILU, Checkpoint, Fields, made, taken, u32
+from ..nn import CacheSpec, Keys, Step, Tensor, Weights
+from .base import MAX_DIM
+from .mamba2 import KEYS, TENSORS, UNUSED, Mamba2, decay
+
+ARCHES = ("mamba",)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Sizes of the layers with a state."""
+
+    kernel: int
+    inner: int
+    n_state: int
+    dt_rank: int  # of the product that gives time steps
+
+    @classmethod
+    def read(cls, m: Keys) -> Selection:
+        return cls(
+            kernel=m.integer("ssm.conv_kernel", low=2, high=32),
+            inner=m.integer("ssm.inner_size", low=1, high=MAX_DIM),
+            n_state=m.integer("ssm.state_size", low=1, high=256),
+            dt_rank=m.integer("ssm.time_step_rank", low=1, high=MAX_DIM),
+        )
+
+    def cache(self) -> CacheSpec:
+        return CacheSpec(states=[("conv", (self.kernel - 1) * self.inner), ("ssm", self.inner * self.n_state)])
+
+
+class MambaMixer:
+    """Norms of time steps, b and c are there where the file has them (Jamba)."""
+
+    def __init__(self, w: Weights, dim: int, layer: int, s: Selection, eps: float) -> None:
+        self.layer, self.sizes = layer, s
+        self.x, self.z = w.linears("ssm_in", dim, [s.inner, s.inner], bias=None)
+        self.conv = w.tensor("ssm_conv1d.weight", (s.inner, s.kernel), vector=True)
+        bias = "ssm_conv1d.bias"
+        self.conv_bias = w.tensor(bias, (s.inner,), vector=True) if w.has(bias) else None
+        self.select = w.linears("ssm_x", s.inner, [s.dt_rank, s.n_state, s.n_state])
+        names, sizes = ("ssm_dt_norm", "ssm_b_norm", "ssm_c_norm"), (s.dt_rank, s.n_state, s.n_state)
+        self.norms = [w.norm(name, n, eps) for name, n in zip(names, sizes, strict=True) if w.has(f"{name}.weight")]
+        self.dt = w.linear("ssm_dt", s.dt_rank, s.inner, bias=True)
+        self.a = w.tensor("ssm_a", (s.inner, s.n_state), vector=True)
+        self.d = w.tensor("ssm_d", (s.inner,), vector=True)
+        self.out = w.linear("ssm_out", s.inner, dim, bias=None)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y = graph.conv_state(self.x(x), self.conv, self.conv_bias, layer=self.layer, state=0, silu=True)
+        dt, b, c = (linear(y) for linear in self.select)
+        if self.norms:
+            dt, b, c = (norm(value) for norm, value in zip(self.norms, (dt, b, c), strict=True))
+        dt = graph.softplus(self.dt(dt))
+        y = graph.selective_scan(y, dt, b, c, self.a, self.d, layer=self.layer, state=1)
+        return self.out(graph.glu(self.z(x), y, "silu"))
+
+
+class Mamba(Mamba2):
+    """Mamba 2's layers, with another mixer."""
+
+    def mixers(self, m: Keys, blocks: Sequence[Weights], eps: float) -> list[MambaMixer]:  # type: ignore[override]
+        m.only("ssm.dt_b_c_rms", False)
+        self.selection = Selection.read(m)
+        return [MambaMixer(b, self.config.dim, i, self.selection, eps) for i, b in enumerate(blocks)]
+
+    def cache(self) -> list[CacheSpec]:
+        return [self.selection.cache()] * self.config.n_layer
+
+
+MODEL = Mamba
+
+
+def _dt_rank(config: Fields) -> int:
+    if config.value("time_step_rank") in (None, "auto"):
+        return -(-config.integer("hidden_size") // 16)
+    return config.integer("time_step_rank")
+
+
+_MIXER = "backbone.layers.{i}.mixer"
+HF = {
+    "MambaForCausalLM": Checkpoint(
+        "mamba",
+        {**KEYS, "ssm.state_size": u32("state_size", default=16), "ssm.time_step_rank": made("u32", _dt_rank)},
+        {
+            **TENSORS,
+            "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
+            "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
+            "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
+            "blk.{i}.ssm_d": f"{_MIXER}.D",
+        },
+        fixed={"hidden_act": SILU},
+        rope=None,
+        tied=True,
+        unused=(*UNUSED, "intermediate_size", "use_mambapy", "use_associative_scan"),
+        base="backbone.",
+    )
+}
