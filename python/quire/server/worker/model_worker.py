@@ -17,7 +17,7 @@ import msgspec
 from ..._native import __version__
 from ...engine.chat import ChatCollector, ChatOptions
 from ...engine.engine import EngineRequest, Failure
-from ...engine.front_end import FrontEnd, collector_of
+from ...engine.llm_base import LLMBase, collector_of
 from ...engine.loader import packaged_model
 from ...engine.prompts import RequestOptions
 from ...errors import BusyError, InternalError, QuireError, RequestError
@@ -53,7 +53,7 @@ class _Running:
     cancelled: bool = False
 
 
-class ModelWorker(FrontEnd):
+class ModelWorker(LLMBase):
     """A model behind messages.  Thread-safe; ``emit`` is called on threads of its own and must be quick.
 
     Texts are tokenized and templates rendered on a few threads, so that one long prompt does not hold up the others'

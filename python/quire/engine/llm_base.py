@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats, Event
     from ..tokenizer import Tokenizer
 
-__all__ = ["FrontEnd", "Vectors", "collector_of", "normalized"]
+__all__ = ["LLMBase", "Vectors", "collector_of", "normalized"]
 
 
-class FrontEnd:
+class LLMBase:
     """A model that was opened, with the engine that runs it."""
 
     def __init__(
