@@ -14,11 +14,11 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from quire.server.access import AccessMiddleware
-from quire.server.exchange import Exchange
 from quire.server.failures import ApiError
-from quire.server.library import Library
-from quire.server.service import Service
+from quire.server.listener.access import AccessMiddleware
+from quire.server.listener.exchange import Exchange
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
 
 KEY = "a-secret-of-some-length-0123456789"
@@ -45,10 +45,10 @@ def _no_engine(name: str, share: int) -> object:
 
 
 def refused_ns(gate: AccessMiddleware, key: bytes) -> int:
-    headers = {b"x-api-key": key}
+    headers, exchange = {b"x-api-key": key}, Exchange()
     started = time.perf_counter_ns()
     try:
-        gate._caller("/v1/models", headers, Exchange())
+        gate._caller("/v1/models", headers, exchange)
     except ApiError:
         return time.perf_counter_ns() - started
     raise AssertionError("the key must be refused")

@@ -27,7 +27,7 @@ PROMPT = "Once upon a time there was a"
 # The worker's imports, and no model.
 BARE_WORKER = """
 import gc, sys
-import jinja2, quire.server.worker
+import jinja2, quire.server.worker.process
 gc.collect()
 print(next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")))
 """

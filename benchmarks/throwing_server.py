@@ -15,13 +15,13 @@ def throw(*_: object) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():
-        from quire.server.worker import main as work
+        from quire.server.worker.process import main as work
 
         signal.signal(signal.SIGUSR1, throw)
         work()
     else:
         from quire.cli.main import main
-        from quire.server import launch
+        from quire.server.worker import launch
 
         launch.WORKER = (sys.executable, __file__)
         sys.exit(main(["serve", *sys.argv[1:]]))

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 from quire.errors import LoadError
-from quire.server.model_worker import ModelWorker
-from quire.server.worker import main
+from quire.server.worker.model_worker import ModelWorker
+from quire.server.worker.process import main
 
 
 class CrashingWorker(ModelWorker):

@@ -6,8 +6,8 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from quire.server.engine_client import EngineState, Stream, Streams
-from quire.server.protocol import (
+from quire.server.worker.engine_client import EngineState, Stream, Streams
+from quire.server.worker.protocol import (
     Answer,
     Ask,
     Beat,

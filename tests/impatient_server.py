@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from fake_engine import FakeEngine
-from quire.server.library import Library
-from quire.server.listener import serve
-from quire.server.service import Service
+from quire.server.serve import serve
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
 
 PATIENCE_S = 1.0

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 from fake_engine import FakeEngine
 from quire.server.app import build_app
-from quire.server.library import Library
-from quire.server.service import Service
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
 
 

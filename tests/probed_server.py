@@ -9,13 +9,13 @@ import asyncio
 import sys
 import time
 
-from quire.server.engine_client import Stream
-from quire.server.library import Library
-from quire.server.listener import serve
-from quire.server.protocol import Delta, Finished, Generate, Open, Started, Work
-from quire.server.service import Service
+from quire.server.serve import serve
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
-from quire.server.supervisor import WorkerSupervisor
+from quire.server.worker.engine_client import Stream
+from quire.server.worker.protocol import Delta, Finished, Generate, Open, Started, Work
+from quire.server.worker.supervisor import WorkerSupervisor
 
 BEAT_S = 0.002
 CONFIG = {"threads": 1, "kv_dtype": "f32", "n_ctx": 1024}

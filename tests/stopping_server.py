@@ -9,9 +9,9 @@ import sys
 import time
 
 from fake_engine import FakeEngine
-from quire.server.library import Library
-from quire.server.listener import serve
-from quire.server.service import Service
+from quire.server.serve import serve
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
 
 STOP_S = 1.0

@@ -22,7 +22,7 @@ from quire.errors import LoadError
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.routes.fields import SharedFields
-from quire.server.routes.llama_cpp_fields import CompletionBody, settings_of
+from quire.server.routes.llama_cpp.fields import CompletionBody, settings_of
 from tiny_checkpoints import config_of, shapes_of, weight_of, write_checkpoint, write_safetensors
 from transformers import GenerationConfig
 

@@ -16,10 +16,10 @@ from fake_engine import FakeEngine
 from one_call import call, post
 from quire.errors import RequestError
 from quire.server.app import ROUTES
-from quire.server.bodies import to_wire
 from quire.server.failures import ApiError
-from quire.server.protocol import Chat, Failed, Generate
+from quire.server.listener.bodies import to_wire
 from quire.server.settings import Settings
+from quire.server.worker.protocol import Chat, Failed, Generate
 
 KEY = "a-secret-of-some-length"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -457,7 +457,7 @@ def test_a_key_is_compared_with_every_known_one_by_its_digest(monkeypatch: pytes
         seen.append((a, b))
         return a == b
 
-    monkeypatch.setattr("quire.server.access.hmac.compare_digest", compare)
+    monkeypatch.setattr("quire.server.listener.access.hmac.compare_digest", compare)
     keys = ("first-of-the-keys", KEY, "last-of-the-keys")
     digests = [hashlib.sha256(key.encode()).digest() for key in keys]
     for given, status in (

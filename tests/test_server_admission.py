@@ -9,12 +9,12 @@ import httpx
 import msgspec
 import pytest
 from fake_engine import INFO, FakeEngine
-from quire.server.admission import Admission, Ticket
 from quire.server.app import build_app
-from quire.server.caller import Caller
 from quire.server.failures import ApiError
-from quire.server.library import Library
-from quire.server.service import Service
+from quire.server.service.admission import Admission, Ticket
+from quire.server.service.caller import Caller
+from quire.server.service.library import Library
+from quire.server.service.service import Service
 from quire.server.settings import Settings
 
 A, B = Caller("a"), Caller("b")

@@ -14,7 +14,7 @@ import pytest
 from quire.cli import serve
 from quire.cli.model_options import ModelOptions
 from quire.cli.serve_config import from_environment, from_file
-from quire.server.service import Service
+from quire.server.service.service import Service
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str |
         seen.append(given[:3])
         raise click.Abort
 
-    monkeypatch.setattr("quire.server.launch.launch", lambda: None)
-    monkeypatch.setattr("quire.server.service.open_service", open_service)
+    monkeypatch.setattr("quire.server.worker.launch.launch", lambda: None)
+    monkeypatch.setattr("quire.server.service.service.open_service", open_service)
     with pytest.raises(click.Abort):
         serve.command.main(list(arguments), standalone_mode=False)
     return seen[0]  # type: ignore[no-any-return]

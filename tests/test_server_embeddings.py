@@ -15,8 +15,8 @@ from fake_engine import FakeEngine
 from one_call import post
 from quire.engine import LLM
 from quire.errors import RequestError
-from quire.server.embedding import shaped
-from quire.server.protocol import Embed, Failed
+from quire.server.worker.embedding import shaped
+from quire.server.worker.protocol import Embed, Failed
 
 TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
 CLOSE = {"abs": 2e-4}

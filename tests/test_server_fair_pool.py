@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from quire.server.apart import made_apart
 from quire.server.fair_pool import FairPool
+from quire.server.listener.apart import made_apart
 
 SMALL, LARGE = 100, 1 << 20
 LIMIT_S = 20.0

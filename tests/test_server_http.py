@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from quire.server.http_protocol import MAX_HEAD_BYTES, MAX_HEAD_LINES
+from quire.server.listener.http_protocol import MAX_HEAD_BYTES, MAX_HEAD_LINES
 from served import environment, impatient_server
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"

@@ -15,12 +15,12 @@ from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine.loader import packaged_model
 from quire.errors import CapacityError, LoadError
-from quire.server.engine_client import EngineState, OpeningLost
 from quire.server.failures import ApiError
-from quire.server.library import Library, find_models, size_of
-from quire.server.memory_share import check_share, committed_bytes, with_share_of_model
 from quire.server.process_memory import process_memory
-from quire.server.protocol import Beat
+from quire.server.service.library import Library, find_models, size_of
+from quire.server.worker.engine_client import EngineState, OpeningLost
+from quire.server.worker.memory_share import check_share, committed_bytes, with_share_of_model
+from quire.server.worker.protocol import Beat
 from served import served
 
 

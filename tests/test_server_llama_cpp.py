@@ -23,7 +23,7 @@ from quire.engine.loader import packaged_model
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
-from quire.server.protocol import Ask, Beat, Failed, Generate
+from quire.server.worker.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
 
 STORY = "Once upon a time"

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from quire.server.body_meter import BodyMeter
 from quire.server.failures import ApiError
+from quire.server.listener.body_meter import BodyMeter
 from served import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))

@@ -16,9 +16,9 @@ from one_call import call, post
 from quire.engine import LLM
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
-from quire.server.engine_client import Stream
-from quire.server.library import Library
-from quire.server.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
+from quire.server.service.library import Library
+from quire.server.worker.engine_client import Stream
+from quire.server.worker.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
 from weather_tool import ASKED, WEATHER
 
 GREEDY = {"temperature": 0, "num_predict": 12, "repeat_penalty": 1.0}

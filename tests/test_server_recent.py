@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.server.recent import Recent
+from quire.server.service.recent import Recent
 
 
 class Clock:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from quire.server.caller import Caller
 from quire.server.failures import ApiError
-from quire.server.response_store import ResponseStore
+from quire.server.service.caller import Caller
+from quire.server.service.response_store import ResponseStore
 
 A, B = Caller("a"), Caller("b")
 

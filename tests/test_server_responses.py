@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from one_call import post
-from quire.server.engine_client import Stream
-from quire.server.protocol import CallDelta, Delta, Finished, Started, Work
+from quire.server.worker.engine_client import Stream
+from quire.server.worker.protocol import CallDelta, Delta, Finished, Started, Work
 
 CALL = CallDelta(0, "c1", "f", '{"a": 1}')
 

@@ -17,9 +17,9 @@ import pytest
 from fake_engine import FakeEngine
 from one_call import post
 from quire.errors import RequestError
-from quire.server.engine_client import Stream
-from quire.server.protocol import Admitted, Delta, FromEngine, Started, Work
 from quire.server.settings import Settings
+from quire.server.worker.engine_client import Stream
+from quire.server.worker.protocol import Admitted, Delta, FromEngine, Started, Work
 from served import served
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}

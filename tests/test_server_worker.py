@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from quire.errors import LoadError
-from quire.server.awake_clock import AwakeClock
-from quire.server.engine_client import EngineState
 from quire.server.failures import ApiError
-from quire.server.protocol import Ask, Delta, Generate, Open, Work
-from quire.server.supervisor import Watch, WorkerSupervisor
-from quire.server.worker_channel import time_apart
+from quire.server.worker.awake_clock import AwakeClock
+from quire.server.worker.engine_client import EngineState
+from quire.server.worker.protocol import Ask, Delta, Generate, Open, Work
+from quire.server.worker.supervisor import Watch, WorkerSupervisor
+from quire.server.worker.worker_channel import time_apart
 
 SCRIPT = (sys.executable, str(Path(__file__).parent / "crashing_worker.py"))
 CONFIG = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}

@@ -13,14 +13,14 @@ import sys
 import time
 
 import pytest
-from quire.server.engine_client import EngineState
+from quire.server.worker.engine_client import EngineState
 
 MODEL_CODE = ("numpy", "jinja2", "llguidance", "quire._native", "quire._tokenizer", "quire.engine", "quire.tokenizer")
 WEB_CODE = ("asyncio", "ssl", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client", "click", "numpy")
 WORKER = """
-from quire.server.model_worker import ModelWorker
-from quire.server.protocol import Open
-import quire.server.worker
+from quire.server.worker.model_worker import ModelWorker
+from quire.server.worker.protocol import Open
+import quire.server.worker.process
 worker = ModelWorker(Open(None, {"threads": 1}), lambda messages: None)
 worker.info(), worker.beat()
 """
@@ -37,8 +37,11 @@ def modules(program: str, unwanted: tuple[str, ...]) -> list[str]:
     ("program", "unwanted"),
     [
         # The process is started by this before anything else is imported.
-        ("import quire.server.launch", ("asyncio", "msgspec", *WEB_CODE[1:], *MODEL_CODE)),
-        ("import quire.cli.serve, quire.server.listener, quire.server.service, quire.server.supervisor", MODEL_CODE),
+        ("import quire.server.worker.launch", ("asyncio", "msgspec", *WEB_CODE[1:], *MODEL_CODE)),
+        (
+            "import quire.cli.serve, quire.server.serve, quire.server.service.service, quire.server.worker.supervisor",
+            MODEL_CODE,
+        ),
         (WORKER, WEB_CODE),
     ],
     ids=["launch", "listener", "worker with its model"],
@@ -49,7 +52,7 @@ def test_a_process_imports_only_what_it_needs(program: str, unwanted: tuple[str,
 
 THROWING = """
 import signal
-from quire.server.worker import main
+from quire.server.worker.process import main
 def throw(*_):
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     raise RuntimeError("thrown")
@@ -59,8 +62,8 @@ main()
 
 
 def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
-    from quire.server.protocol import Open
-    from quire.server.supervisor import Watch, WorkerSupervisor
+    from quire.server.worker.protocol import Open
+    from quire.server.worker.supervisor import Watch, WorkerSupervisor
 
     async def test() -> None:
         engine = WorkerSupervisor(
@@ -89,9 +92,9 @@ def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
 
 
 def test_a_worker_that_was_started_before_is_told_its_model() -> None:
-    from quire.server.launch import launch
-    from quire.server.protocol import Open
-    from quire.server.supervisor import WorkerSupervisor
+    from quire.server.worker.launch import launch
+    from quire.server.worker.protocol import Open
+    from quire.server.worker.supervisor import WorkerSupervisor
 
     async def test() -> None:
         launched = launch()

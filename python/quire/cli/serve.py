@@ -96,7 +96,7 @@ def command(**options: Any) -> None:
     SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
     (docs/server.md); the command line wins, then the environment.
     """
-    from ..server.launch import launch
+    from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
     path = options.pop("model_path")
@@ -113,8 +113,8 @@ def command(**options: Any) -> None:
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
     launched = launch() if path is not None or settings.models_dir is None else None
 
-    from ..server.listener import serve
-    from ..server.service import open_service
+    from ..server.serve import serve
+    from ..server.service.service import open_service
 
     serve(open_service(settings, path, config, launched), note)
 

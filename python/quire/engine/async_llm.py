@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure, Pooling
-from .front_end import FrontEnd, Vectors, collector_of, normalized
+from .llm_base import LLMBase, Vectors, collector_of, normalized
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
@@ -30,7 +30,7 @@ __all__ = ["AsyncLLM"]
 _Inbox: TypeAlias = "asyncio.Queue[Sequence[Event | Failure]]"
 
 
-class AsyncLLM(FrontEnd):
+class AsyncLLM(LLMBase):
     """``LLM`` for event loops: the same verbs with the same options, awaited.  Usable from several loops.
 
     Opening a model blocks; in a running loop, make it with ``await asyncio.to_thread(AsyncLLM, ...)``.  Texts are

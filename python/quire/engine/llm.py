@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure, Pooling
-from .front_end import FrontEnd, Vectors, collector_of, normalized
+from .llm_base import LLMBase, Vectors, collector_of, normalized
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM"]
 
 
-class LLM(FrontEnd):
+class LLM(LLMBase):
     """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
 
     ``model``: a GGUF file, a checkpoint folder, or None for the small model in the package.  The other options are

@@ -7,34 +7,26 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route as HttpRoute
 from starlette.routing import Router
 
-from .access import AccessMiddleware
-from .endpoint import Endpoint
 from .failures import ApiError, Dialect
-from .request_context import Route
-from .routes import (
-    anthropic,
-    embeddings,
-    llama_cpp,
-    llama_cpp_fields,
-    llama_cpp_state,
-    models,
-    ollama,
-    ollama_fields,
-    ollama_models,
-    openai_chat,
-    openai_completions,
-    openapi,
-    own,
-    page,
-    responses,
-    responses_fields,
-    tokens,
-)
+from .listener.access import AccessMiddleware
+from .listener.endpoint import Endpoint
+from .listener.request_context import Route
+from .routes import anthropic, embeddings, models, openapi, own, page
+from .routes.llama_cpp import completions as llama_cpp
+from .routes.llama_cpp import fields as llama_cpp_fields
+from .routes.llama_cpp import state as llama_cpp_state
+from .routes.llama_cpp import tokens
+from .routes.ollama import answers as ollama
+from .routes.ollama import fields as ollama_fields
+from .routes.ollama import models as ollama_models
+from .routes.openai import chat as openai_chat
+from .routes.openai import completions as openai_completions
+from .routes.openai import responses, responses_fields
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from .service import Service
+    from .service.service import Service
 
 __all__ = ["ROUTES", "build_app"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .failures import ApiError
 
 if TYPE_CHECKING:
-    from .bodies import TimedBody
+    from .body_types import TimedBody
     from .settings import Settings
 
 __all__ = ["TimeLimits"]

@@ -13,11 +13,11 @@ import msgspec
 
 from ...chat.tools.json_calls import started_object
 from ...chat.tools.scanner import Malformed
-from .. import sse
-from ..engine_client import Stream, StreamEvent
 from ..failures import ApiError
-from ..protocol import Delta, Finished, Logprob
-from ..request_context import RequestContext
+from ..listener import sse
+from ..listener.request_context import RequestContext
+from ..worker.engine_client import Stream, StreamEvent
+from ..worker.protocol import Delta, Finished, Logprob
 
 __all__ = ["Answering", "Message", "Usage", "arguments_object", "new_id"]
 

@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
-from .. import sse
-from ..bodies import Body
-from ..engine_client import EngineClient
+from ..body_types import Body
 from ..failures import ApiError, Dialect, brief, error_body
-from ..params import set_fields
-from ..protocol import Ask, Chat, Delta, Finished
-from ..replies import Events, Reply
-from ..request_context import RequestContext
+from ..listener import sse
+from ..listener.replies import Events, Reply
+from ..listener.request_context import RequestContext
+from ..worker.engine_client import EngineClient
+from ..worker.params import set_fields
+from ..worker.protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, arguments_object, new_id
 from .fields import Count, Name, Share, Stop, Text, hints_of
 from .known_fields import check_blocks, check_fields

@@ -13,15 +13,15 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from .. import sse
-from ..bodies import Body
-from ..engine_client import EngineClient
+from ..body_types import Body
 from ..failures import ApiError
-from ..protocol import Embed
-from ..replies import Reply
-from ..request_context import RequestContext
+from ..listener import sse
+from ..listener.replies import Reply
+from ..listener.request_context import RequestContext
+from ..worker.engine_client import EngineClient
+from ..worker.protocol import Embed
 from .fields import Id, Ids, Name, Text, hints_of
-from .ollama_fields import KeepAlive, check_keep_alive, name_of
+from .ollama.fields import KeepAlive, check_keep_alive, name_of
 
 __all__ = [
     "EmbeddingsBody", "LlamaBody", "OllamaBody", "OllamaOldBody", "embed", "llama_embed", "ollama_embed",

@@ -10,10 +10,10 @@ from msgspec import Meta
 from ...errors import RequestError
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
-from ..bodies import Body, TimedBody
-from ..caller import Caller
+from ..body_types import Body, TimedBody
 from ..failures import ApiError
-from ..protocol import ModelInfo, SchedulingHints
+from ..service.caller import Caller
+from ..worker.protocol import ModelInfo, SchedulingHints
 
 __all__ = [
     "FormFields",

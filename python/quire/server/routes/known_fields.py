@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..failures import ApiError
-from ..request_context import RequestContext
+from ..listener.request_context import RequestContext
 
 __all__ = ["check_blocks", "check_fields"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from ..engine_client import StreamEvent
+from ..worker.engine_client import StreamEvent
 from .answers import Answering
 
 __all__ = ["merged"]

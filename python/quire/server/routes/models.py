@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from ..bodies import Body
-from ..engine_client import EngineClient, EngineState
+from ..body_types import Body
 from ..failures import ApiError
-from ..protocol import Ask
-from ..replies import Reply
-from ..request_context import RequestContext
+from ..listener.replies import Reply
+from ..listener.request_context import RequestContext
+from ..worker.engine_client import EngineClient, EngineState
+from ..worker.protocol import Ask
 from .fields import Name
 
 __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import sse
 from ..failures import Dialect
-from ..replies import Reply
-from ..request_context import RequestContext
+from ..listener import sse
+from ..listener.replies import Reply
+from ..listener.request_context import RequestContext
 
 if TYPE_CHECKING:
-    from ..request_context import Route
+    from ..listener.request_context import Route
 
 __all__ = ["docs", "document", "openapi", "page"]
 

@@ -10,16 +10,16 @@ import msgspec
 from msgspec import Meta
 
 from ...sampling import SamplingParams
-from .. import sse
-from ..bodies import Body, TimedBody
-from ..engine_client import EngineState
+from ..body_types import Body, TimedBody
 from ..failures import Dialect, error_body
-from ..library import not_ready
-from ..params import set_fields
+from ..listener import sse
+from ..listener.replies import Events, Reply
+from ..listener.request_context import RequestContext
 from ..process_memory import process_memory
-from ..protocol import Finished, Generate
-from ..replies import Events, Reply
-from ..request_context import RequestContext
+from ..service.library import not_ready
+from ..worker.engine_client import EngineState
+from ..worker.params import set_fields
+from ..worker.protocol import Finished, Generate
 from .answers import Answering
 from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, hints_of, seed_of
 

@@ -8,8 +8,8 @@ import hashlib
 import re
 from importlib.resources import files
 
-from ..replies import Reply
-from ..request_context import RequestContext
+from ..listener.replies import Reply
+from ..listener.request_context import RequestContext
 
 __all__ = ["page"]
 

@@ -1,0 +1,140 @@
+"""What the blocking and the async front end share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import RequestError, UnsupportedError
+from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy
+from .engine import Engine, EngineRequest, Pooling
+from .loader import open_model
+from .prompts import Prompt, Prompts, RequestOptions
+from .results import Collector
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .._native.engine import DecoderStats, Event
+    from ..tokenizer import Tokenizer
+
+__all__ = ["LLMBase", "Vectors", "collector_of", "normalized"]
+
+
+class LLMBase:
+    """A model that was opened, with the engine that runs it."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "cpu",
+        n_ctx: int | None = None,
+        threads: int = 0,
+        cpu_mask: int | None = None,
+        kv_dtype: KvDType = "auto",
+        n_blocks: int | None = None,
+        kernels: Kernels = "auto",
+        isa: str | None = None,
+        deterministic: bool | None = None,
+        load: LoadMode = "mmap",
+        packed_cache: str | os.PathLike[str] | None = None,
+        policy: Policy = "fifo",
+        max_step_tokens: int | None = None,
+        max_sequences: int | None = None,
+        memory_bytes: int | None = None,
+        step_s: float | None = None,
+        snapshot_tokens: int = 1024,
+    ) -> None:
+        self.config = EngineConfig(
+            device=device,
+            n_ctx=n_ctx,
+            threads=threads,
+            cpu_mask=cpu_mask,
+            kv_dtype=kv_dtype,
+            n_blocks=n_blocks,
+            kernels=kernels,
+            isa=isa,
+            deterministic=deterministic,
+            load=load,
+            packed_cache=None if packed_cache is None else os.fspath(packed_cache),
+            policy=policy,
+            max_step_tokens=max_step_tokens,
+            max_sequences=max_sequences,
+            memory_bytes=memory_bytes,
+            step_s=step_s,
+            snapshot_tokens=snapshot_tokens,
+        )
+        opened = open_model(model, self.config)
+        self.model_name, self.architecture = opened.model_name, opened.architecture
+        self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
+        self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype
+        # What the model's makers advise; the commands take it, calls that give no parameters do not.
+        self.advised_sampling = opened.sampling
+        self._pooling = opened.pooling
+        self._reserved_bytes = opened.reserved_bytes
+        self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
+        self._engine = Engine(opened.decoder, opened.n_vocab)
+        # Also at the end of the program, and when nobody holds the model any more.
+        self._close_engine = weakref.finalize(self, Engine.close, self._engine)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
+        return self._prompts.tokenizer
+
+    def stats(self) -> DecoderStats:
+        """Counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""
+        return self._engine.stats()
+
+    def _embedding_request(self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions) -> EngineRequest:
+        """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
+        if pooling is None and self._pooling is None:
+            raise UnsupportedError("[embed] pooling must be given: that of the model's file is not known")
+        if pooling not in ("last", "mean", None):
+            raise RequestError(f"[embed] pooling must be last or mean but is {pooling!r:.40}")
+        chosen = pooling or self._pooling
+        assert chosen is not None
+        return self._prompts.embedding_request(prompt, chosen, options)
+
+    def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
+        import numpy as np
+
+        rows = [event.logits for event in events if event.logits is not None]
+        return np.concatenate(rows).reshape(-1, self.n_vocab)
+
+
+def collector_of(request: EngineRequest) -> Collector:
+    """What joins the answers to a request."""
+    params = request.params
+    return Collector(
+        request.token_ids,
+        request.n,
+        logprobs=params is not None and params.logprobs is not None,
+        prompt_logprobs=params is not None and params.prompt_logprobs is not None,
+    )
+
+
+class Vectors:
+    """Takes the events of one request to embed."""
+
+    def __init__(self) -> None:
+        self.vector: npt.NDArray[np.float32] | None = None
+        self.complete = False
+
+    def add(self, event: Event) -> None:
+        """Take an event of kind ``"embedding"`` or ``"finish"``."""
+        if event.kind == "embedding":
+            self.vector = event.embedding
+        self.complete = self.complete or event.kind == "finish"
+
+
+def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors ``[..., n]`` of length 1; zeros stay."""
+    import numpy as np
+
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,0 +1,28 @@
+"""The bases of the wire types of bodies."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+__all__ = ["Body", "Seconds", "TimedBody"]
+
+
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The base of wire types: a field is declared only if it is honoured.
+
+    A subclass's ``refused`` names fields that are known and not honoured, each with the values that ask for nothing.
+    """
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class TimedBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """A body that may shorten the server's time limits, all from the request's arrival: until it leaves the queue,
+    until its first token, until it is complete."""
+
+    queue_timeout_s: Seconds | None = None
+    first_token_timeout_s: Seconds | None = None
+    request_timeout_s: Seconds | None = None

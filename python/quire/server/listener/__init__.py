@@ -1,0 +1,1 @@
+"""The way of one HTTP request: connection, access, body, endpoint, reply."""

@@ -1,0 +1,212 @@
+"""What every request passes before a route sees it: names, keys, origins, a request id, and the line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+
+from ...errors import QuireError
+from ..failures import ApiError, of_quire
+from ..service.caller import Caller
+from ..settings import is_loopback
+from .exchange import Exchange, exchange_of
+from .replies import Reply, refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from ..service.service import Service
+
+__all__ = ["AccessMiddleware"]
+
+OPEN_PATHS = frozenset({"/health"})
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+# Headers that must come once: of two, this server would read the last one and a proxy perhaps the first.
+_ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_log = logging.getLogger("quire.server")
+
+
+class AccessMiddleware:
+    """The outermost ASGI application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        settings = service.settings
+        self._app = app
+        self._service = service
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._hosts = {*_LOOPBACK_NAMES, *settings.allowed_hosts} if is_loopback(settings.host) else None
+        self._origins = frozenset(settings.cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_s = time.monotonic()
+        headers = dict(scope["headers"])
+        exchange = exchange_of(scope)
+        exchange.request_id = _request_id(headers)
+        exchange.headers.append((b"x-request-id", exchange.request_id.encode()))
+        scope["app"] = self._app  # without one the router answers by itself
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                exchange.status = message["status"]
+            await send(message)
+
+        try:
+            _check_head(scope, headers)
+            await self._admit(scope, exchange, headers, receive, sending)
+        except (ApiError, QuireError) as error:
+            failure = error if isinstance(error, ApiError) else of_quire(error)
+            await self._refuse(failure, exchange, sending, begun)
+        except HTTPException as error:  # the router's, for a route without this method
+            text = f"the method must be one of the route's but is {scope['method']!r:.40}"
+            allowed = (error.headers or {}).get("Allow")
+            failure = ApiError(error.status_code, "method_not_allowed", text, allow=allowed)
+            await self._refuse(failure, exchange, sending, begun)
+        except asyncio.CancelledError:
+            exchange.status = 499
+        except Exception as error:
+            _log.exception("[server] a request must be answered but %s", type(error).__name__)
+            text = "the server failed: its log has more"
+            await self._refuse(ApiError(500, "internal_error", text), exchange, sending, begun)
+        finally:
+            self._note(scope, exchange, time.monotonic() - started_s)
+
+    async def _admit(
+        self, scope: Scope, exchange: Exchange, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        self._check_host(headers)
+        if (origin := headers.get(b"origin")) is not None:
+            self._check_origin(origin, headers.get(b"host", b""), scope["method"], exchange)
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await _send_reply(Reply(b"", 204), exchange, send)
+                return
+        exchange.caller = self._caller(scope["path"], headers, exchange)
+        if self._service.draining and scope["method"] == "POST":
+            raise ApiError(503, "shutting_down", "the server must take requests but stops", retry_after_s=5)
+        await self._app(scope, receive, send)
+
+    async def _refuse(self, error: ApiError, exchange: Exchange, send: Send, begun: bool) -> None:
+        self._service.metrics.error(error.code)
+        exchange.code = error.code
+        if not begun:
+            await _send_reply(refusal(error, exchange.dialect), exchange, send)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """A page of another site that has its name resolve to this address comes with that name."""
+        if self._hosts is None:
+            return
+        name = headers.get(b"host", b"").decode("latin-1").lower()
+        name = name[1 : name.find("]")] if name.startswith("[") else name.rpartition(":")[0] or name
+        if name not in self._hosts:
+            raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
+
+    def _check_origin(self, origin: bytes, host: bytes, method: str, exchange: Exchange) -> None:
+        """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
+        text = origin.decode("latin-1")
+        if text in self._origins:
+            exchange.headers += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
+                (b"access-control-allow-methods", b"GET, POST"),
+                (b"vary", b"origin"),
+            ]
+        elif text.partition("://")[2].encode("latin-1") != host and method != "GET":
+            raise ApiError(403, "origin_not_allowed", "the Origin must be this server or one that is named but is not")
+
+    def _caller(self, path: str, headers: dict[bytes, bytes], exchange: Exchange) -> Caller:
+        if not self._keys:
+            return Caller()
+        given = _given_key(headers)
+        if given is not None:
+            digest = hashlib.sha256(given).digest()
+            # Every key is compared, whichever fits.
+            fits = [hmac.compare_digest(digest, known) for known in self._keys]
+            if any(fits):
+                name = f"key-{digest.hex()[:8]}"
+                return Caller(name, digest)
+        if path in OPEN_PATHS:
+            return Caller()
+        if path == "/":  # browsers then ask for it: any name, the key as the password
+            exchange.headers.append((b"www-authenticate", b'Basic realm="quire"'))
+        raise ApiError(401, "invalid_api_key", "an API key must be given that the server knows but is not")
+
+    def _note(self, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
+        self._service.metrics.request(exchange.status)
+        if not self._service.settings.access_log:
+            return
+        client = scope.get("client")
+        entry = {
+            "time": round(time.time(), 3),
+            "request": exchange.request_id,
+            "client": client[0] if client else None,
+            "caller": None if exchange.caller is None else exchange.caller.name,
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": exchange.status,
+            "seconds": round(elapsed_s, 4),
+        }
+        if exchange.code is not None:
+            entry["code"] = exchange.code
+        entry.update(exchange.usage)
+        # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
+        sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
+
+
+def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """ApiError 400 for a head that a proxy before this server may have read in another way."""
+    names = [name for name, _ in scope["headers"]]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            raise ApiError(400, "malformed_request", f"the header {name.decode()} must come once but comes again")
+    version = scope["http_version"]
+    if version == "1.1" and b"host" not in headers:
+        raise ApiError(400, "malformed_request", "the Host header must be given but is absent")
+    if version == "1.0" and b"transfer-encoding" in headers:
+        raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
+
+
+async def _send_reply(reply: Reply, exchange: Exchange, send: Send) -> None:
+    length = str(len(reply.content)).encode()
+    own = [(b"content-type", reply.media_type), (b"content-length", length)]
+    headers = [*own, *exchange.headers, *reply.headers]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.content})
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """The client's, where it is one; it goes into logs and headers and is never a key of anything."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if _REQUEST_ID.fullmatch(given) else f"req-{os.urandom(12).hex()}"
+
+
+def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
+    """The key of a request, in one of the places where clients put it."""
+    if (key := headers.get(b"x-api-key")) is not None:
+        return key
+    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
+    if kind.lower() == b"bearer":
+        return value
+    if kind.lower() == b"basic":
+        try:
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return None

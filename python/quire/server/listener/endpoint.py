@@ -1,0 +1,161 @@
+"""How a request to a route and its reply go over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from ...errors import QuireError
+from ..failures import ApiError, Dialect, of_quire
+from .bodies import Received, content_length, decode_object, nothing_received, read_body, to_wire
+from .exchange import exchange_of
+from .replies import Events, Reply
+from .request_context import RequestContext, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from ..service.admission import Ticket
+    from ..service.service import Service
+
+__all__ = ["Endpoint"]
+
+
+class Endpoint:
+    """A route as an ASGI application: body in, reply out; what the client abandons is cancelled."""
+
+    def __init__(self, route: Route, service: Service, routes: Sequence[Route]) -> None:
+        self._route = route
+        self._service = service
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.dialect = self._route.dialect
+        if self._route.body is None:
+            await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
+            return
+        assert exchange.caller is not None
+        n_body_bytes = content_length(scope, self._service.settings.max_body_bytes)
+        ticket = self._service.enter(exchange.caller, n_body_bytes)
+        try:
+            await self._admitted(scope, receive, send, ticket)
+        finally:
+            ticket.close()
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
+        exchange = exchange_of(scope)
+        exchange.ticket = ticket
+        received = await read_body(scope, receive, self._service.settings, ticket)
+        sender = _Sender(scope, send, self._service)
+        job = asyncio.ensure_future(self._run(scope, received, sender))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        sender.job = job
+        try:
+            await asyncio.wait({job, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not job.done():
+                job.cancel()
+                self._service.metrics.cancelled.inc()
+        with suppress(asyncio.CancelledError):
+            await job
+        if job.cancelled():
+            exchange.status = 499
+            if exchange.abort is not None:
+                exchange.abort()
+
+    async def _run(self, scope: Scope, received: Received, sender: _Sender) -> None:
+        async with AsyncExitStack() as closing:
+            try:
+                reply = await self._reply(scope, received, closing)
+            except QuireError as error:
+                raise of_quire(error) from error
+            headers = exchange_of(scope).headers
+            if isinstance(reply, Reply):
+                await sender.whole(reply, headers)
+            else:
+                await sender.stream(reply, headers)
+
+    async def _reply(self, scope: Scope, received: Received, closing: AsyncExitStack) -> Reply | Events:
+        route, service = self._route, self._service
+        exchange = exchange_of(scope)
+        context: RequestContext[Any] = RequestContext(service, None, scope, exchange, self._routes, closing, received)
+        if route.body is not None:
+            given = await context.prepared(decode_object, received.take(), service.settings.max_depth)
+            context.body, context.ignored = await context.prepared(to_wire, given, route.body, service.settings.lenient)
+            del given
+        body, ignored = context.body, context.ignored
+        if ignored:
+            names = ",".join(ignored[:256]).encode("ascii", "replace")[:1024]
+            exchange.headers.append((b"x-quire-ignored", names))
+        if body is not None and route.opens:
+            # It stays open until the request ends, whatever else is asked for meanwhile.
+            model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
+            context.answering = service.name_of(model)
+            await closing.enter_async_context(service.pinned(context.answering))
+        return await route.handler(context)
+
+
+class _Sender:
+    """Writes a reply; gives up on a client that does not read."""
+
+    def __init__(self, scope: Scope, send: Send, service: Service) -> None:
+        self._exchange = exchange_of(scope)
+        self._send = send
+        self._service = service
+        self._timeout_s = service.settings.send_timeout_s
+        self._n_sends = 0
+        self._sending = False
+        self.job: asyncio.Future[None] | None = None
+
+    async def whole(self, reply: Reply, headers: list[tuple[bytes, bytes]]) -> None:
+        length = str(len(reply.content)).encode()
+        await self._start(
+            reply.status, [(b"content-type", reply.media_type), (b"content-length", length), *headers, *reply.headers]
+        )
+        await self._send({"type": "http.response.body", "body": reply.content})
+
+    async def stream(self, events: Events, headers: list[tuple[bytes, bytes]]) -> None:
+        own = [(b"content-type", events.media_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        await self._start(200, [*own, *headers])
+        watch = asyncio.get_running_loop().call_later(self._timeout_s, self._check, -1)
+        self._watch = watch
+        try:
+            async for piece in events.pieces:
+                await self._piece(piece)
+        except (ApiError, QuireError) as error:
+            failure = error if isinstance(error, ApiError) else of_quire(error)
+            self._exchange.code = failure.code
+            self._service.metrics.error(failure.code)
+            await self._piece(events.failed(failure))
+        finally:
+            self._watch.cancel()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._exchange.status = status
+        message: Message = {"type": "http.response.start", "status": status, "headers": headers}
+        await self._send(message)
+
+    async def _piece(self, piece: bytes) -> None:
+        self._sending = True
+        self._n_sends += 1
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._sending = False
+
+    def _check(self, n_sends: int) -> None:
+        """Whether the same piece is still being sent as when this was called last."""
+        if self._sending and self._n_sends == n_sends and self.job is not None:
+            self._service.metrics.error("slow_reader")
+            self.job.cancel()
+            return
+        self._watch = asyncio.get_running_loop().call_later(self._timeout_s, self._check, self._n_sends)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,49 @@
+"""What the parts of the server note of one HTTP request while it passes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..failures import Dialect
+from ..service.caller import Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Scope
+
+    from ..service.admission import Ticket
+
+__all__ = ["Exchange", "exchange_of"]
+
+_KEY = "quire.exchange"
+
+
+@dataclass
+class Exchange:
+    """One HTTP request and its reply.
+
+    ``caller``: None until its key was checked.  ``ticket``: of a request with a body, once it was let in.
+    ``headers``: of the reply, whatever it is.  ``status`` and ``code``: of the reply, for the log.  ``usage``: tokens
+    and times, for the log.  ``abort``: ends the connection at once, where there is one.
+    """
+
+    request_id: str = ""
+    dialect: Dialect = Dialect.OPENAI
+    caller: Caller | None = None
+    ticket: Ticket | None = None
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    status: int = 500
+    code: str | None = None
+    usage: dict[str, float] = field(default_factory=dict)
+    abort: Callable[[], None] | None = None
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """The notes of the request with this ASGI scope, which is where they are kept."""
+    found = scope.get(_KEY)
+    if found is None:
+        found = scope[_KEY] = Exchange()
+    assert isinstance(found, Exchange)
+    return found

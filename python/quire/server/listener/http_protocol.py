@@ -1,0 +1,278 @@
+"""HTTP/1 as this server speaks it: uvicorn's protocol with limits before anybody has shown a key, and whole endings."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from ..failures import ApiError, Dialect, error_body
+from . import sse
+from .exchange import exchange_of
+
+if TYPE_CHECKING:
+    from asyncio import Transport
+
+    from starlette.types import Scope
+
+    from ..settings import Settings
+
+__all__ = ["MAX_HEAD_BYTES", "MAX_HEAD_LINES", "protocol_of"]
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_HEAD_LINES = 100
+# The parser is given so much at a time: what it keeps of a head is never more than this beyond the limit.
+_PIECE = 16 << 10
+# A connection on which no request is under way stays open so long after a drain, as one may be on its way already.
+_LINGER_S = 0.3
+_READ_S = 1.0  # so long may a client that still sends take to read that it is refused
+_LOOK_S = 0.1
+_TCP_CLOSED = 7  # Linux's TCP_CLOSE
+_HEAD_TOO_LARGE = ApiError(
+    431, "headers_too_large",
+    f"the line and the headers of a request must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEAD_LINES} lines"
+    " but have more",
+)  # fmt: skip
+_MALFORMED = ApiError(400, "malformed_request", "the request must be HTTP/1.1 (RFC 9112) but is not")
+
+
+class _HeadTooLarge(Exception):
+    """Raised in a callback of the parser."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """What ``protocol_of`` adds the settings to."""
+
+    settings: Settings
+    _headers_timer: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _n_head_bytes = 0  # of the line, the headers and the trailers of a request, as far as the parser has told
+    _n_lines = 0
+    _n_untold = 0  # given to the parser since it last told anything: it keeps parts of a line until the line is whole
+    _told = False
+    _in_head = True
+    _refused = False
+    _stopping = False
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            transport.abort()
+            return
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_headers()
+        if self._looking is not None:
+            self._looking.cancel()
+        super().connection_lost(exc)
+
+    # What comes, and how much of it
+
+    def data_received(self, data: bytes) -> None:
+        """Give it to the parser in pieces, until one is refused."""
+        view = memoryview(data)
+        for at in range(0, len(data), _PIECE):
+            if self._refused or self.transport.is_closing():
+                return
+            self._told = False
+            piece = view[at : at + _PIECE]
+            super().data_received(piece)  # type: ignore[arg-type]
+            self._n_untold = 0 if self._told else self._n_untold + len(piece)
+            if self.parser is not None and self.parser.should_upgrade():  # what follows is of another protocol
+                self._refused = True
+            if self._n_head_bytes + self._n_untold > MAX_HEAD_BYTES and not self._refused:
+                self._refuse(_HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._n_head_bytes = self._n_lines = 0
+        self._told = self._in_head = True
+        self._await_headers()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        self._n_lines += 1
+        if self._n_lines > MAX_HEAD_LINES:
+            raise _HeadTooLarge
+        if self._in_head:  # trailers say nothing here
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._told = True
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        self._told, self._in_head = True, False
+        self._have_headers()
+        super().on_headers_complete()
+        exchange_of(cast("Scope", self.scope)).abort = self.transport.abort
+        self.cycle.transport = _Ending(self)  # type: ignore[assignment]
+        if self._stopping or self.parser.should_upgrade():
+            self.cycle.keep_alive = False
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = _UntilClose(self.cycle).send  # type: ignore[method-assign]
+
+    def on_message_complete(self) -> None:
+        self._told = True
+        super().on_message_complete()
+
+    def _count(self, n_bytes: int) -> None:
+        self._told = True
+        self._n_head_bytes += n_bytes
+        if self._n_head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLarge
+
+    def _await_headers(self) -> None:
+        if self._headers_timer is None:
+            self._headers_timer = self.loop.call_later(self.settings.header_timeout_s, self.transport.abort)
+
+    def _have_headers(self) -> None:
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    # Refusals of the parser's
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser, or one of its callbacks, does not take what came."""
+        error = sys.exc_info()[1]
+        too_large = isinstance(error and error.__context__, _HeadTooLarge)
+        self._refuse(_HEAD_TOO_LARGE if too_large else _MALFORMED)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with an error and close; what is being answered already is the last answer."""
+        self._refused = True
+        self._have_headers()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and (not cycle.more_body or cycle.response_started):
+            # The fault is in what follows a request that is whole, or its answer has begun.
+            cycle.keep_alive = False
+            self.pipeline.clear()
+            self.flow.pause_reading()
+            if cycle.more_body:
+                self.transport.abort()
+            return
+        body = sse.encode(error_body(error, Dialect.OPENAI))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        lines = [name + b": " + value + b"\r\n" for name, value in (*headers, (b"connection", b"close"))]
+        status = STATUS_LINE[error.status]
+        self.transport.write(b"".join([status, *lines, b"\r\n", body]))
+        self.close_gently()
+
+    # Clients that say no more
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that only stops to send waits for its answer; one that is gone looks the same until it is sent
+        something.
+
+        So it is told to go on, which clients of HTTP/1.1 must read over (RFC 9110, 15.2): one that is gone says so.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self._refused:
+            return False
+        cycle.keep_alive = False
+        if not cycle.response_started and self.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        if _is_gone(self.transport.get_extra_info("socket")):
+            self.transport.abort()
+            return
+        self._looking = self.loop.call_later(_LOOK_S, self._look)
+
+    # Ends
+
+    def close_gently(self) -> None:
+        """Close; where a client still sends, after it had time to read the answer: to close at once is to reset."""
+        if self.cycle is not None and not self.cycle.more_body and not self._refused:
+            self.transport.close()
+            return
+        self._refused = True
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+            self.flow.resume_reading()  # and thrown away
+            self.loop.call_later(_READ_S, self.transport.close)
+
+    def shutdown(self) -> None:
+        """Close once nothing is under way; a request that is on its way still finds somebody who refuses it."""
+        self._stopping = True
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(_LINGER_S, self._end_if_idle)
+        else:
+            self.cycle.keep_alive = False
+
+    def _end_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class _Ending:
+    """The transport that a cycle sees: it ends gently."""
+
+    def __init__(self, protocol: _Protocol) -> None:
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+        self.close = protocol.close_gently
+
+
+class _UntilClose:
+    """Sends answers to clients of HTTP/1.0, which know no chunks: one of unknown length ends with the connection."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._send = cycle.send
+        self._plain = False
+
+    async def send(self, message: Any) -> None:
+        """An ASGI message."""
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            self._plain = b"content-length" not in names and cycle.scope["method"] != "HEAD"
+        if not self._plain:
+            await self._send(message)
+            return
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            cycle.response_started = True
+            lines = [name + b": " + value + b"\r\n" for name, value in message["headers"]]
+            cycle.transport.write(b"".join([STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]))
+            return
+        cycle.transport.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            cycle.response_complete = True
+            cycle.message_event.set()
+            cycle.transport.close()
+            cycle.on_response()
+
+
+def _is_gone(connection: socket.socket | None) -> bool:
+    """Whether the other end has said that it does not take anything any more (where the system can tell)."""
+    if connection is None or sys.platform != "linux":
+        return False
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
+    except OSError:
+        return True
+    return bool(struct.unpack_from("B", info)[0] == _TCP_CLOSED)
+
+
+def protocol_of(settings: Settings) -> type[HttpToolsProtocol]:
+    """The protocol with a server's settings."""
+    return type("Protocol", (_Protocol,), {"settings": settings})

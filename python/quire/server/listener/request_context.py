@@ -1,0 +1,127 @@
+"""What a route gets of one request, and what a route is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from ..body_types import TimedBody
+from ..failures import Dialect
+from ..time_limits import TimeLimits
+from ..worker.protocol import Ask, Embed
+from .apart import made_apart
+from .bodies import Received, nothing_received
+from .replies import Events, Reply
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from starlette.types import Scope
+
+    from ..service.admission import Ticket
+    from ..service.caller import Caller
+    from ..service.service import Service
+    from ..worker.engine_client import EngineClient, Stream
+    from ..worker.protocol import Work
+    from .exchange import Exchange
+
+__all__ = ["Handler", "RequestContext", "Route"]
+
+T = TypeVar("T")
+T2 = TypeVar("T2")
+P = ParamSpec("P")
+
+
+@dataclass
+class RequestContext(Generic[T]):
+    """A request to a route, its body decoded.  ``routes``: all that the server has."""
+
+    service: Service
+    body: T
+    scope: Scope
+    exchange: Exchange
+    routes: Sequence[Route]
+    closing: AsyncExitStack
+    received: Received = field(default_factory=nothing_received)
+    arrived_s: float = field(default_factory=time.monotonic)
+    ignored: list[str] = field(default_factory=list)
+    answering: str | None = None  # the model that was opened for this request
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        caller = self.exchange.caller
+        assert caller is not None  # no route runs before it is known
+        return caller
+
+    @property
+    def ticket(self) -> Ticket:
+        """What the request may take, where it has a body."""
+        ticket = self.exchange.ticket
+        assert ticket is not None
+        return ticket
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.scope["path_params"][name])
+
+    def engine(self, model: str | None) -> EngineClient:
+        """The engine that answers this request, or (where none was opened for it) that of a model; ApiError 404 for one
+        that there is not."""
+        return self.service.engine(self.answering if self.answering is not None else model)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers."""
+        return self.answering or self.service.model
+
+    def submit(self, engine: EngineClient, work: Work) -> Stream:
+        """Hand in work that ends, at the latest, with this request."""
+        hints = msgspec.structs.replace(work.hints, key=self.caller.name, n_bytes=self.received.n_bytes)
+        stream = engine.submit(msgspec.structs.replace(work, hints=hints))
+        self.closing.callback(stream.close)
+        stream.n_ctx = engine.info.n_ctx
+        body = self.body if isinstance(self.body, TimedBody) else None
+        stream.limits = TimeLimits.of(self.service.settings, body, self.arrived_s)
+        if isinstance(work, Ask | Embed):  # an answer as a whole
+            stream.limits = stream.limits.without_first_token()
+        return stream
+
+    async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
+        """What a function makes of the body: on the event loop, or apart from it where the body is large."""
+        if not self.received.heavy:
+            return make(*args, **kwargs)
+        return await self.apart(make, *args, **kwargs)
+
+    async def apart(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
+        """What a function makes, for which the event loop does not wait.  No call into C within it may take long."""
+        job = partial(make, *args, **kwargs)
+        return await made_apart(self.service.threads, self.caller.name, self.received.n_bytes, job)
+
+    async def ask(self, engine: EngineClient, work: Work) -> Any:
+        """The answer to a question."""
+        return await self.submit(engine, work).answer()
+
+
+Handler = Callable[[RequestContext[Any]], Awaitable[Reply | Events]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A row of the table of routes.
+
+    ``body``: the wire type of the body, where there is one.  ``opens``: its model is opened before the handler runs.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    body: type[Any] | None = None
+    dialect: Dialect = Dialect.OPENAI
+    opens: bool = True

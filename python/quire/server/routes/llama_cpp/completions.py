@@ -1,0 +1,293 @@
+"""llama.cpp's ``/completion`` and ``/infill``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ...failures import ApiError, Dialect, error_body
+from ...listener import sse
+from ...listener.replies import Events, Reply
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient
+from ...worker.params import set_fields
+from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
+from ..answers import Answering
+from ..fields import hints_of
+from ..merging import merged
+from .fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
+
+__all__ = ["complete", "infill", "timings_of"]
+
+MAX_PROMPTS = 128
+
+
+async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
+    """Complete one prompt or several."""
+    engine = context.engine(context.body.model)
+    given = await context.prepared(prompts_of, context.body.prompt)
+    if len(given) > MAX_PROMPTS:
+        text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
+        raise ApiError(400, "invalid_value", text, "prompt")
+    return await _answer(context, engine, [await _joined(context, engine, prompt) for prompt in given])
+
+
+async def infill(context: RequestContext[InfillBody]) -> Reply | Events:
+    """Fill the gap between two texts; refused where the model was not made to."""
+    body = context.body
+    engine = context.engine(body.model)
+    values = {
+        "prefix": body.input_prefix,
+        "suffix": body.input_suffix,
+        "beginning": body.prompt,
+        "extra": [(extra.filename, extra.text) for extra in body.input_extra],
+    }
+    answer = await context.ask(engine, Ask(0, "infill", values))
+    return await _answer(context, engine, [answer["tokens"]])
+
+
+async def _tokenize(
+    context: RequestContext[Any], engine: EngineClient, text: str, add_special: bool, parse_special: bool
+) -> list[int]:
+    values = {"text": text, "add_special": add_special, "parse_special": parse_special, "pieces": False}
+    answer = await context.ask(engine, Ask(0, "tokenize", values))
+    ids: list[int] = answer["tokens"]
+    return ids
+
+
+async def _joined(context: RequestContext[Any], engine: EngineClient, prompt: str | list[int | str]) -> str | list[int]:
+    """A prompt as text or ids; a list that mixes them is made of ids."""
+    if isinstance(prompt, str):
+        return prompt
+    ids: list[int] = []
+    for i, part in enumerate(prompt):
+        ids += [part] if isinstance(part, int) else await _tokenize(context, engine, part, i == 0, True)
+    return ids
+
+
+async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: list[str | list[int]]) -> Reply | Events:
+    body: GenerationFields = context.body
+
+    async def tokenize(text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return await _tokenize(context, engine, text, add_special, parse_special)
+
+    settings = await settings_of(body, engine.info, tokenize)
+    params = set_fields(settings.params)
+    hints = hints_of(context.caller)
+    if not body.cache_prompt:
+        # Nobody else has this salt, so no block is shared, not even with the next request of the same caller.
+        hints = msgspec.structs.replace(hints, salt=os.urandom(32))
+    work = Generate(
+        0,
+        "",
+        params,
+        hints,
+        wants_progress=body.return_progress and body.stream,
+        predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
+    )
+    works = [msgspec.structs.replace(work, prompt=prompt) for prompt in prompts]
+    answerings = [Answering(context, context.submit(engine, each)) for each in works]
+    for answering in answerings:
+        await answering.start()
+    shown = [p if isinstance(p, str) else await _text(context, engine, p) for p in prompts]
+    shape = _Shape(body, settings, body.model or context.model, answerings, shown)
+    if body.stream:
+        return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
+    results = await shape.whole()
+    return Reply.json(results if len(results) > 1 else results[0])
+
+
+async def _text(context: RequestContext[Any], engine: EngineClient, ids: list[int]) -> str:
+    answer = await context.ask(engine, Ask(0, "detokenize", {"tokens": ids, "pieces": False}))
+    text: str = answer["text"]
+    return text
+
+
+@dataclass
+class _Result:
+    """One choice of one prompt as it comes."""
+
+    index: int
+    prompt: str
+    n_prompt: int
+    text: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    probabilities: list[msgspec.Raw] = field(default_factory=list)
+    end: Finished | None = None
+    first_s: float = 0.0
+
+
+class _Shape:
+    """llama.cpp's shapes of the answers."""
+
+    def __init__(
+        self,
+        body: GenerationFields,
+        settings: Settings,
+        model: str,
+        answerings: list[Answering],
+        prompts: list[str],
+    ) -> None:
+        self._body = body
+        self._settings = settings
+        self._model = model
+        self._answerings = answerings
+        self._n = settings.params.n
+        self._results = [
+            _Result(i, prompts[i // self._n], answerings[i // self._n].usage.n_prompt)
+            for i in range(len(prompts) * self._n)
+        ]
+
+    async def whole(self) -> list[dict[str, Any]]:
+        """All answers."""
+        async with aclosing(merged(self._answerings)) as batches:
+            async for number, batch in batches:
+                for event in batch:
+                    self._take(number, event)
+        return [self._final(result, "".join(result.text), result.ids) for result in self._results]
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """All answers as server-sent events; each one's last has ``"stop": true``."""
+        async with aclosing(merged(self._answerings)) as batches:
+            async for number, batch in batches:
+                pieces = []
+                for event in batch:
+                    result = self._take(number, event)
+                    if isinstance(event, Finished):
+                        pieces.append(sse.event(self._final(result, "", [])))
+                    elif event.n_read is not None:
+                        pieces.append(sse.event(self._progress(result, event.n_read)))
+                    elif self._settings.n_new != 0:
+                        pieces.append(sse.event(self._partial(result, event)))
+                if pieces or not batch:
+                    yield b"".join(pieces) or sse.PING
+
+    def _take(self, number: int, event: Delta | Finished) -> _Result:
+        result = self._results[number * self._n + event.choice]
+        if isinstance(event, Finished):
+            result.end = event
+        elif event.n_read is None and self._settings.n_new != 0:
+            result.first_s = result.first_s or time.monotonic()
+            result.text.append(event.content)
+            result.ids += event.token_ids
+            result.probabilities += [sse.raw(_probability(token)) for token in event.logprobs]
+        return result
+
+    def _head(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
+        return {
+            "index": result.index,
+            "content": text,
+            "tokens": list(ids) if self._body.return_tokens else [],
+            "id_slot": -1,
+            "tokens_predicted": len(result.ids),
+            "tokens_evaluated": result.n_prompt,
+        }
+
+    def _partial(self, result: _Result, delta: Delta) -> dict[str, Any]:
+        shown = {**self._head(result, delta.content, delta.token_ids), "stop": False}
+        if delta.logprobs:
+            shown["completion_probabilities"] = [_probability(token) for token in delta.logprobs]
+        if self._body.timings_per_token:
+            shown["timings"] = self._timings_so_far(result)
+        return shown
+
+    def _progress(self, result: _Result, n_read: int) -> dict[str, Any]:
+        """How much of a prompt is read."""
+        stream = self._answerings[result.index // self._n].stream
+        progress = {
+            "total": result.n_prompt,
+            "cache": stream.n_cached,
+            "processed": n_read,
+            "time_ms": round((time.monotonic() - stream.admitted_s) * 1e3),
+        }
+        return {**self._head(result, "", []), "stop": False, "prompt_progress": progress}
+
+    def _timings_so_far(self, result: _Result) -> dict[str, Any]:
+        """As this process sees them; the last event has them as the model's does."""
+        stream = self._answerings[result.index // self._n].stream
+        return {
+            "cache_n": stream.n_cached,
+            **_rate("prompt", result.n_prompt - stream.n_cached, result.first_s - stream.admitted_s),
+            **_rate("predicted", len(result.ids), time.monotonic() - result.first_s),
+        }
+
+    def _final(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
+        end = result.end
+        assert end is not None
+        shown: dict[str, Any] = {
+            **self._head(result, text, ids),
+            "stop": True,
+            "model": self._model,
+            "generation_settings": self._settings.shown(),
+            "prompt": result.prompt,
+            "has_new_line": any("\n" in part for part in result.text),
+            "truncated": False,
+            **_stop_of(end),
+            "tokens_cached": end.n_cached_tokens,
+            "timings": timings_of(end, len(result.ids)),
+        }
+        if self._body.n_shown_probabilities:
+            shown["completion_probabilities"] = result.probabilities
+        return _selected(shown, self._body.response_fields)
+
+
+def _stop_of(end: Finished) -> dict[str, Any]:
+    if end.reason == "length":
+        return {"stop_type": "limit", "stopping_word": ""}
+    if isinstance(end.stop_reason, str):
+        return {"stop_type": "word", "stopping_word": end.stop_reason}
+    return {"stop_type": "eos", "stopping_word": ""}
+
+
+def _selected(shown: dict[str, Any], fields: list[str]) -> dict[str, Any]:
+    """The fields that are asked for; ``a/b`` is field b of field a, by the name ``a/b``.  None asks for all."""
+    if not fields:
+        return shown
+    selected: dict[str, Any] = {}
+    for path in fields:
+        value: Any = shown
+        for name in path.split("/"):
+            if not isinstance(value, dict) or name not in value:
+                break
+            value = value[name]
+        else:
+            selected[path] = value
+    return selected
+
+
+def _probability(token: Logprob) -> dict[str, Any]:
+    return {
+        **_token(token.token_id, token.shown, token.logprob),
+        "top_logprobs": [_token(id_, shown, logprob) for id_, shown, logprob in token.top],
+    }
+
+
+def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
+    return {"id": id_, "token": shown.decode("utf-8", "replace"), "bytes": list(shown), "logprob": logprob}
+
+
+def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
+    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
+    but its prompt's."""
+    n_read = end.n_prompt_tokens - end.n_cached_tokens
+    n_new = end.n_generated_tokens if n_new is None else n_new
+    return {
+        "cache_n": end.n_cached_tokens,
+        **_rate("prompt", n_read, end.prefill_s),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
+    }
+
+
+def _rate(name: str, n: int, seconds: float) -> dict[str, Any]:
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": round(seconds * 1e3, 3),
+        f"{name}_per_token_ms": round(seconds * 1e3 / n, 6) if n else 0.0,
+        f"{name}_per_second": round(n / seconds, 6) if seconds > 0 else 0.0,
+    }

@@ -1,0 +1,299 @@
+"""The fields of llama.cpp's ``/completion``, by its names and with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from ....errors import RequestError
+from ....sampling import SamplingParams
+from ....structured import StructuredOutputsParams
+from ...body_types import Body
+from ...failures import ApiError
+from ...worker.protocol import ModelInfo
+from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text
+
+__all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
+
+# What a request that says nothing gets; what the model's makers advise comes before it.
+_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+_OF_STAGES = {*_DEFAULTS, "typical_p"}  # options that have a stage of their name
+_ORDER = (
+    "penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature",
+)  # fmt: skip
+_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typical_p", "p": "top_p", "m": "min_p",
+    "x": "xtc", "t": "temperature",
+}  # fmt: skip
+_SPELLINGS = {"typ_p": "typical_p", "typical": "typical_p", "temp": "temperature", "top-n-sigma": "top_n_sigma"}
+_NO_SEED = 2**32 - 1
+
+Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Several: TypeAlias = Annotated[int, Meta(ge=1, le=16)]
+Probabilities: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
+BiasValue: TypeAlias = Annotated[float, Meta(ge=-100, le=100)] | bool
+Tokenize: TypeAlias = Callable[[str, bool, bool], Awaitable[list[int]]]
+"""Ids of (text, whether special tokens are added, whether they are parsed)."""
+
+
+class PromptObject(Body, kw_only=True, forbid_unknown_fields=True):
+    """A prompt with pictures, which there must be none of."""
+
+    prompt_string: Text
+    multimodal_data: Annotated[list[str], Meta(max_length=0)] = []
+
+
+Part: TypeAlias = Text | Id
+PromptItem: TypeAlias = Text | Id | Annotated[list[Part], Meta(max_length=1 << 22)] | PromptObject
+
+
+class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """What ``/completion`` and ``/infill`` share."""
+
+    model: Name | None = None
+    stream: bool = False
+    n_predict: Limit | None = None
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
+    n_cmpl: Several | None = None
+    n: Several | None = None
+    top_n_sigma: Annotated[float, Meta(ge=-1, le=1e30)] | None = None
+    repeat_last_n: Limit = 64
+    repeat_penalty: Positive | None = None
+    dry_penalty_last_n: Limit = 64
+    dry_sequence_breakers: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)] = []
+    mirostat_tau: NotNegative | None = None
+    seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
+    logit_bias: (
+        Annotated[dict[str, BiasValue], Meta(max_length=1024)]
+        | Annotated[list[tuple[Id | Text, BiasValue]], Meta(max_length=1024)]
+    ) = {}
+    stop: Stop | Stops | None = None
+    n_probs: Probabilities | None = None
+    logprobs: Probabilities | None = None
+    grammar: Annotated[str, Meta(max_length=1 << 18)] = ""
+    json_schema: dict[str, Any] | bool | None = None
+    cache_prompt: bool = True
+    return_tokens: bool = False
+    t_max_predict_ms: Limit = 0
+    timings_per_token: bool = False
+    return_progress: bool = False
+    response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "verbose": (False,),
+        "stream_options": ({}, {"include_usage": False}),
+        "sse_ping_interval": (-1,),
+        "n_indent": (0,),
+        "n_keep": (0,),
+        "n_discard": (0,),
+        "n_cache_reuse": (0,),
+        "t_max_prompt_ms": (0, -1),
+        "id_slot": (-1,),
+        "min_keep": (0, 1),
+        "adaptive_target": (-1,),
+        "adaptive_decay": (0.9,),
+        "backend_sampling": (False,),
+        "post_sampling_probs": (False,),
+        "grammar_lazy": (False,),
+        "grammar_triggers": ([],),
+        "preserved_tokens": ([],),
+        "reasoning_control": (False,),
+        "reasoning_budget_tokens": (-1,),
+        "reasoning_budget_start_tag": ("",),
+        "reasoning_budget_end_tag": ("",),
+        "reasoning_budget_end_tags": ([],),
+        "reasoning_budget_message": ("",),
+        "reasoning_format": ("none",),
+        "chat_format": (),
+        "chat_parser": ("",),
+        "generation_prompt": ("",),
+        "parse_tool_calls": (False,),
+        "continue_final_message": (False,),
+        "echo": (False,),
+        "image_data": ([],),
+        "system_prompt": ("",),
+        "lora": ([],),
+    }
+
+    def one_of(self, *names: str) -> Any:
+        """The value of a field that goes by several names.  ApiError 400 where they say different things."""
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if len(set(given.values())) > 1:
+            first, second, *_ = given
+            text = f"{second} must be left out beside {first}, or be the same, but is another number"
+            raise ApiError(400, "invalid_value", text, second)
+        return next(iter(given.values()), None)
+
+    @property
+    def n_new(self) -> int | None:
+        """Tokens to generate at most: ``n_predict``, of which -1 is any number and 0 reads the prompt only."""
+        wanted: int | None = self.one_of("n_predict", "max_tokens", "max_completion_tokens")
+        return None if wanted is None or wanted < 0 else wanted
+
+    @property
+    def n_choices(self) -> int:
+        """Answers to each prompt."""
+        return self.one_of("n_cmpl", "n") or 1
+
+    @property
+    def n_shown_probabilities(self) -> int:
+        """Alternatives of each token to show; 0 shows none at all."""
+        return self.one_of("n_probs", "logprobs") or 0
+
+
+class CompletionBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
+    """A prompt or several: texts, ids, lists that mix both."""
+
+    prompt: Text | Annotated[list[PromptItem], Meta(min_length=1, max_length=1 << 22)] | PromptObject
+
+
+class Extra(msgspec.Struct, forbid_unknown_fields=True):
+    """A file beside the one that is written."""
+
+    text: Text
+    filename: Annotated[str, Meta(max_length=4096)] = "tmp"
+
+
+class InfillBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
+    """What stands before and after the gap; ``prompt`` is its beginning, ``input_extra`` stands before it all."""
+
+    input_prefix: Text
+    input_suffix: Text
+    input_extra: Annotated[list[Extra], Meta(max_length=256)] = []
+    prompt: Text = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an answer is generated.  ``n_new`` 0: only the prompt is read."""
+
+    params: SamplingParams
+    n_new: int | None
+
+    def shown(self) -> dict[str, Any]:
+        """By llama.cpp's names."""
+        p = self.params
+        same = (
+            "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p",
+            "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "presence_penalty",
+            "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
+        )  # fmt: skip
+        form = p.structured_outputs
+        return {
+            **{name: getattr(p, name) for name in same},
+            "seed": _NO_SEED if p.seed is None else p.seed,
+            "top_n_sigma": -1.0 if p.top_n_sigma is None else p.top_n_sigma,
+            "repeat_penalty": p.repetition_penalty,
+            "repeat_last_n": -1 if p.penalty_last_n is None else p.penalty_last_n,
+            "dry_penalty_last_n": -1 if p.dry_penalty_last_n is None else p.dry_penalty_last_n,
+            "dry_sequence_breakers": list(p.dry_sequence_breakers),
+            "n_predict": -1 if self.n_new is None else self.n_new,
+            "max_tokens": -1 if self.n_new is None else self.n_new,
+            "stop": list(p.stop),
+            "n_probs": 0 if p.logprobs is None else p.logprobs,
+            "samplers": list(p.samplers),
+            "grammar": "" if form is None or form.grammar is None else form.grammar,
+            "logit_bias": [{"token": id_, "bias": bias} for id_, bias in p.logit_bias.items()]
+            + [{"token": id_, "bias": False} for id_ in p.bad_token_ids],
+        }
+
+
+async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokenize) -> Settings:
+    """How to answer.  ApiError or RequestError naming the field that does not hold."""
+    given = body.same_names()
+    if body.repeat_penalty is not None:
+        given["repetition_penalty"] = body.repeat_penalty
+    if body.top_n_sigma is not None and body.top_n_sigma <= 0:
+        del given["top_n_sigma"]
+    # Mirostat cuts the tail itself: only what is asked for by name cuts it before.
+    usual = {**_DEFAULTS, **info.advised}
+    if given.get("mirostat"):
+        usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
+    stages = _stages(body.samplers)
+    usual = {name: value for name, value in usual.items() if name not in _OF_STAGES or name in stages}
+    values = {**usual, **given}
+    if values.get("mirostat"):
+        stages += ("mirostat",)
+    n_new, n_shown = body.n_new, body.n_shown_probabilities
+    stop = body.stop if body.stop is not None else []
+    if body.dry_sequence_breakers:
+        values["dry_sequence_breakers"] = body.dry_sequence_breakers
+    bias, never = await _bias(body.logit_bias, tokenize)
+    seed = None if body.seed in (-1, _NO_SEED) else body.seed
+    more = {
+        "samplers": stages,
+        "max_tokens": n_new if n_new is None else max(n_new, 1),
+        "n": body.n_choices,
+        "penalty_last_n": None if body.repeat_last_n < 0 else body.repeat_last_n,
+        "dry_penalty_last_n": None if body.dry_penalty_last_n < 0 else body.dry_penalty_last_n,
+        "seed": seed,
+        "stop": [stop] if isinstance(stop, str) else stop,
+        "logit_bias": bias,
+        "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
+        "logprobs": n_shown or None,
+        "structured_outputs": _form(body),
+    }
+    return Settings(SamplingParams(**{**values, **more}), n_new)
+
+
+def _stages(given: list[str] | str | None) -> tuple[str, ...]:
+    """The stages of the chain by Quire's names, from llama.cpp's or from its letters."""
+    if given is None:
+        return _ORDER
+    names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
+    stages = tuple(_SPELLINGS.get(name, name) for name in names)
+    for stage in stages:
+        if stage not in _ORDER:
+            raise RequestError(f"[sampling] samplers must be of {', '.join(_ORDER)} but has {stage!r:.40}")
+    return stages
+
+
+def _form(body: GenerationFields) -> StructuredOutputsParams | None:
+    if body.grammar and body.json_schema is not None:
+        raise RequestError("[sampling] grammar must come without json_schema but both are given")
+    if body.grammar:
+        return StructuredOutputsParams(grammar=body.grammar)
+    return None if body.json_schema is None else StructuredOutputsParams(json=body.json_schema)
+
+
+async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[int]]:
+    """Biases by id, and the ids that are never drawn (a bias of ``false``).  Each token of a text gets its bias."""
+    bias: dict[int, float] = {}
+    never: list[int] = []
+    for key, value in given.items() if isinstance(given, dict) else given:
+        if value is True:
+            raise ApiError(400, "invalid_value", "logit_bias must have numbers or false but has true", "logit_bias")
+        if isinstance(key, int):
+            ids = [key]
+        elif isinstance(given, dict) and key.isascii() and key.isdecimal() and len(key) < 11:
+            ids = [int(key)]
+        else:
+            ids = await tokenize(key, False, False)
+        for id_ in ids:
+            if value is False:
+                never.append(id_)
+            else:
+                bias[id_] = value
+    return bias, never
+
+
+def prompts_of(given: Any) -> list[str | list[int | str]]:
+    """The prompts, one by one: a list with ids is one prompt, any other list has one prompt in each item.
+
+    ApiError 400 for a list that has both ids and prompts of their own.
+    """
+    if not isinstance(given, list):
+        given = [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids:
+        if any(not isinstance(item, int | str) for item in given):
+            text = "prompt must have ids and texts, or prompts of their own, but mixes them"
+            raise ApiError(400, "invalid_value", text, "prompt")
+        return [given]
+    return [item.prompt_string if isinstance(item, PromptObject) else item for item in given]

@@ -1,0 +1,105 @@
+"""What llama.cpp's server tells of itself, and what of it Quire's has not."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from ...failures import ApiError
+from ...listener.replies import Reply
+from ...listener.request_context import RequestContext
+from ...worker.protocol import Ask
+from ..openai.chat import ChatBody, checked_messages, options_of
+from .fields import CompletionBody, settings_of
+
+__all__ = [
+    "apply_template",
+    "lora_adapters",
+    "props",
+    "rerank",
+    "set_lora_adapters",
+    "set_props",
+    "slot_action",
+    "slots",
+]
+
+
+async def apply_template(context: RequestContext[ChatBody]) -> Reply:
+    """The prompt that a conversation is."""
+    values = await context.prepared(_conversation, context)
+    return Reply(await context.ask(context.engine(context.body.model), Ask(0, "render", values, encoded=True)))
+
+
+def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
+    body = context.body
+    options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
+    return {"messages": checked_messages(body.messages, context), "options": options}
+
+
+async def props(context: RequestContext[None]) -> Reply:
+    """What is known of the model and the server."""
+    service = context.service
+    info = context.engine(None).info
+
+    async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return []  # no text is to be tokenized where nothing is asked for
+
+    usual = await settings_of(CompletionBody(prompt=""), info, no_ids)
+    return Reply.json(
+        {
+            "default_generation_settings": {"n_ctx": info.n_ctx, "params": usual.shown()},
+            "total_slots": info.max_sequences,
+            "model_alias": service.model,
+            "model_path": service.model,
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template": info.chat_template or "",
+            "bos_token": info.bos,
+            "eos_token": info.eos,
+            "build_info": f"quire {service.version}",
+            "is_sleeping": False,
+        }
+    )
+
+
+async def slots(context: RequestContext[None]) -> Reply:
+    """A row for each sequence that can run at a time; ``?fail_on_no_slot=1`` asks for 503 when all are taken."""
+    engine = context.engine(None)
+    info, beat = engine.info, engine.beat
+    # The figures can be a sign of life old: where no answer is awaited any more nothing runs, whatever they say.
+    n_running = 0 if beat is None or not engine.n_active else beat.n_running
+    query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
+        raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
+    rows: list[dict[str, Any]] = [
+        {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < n_running}
+        for i in range(info.max_sequences)
+    ]
+    return Reply.json(rows)
+
+
+async def lora_adapters(context: RequestContext[None]) -> Reply:
+    """The adapters: none."""
+    return Reply.json([])
+
+
+async def set_props(context: RequestContext[None]) -> Reply:
+    """Refused, as by llama.cpp's server without ``--props``."""
+    raise ApiError(501, "not_supported", "properties must stay as they were at the start: /props only shows them")
+
+
+async def set_lora_adapters(context: RequestContext[None]) -> Reply:
+    """Refused: there are none whose scale could be set."""
+    raise ApiError(501, "not_supported", "lora adapters must be loaded to have a scale but none is: not supported")
+
+
+async def slot_action(context: RequestContext[None]) -> Reply:
+    """Refused, as by llama.cpp's server without ``--slot-save-path``."""
+    raise ApiError(501, "not_supported", "slots must be left alone: what they hold is neither saved nor restored")
+
+
+async def rerank(context: RequestContext[None]) -> Reply:
+    """Refused: no model for it loads."""
+    raise ApiError(501, "not_supported", "the model must be one that ranks documents but such models are not supported")

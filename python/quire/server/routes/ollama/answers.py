@@ -1,0 +1,223 @@
+"""Ollama's ``/api/generate`` and ``/api/chat``."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from ...failures import ApiError, Dialect, error_body
+from ...listener import sse
+from ...listener.bodies import to_wire
+from ...listener.replies import Events, Reply
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient
+from ...worker.params import set_fields
+from ...worker.protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
+from ..answers import Answering, arguments_object
+from ..fields import hints_of
+from .fields import Answered, ChatBody, GenerateBody, Options, name_of
+
+__all__ = ["chat", "generate", "moment"]
+
+LINES = b"application/x-ndjson"
+
+
+async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
+    """Answer a prompt, go on with it (``raw``), or fill the gap before ``suffix``."""
+    body = context.body
+    engine = context.engine(name_of(body.model))
+    await _check(context, engine)
+    if not body.prompt and not body.suffix:
+        return _loaded(body, {"response": ""})
+    params = await context.prepared(_params, context, engine)
+    hints = hints_of(context.caller)
+    work: Work
+    if body.suffix:
+        values = {"prefix": body.prompt, "suffix": body.suffix, "beginning": "", "extra": []}
+        prompt = (await context.ask(engine, Ask(0, "infill", values)))["tokens"]
+        work = Generate(0, prompt, params, hints)
+    elif body.raw:
+        work = Generate(0, body.prompt, params, hints)
+    else:
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        messages = [*system, {"role": "user", "content": body.prompt}]
+        work = Chat(0, messages, {"template_values": body.template_values()}, params, hints)
+    return await _answer(context, engine, work, _GenerateShape(body.model))
+
+
+async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
+    """Answer a conversation."""
+    body = context.body
+    engine = context.engine(name_of(body.model))
+    await _check(context, engine)
+    if not body.messages:
+        return _loaded(body, {"message": {"role": "assistant", "content": ""}})
+    options: dict[str, Any] = {"template_values": body.template_values()}
+    if body.tools:
+        options["tools"] = body.tools
+    params = await context.prepared(_params, context, engine)
+    work = Chat(0, await context.prepared(body.conversation), options, params, hints_of(context.caller))
+    return await _answer(context, engine, work, _ChatShape(body.model))
+
+
+async def _check(context: RequestContext[Any], engine: EngineClient) -> None:
+    """ApiError for what does not hold of the body or of the model."""
+    body: Answered = context.body
+    await context.prepared(body.check)
+    if body.think and "thinking" not in (await context.ask(engine, Ask(0, "describe", {})))["abilities"]:
+        text = "think must be left out with a model that does not think but is set"
+        raise ApiError(400, "unsupported_parameter", text, "think")
+
+
+def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:
+    body: Answered = context.body
+    try:
+        options, ignored = to_wire(body.options, Options, context.service.settings.lenient)
+    except ApiError as error:
+        error.param = f"options.{error.param}" if error.param else "options"
+        raise
+    context.ignored += ignored
+    params = options.params(engine.info, logprobs=body.n_logprobs(), structured_outputs=body.form())
+    return set_fields(params)
+
+
+def moment(seconds: float | None = None) -> str:
+    """A time (now) as Ollama writes it."""
+    at = datetime.now(timezone.utc) if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _loaded(body: Answered, empty: dict[str, Any]) -> Reply:
+    """The answer to a request that has nothing to answer: the model is there."""
+    answer = {"model": body.model, "created_at": moment(), **empty, "done": True, "done_reason": "load"}
+    return Reply(sse.line(answer), media_type=LINES) if body.stream else Reply.json(answer)
+
+
+async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work, shape: _Shape) -> Reply | Events:
+    answering = Answering(context, context.submit(engine, work))
+    await answering.start()
+    if context.body.stream:
+        return Events(_pieces(answering, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
+    parts = _Parts()
+    async for delta in answering.deltas():
+        parts.add(delta)
+    return Reply.json(shape.object(parts, end_fields(answering)))
+
+
+async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
+    calls = _Parts()
+    async for batch in answering.batches():
+        pieces = []
+        for event in batch:
+            if isinstance(event, Finished):
+                continue
+            # A call's arguments are an object, which is there when the call is complete.
+            calls.add_calls(event.calls)
+            parts = _Parts([event.content], [event.reasoning], _logprobs(event))
+            if event.content or event.reasoning or event.logprobs:
+                pieces.append(sse.line(shape.object(parts, {"done": False})))
+        if pieces:
+            yield b"".join(pieces)
+    if calls.calls:
+        yield sse.line(shape.object(calls, {"done": False}))
+    yield sse.line(shape.object(_Parts(), end_fields(answering)))
+
+
+def end_fields(answering: Answering) -> dict[str, Any]:
+    """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
+    end = answering.ends[0]
+    fields = {
+        "done": True,
+        "done_reason": "length" if end.reason == "length" else "stop",
+        "total_duration": int((time.monotonic() - answering.context.arrived_s) * 1e9),
+        "load_duration": 0,
+        "prompt_eval_count": end.n_prompt_tokens,
+        "prompt_eval_duration": int(end.prefill_s * 1e9),
+        "eval_count": end.n_generated_tokens,
+    }
+    return {**fields, "eval_duration": int(end.decode_s * 1e9)} if end.n_generated_tokens > 1 else fields
+
+
+@dataclass
+class _Parts:
+    """Parts of an answer, joined."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    logprobs: list[msgspec.Raw] = field(default_factory=list)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, delta: Delta) -> None:
+        """Take more in."""
+        self.content.append(delta.content)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs += _logprobs(delta)
+        self.add_calls(delta.calls)
+
+    def add_calls(self, calls: list[CallDelta]) -> None:
+        """Take more of tool calls in."""
+        for call in calls:
+            empty = {"id": call.id, "name": call.name, "arguments": ""}
+            self.calls.setdefault(call.index, empty)["arguments"] += call.arguments
+
+
+class _Shape(ABC):
+    """Ollama's shape of an answer or a part of it."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def object(self, parts: _Parts, more: dict[str, Any]) -> dict[str, Any]:
+        """The object of a line."""
+        shown = {"model": self._model, "created_at": moment(), **self._own(parts), **more}
+        if parts.logprobs:
+            shown["logprobs"] = parts.logprobs
+        return shown
+
+    @abstractmethod
+    def _own(self, parts: _Parts) -> dict[str, Any]:
+        """What one of the routes has and the other has not."""
+
+
+class _GenerateShape(_Shape):
+    def _own(self, parts: _Parts) -> dict[str, Any]:
+        shown = {"response": "".join(parts.content)}
+        if reasoning := "".join(parts.reasoning):
+            shown["thinking"] = reasoning
+        return shown
+
+
+class _ChatShape(_Shape):
+    def _own(self, parts: _Parts) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(parts.content)}
+        if reasoning := "".join(parts.reasoning):
+            message["thinking"] = reasoning
+        if parts.calls:
+            message["tool_calls"] = [_call(index, call) for index, call in sorted(parts.calls.items())]
+        return {"message": message}
+
+
+def _call(index: int, call: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": call["id"],
+        "function": {"index": index, "name": call["name"], "arguments": arguments_object(call["arguments"])},
+    }
+
+
+def _logprobs(delta: Delta) -> list[msgspec.Raw]:
+    return [sse.raw(_logprob(token)) for token in delta.logprobs]
+
+
+def _logprob(token: Logprob) -> dict[str, Any]:
+    top = [_one_logprob(shown, logprob) for _, shown, logprob in token.top]
+    return {**_one_logprob(token.shown, token.logprob), "top_logprobs": top}
+
+
+def _one_logprob(shown: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": shown.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(shown)}

@@ -1,0 +1,216 @@
+"""The fields of Ollama's interface, by its names and with its defaults."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from msgspec import Meta
+
+from ....sampling import SamplingParams
+from ....structured import StructuredOutputsParams
+from ...body_types import Body
+from ...failures import ApiError, brief
+from ...worker.protocol import ModelInfo
+from ..fields import Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
+
+__all__ = ["Answered", "ChatBody", "GenerateBody", "KeepAlive", "ModelBody", "Options", "check_keep_alive", "name_of"]
+
+# What a request that says nothing gets; what the model's makers advise comes before it.
+_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
+# As in llama.cpp, whose chain Ollama's is.
+_ORDER = ("penalties", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "temperature")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
+_DURATION = re.compile(r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
+
+Limit: TypeAlias = Annotated[int, Meta(ge=-2, le=2**31 - 1)]
+KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str, Meta(max_length=64)]
+Think: TypeAlias = bool | Literal["low", "medium", "high", "max"]
+Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=128)]
+
+
+class Options(Body, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are drawn.  ``num_ctx`` is what the server's context must have room for."""
+
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = -1
+    num_predict: Limit = -1
+    num_ctx: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    temperature: NotNegative | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    tfs_z: Share | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = 64
+    repeat_penalty: Positive | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: NotNegative | None = None
+    mirostat_eta: NotNegative | None = None
+    stop: Stop | Stops | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        # What is kept when a context is shifted, which it never is; 4 is what clients have as the default.
+        "num_keep": (0, 4),
+        "draft_num_predict": (0,),
+        "penalize_newline": (True,),
+        # These are the server's own, from its start on.
+        "num_batch": (),
+        "num_gpu": (),
+        "main_gpu": (),
+        "num_thread": (),
+        "use_mmap": (),
+        "use_mlock": (),
+        "numa": (),
+        "low_vram": (),
+        "f16_kv": (),
+        "vocab_only": (False,),
+        "logits_all": (False,),
+    }
+
+    def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
+        """The parameters.  ApiError or RequestError naming the field that does not hold."""
+        if self.num_ctx is not None and self.num_ctx > info.n_ctx:
+            text = f"options.num_ctx must be at most the server's context, {info.n_ctx} tokens, but is {self.num_ctx}"
+            raise ApiError(400, "invalid_value", text, "options.num_ctx")
+        names = (
+            "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z", "presence_penalty", "frequency_penalty",
+            "mirostat", "mirostat_tau", "mirostat_eta",
+        )  # fmt: skip
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if given.get("top_k") == -1:
+            given["top_k"] = 0
+        if self.repeat_penalty is not None:
+            given["repetition_penalty"] = self.repeat_penalty
+        usual = {**_DEFAULTS, **info.advised}
+        mirostat = bool(given.get("mirostat", usual.get("mirostat")))
+        if mirostat:  # it cuts the tail itself: only what is asked for by name cuts it before
+            usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
+        stop = self.stop if self.stop is not None else []
+        more = {
+            "samplers": (*_ORDER, "mirostat") if mirostat else _ORDER,
+            "max_tokens": self.num_predict if self.num_predict > 0 else None,
+            "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
+            "seed": None if self.seed == -1 else self.seed % 2**64,
+            "stop": [stop] if isinstance(stop, str) else stop,
+        }
+        return SamplingParams(**{**usual, **given, **more, **further})
+
+
+class Answered(Body, kw_only=True, forbid_unknown_fields=True):
+    """What both ways of asking share."""
+
+    model: Name
+    stream: bool = True
+    format: Text | dict[str, Any] | None = None
+    options: dict[str, Any] = {}
+    keep_alive: KeepAlive | None = None
+    think: Think | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "truncate": (False,),
+        "shift": (False,),
+        "_debug_render_only": (False,),
+    }
+
+    def form(self) -> StructuredOutputsParams | None:
+        """The form that the answer must have."""
+        if isinstance(self.format, dict):
+            return StructuredOutputsParams(json=self.format)
+        if self.format not in (None, "", "json"):
+            raise ApiError(400, "invalid_value", "format must be json or a JSON schema but is another text", "format")
+        return StructuredOutputsParams(json_object=True) if self.format == "json" else None
+
+    def check(self) -> None:
+        """ApiError for what does not go together."""
+        check_keep_alive(self.keep_alive)
+
+    def n_logprobs(self) -> int | None:
+        """Alternatives beside each token's log-probability; None for no log-probabilities."""
+        if self.top_logprobs and not self.logprobs:
+            text = "top_logprobs must come with logprobs but comes without"
+            raise ApiError(400, "invalid_value", text, "top_logprobs")
+        return self.top_logprobs if self.logprobs else None
+
+    def template_values(self) -> dict[str, Any]:
+        """What a template is told of thinking."""
+        if self.think is None:
+            return {}
+        if isinstance(self.think, bool):
+            return {"enable_thinking": self.think}
+        return {"enable_thinking": True, "reasoning_effort": "high" if self.think == "max" else self.think}
+
+
+def check_keep_alive(given: float | str | None) -> None:
+    """A model stays as long as the server has it, which is no less than is asked.  ApiError where it must go."""
+    if given is None:
+        return
+    if isinstance(given, str) and not (_NUMBER.fullmatch(given) or _DURATION.fullmatch(given)):
+        text = f"keep_alive must be seconds or a duration such as 5m but is {brief(given)}"
+        raise ApiError(400, "invalid_value", text, "keep_alive")
+    digits = given if isinstance(given, float) else re.sub(r"[^1-9]", "", given)
+    if not digits:
+        raise ApiError(400, "unsupported_parameter", "keep_alive must not be 0: models stay loaded", "keep_alive")
+
+
+class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
+    """A prompt, which the model's template makes a conversation of, unless ``raw``."""
+
+    prompt: Text = ""
+    suffix: Text = ""
+    system: Text = ""
+    raw: bool = False
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        **Answered.refused,
+        "template": ("",),
+        "context": ([],),
+        "images": ([],),
+    }
+
+    def check(self) -> None:
+        """ApiError for what does not go together."""
+        super().check()
+        alone = "suffix" if self.suffix else "raw"
+        for name in ("system", "think", *(("format",) if self.suffix else ())):
+            if (self.suffix or self.raw) and getattr(self, name):
+                text = f"{name} must be left out beside {alone} but is set"
+                raise ApiError(400, "unsupported_parameter", text, name)
+
+
+class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
+    """A conversation."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(max_length=4096)] = []
+    tools: Tools = []
+
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages by the names of templates.  ApiError naming what does not hold."""
+        return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+
+
+class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """Which model; older clients say ``name``."""
+
+    model: Name | None = None
+    name: Name | None = None
+    verbose: bool = False
+
+
+_MESSAGE_KEYS = ("role", "content", "thinking", "tool_calls", "tool_call_id")
+
+
+def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
+    if message.get("images"):
+        raise ApiError(400, "unsupported_parameter", f"{place}.images must be left out: only text is read", place)
+    for name in message:
+        if name not in (*_MESSAGE_KEYS, "images", "tool_name", "name"):
+            raise ApiError(400, "unknown_parameter", f"{place} must have known fields but has {brief(name)}", place)
+    own = {name: message[name] for name in _MESSAGE_KEYS if message.get(name) is not None}
+    tool = message.get("tool_name") or message.get("name")
+    return {**own, "name": tool} if tool else own
+
+
+def name_of(model: str) -> str:
+    """A model's name without the tag that Ollama's clients add."""
+    return model.removesuffix(":latest")

@@ -1,0 +1,135 @@
+"""Ollama's routes about models, and what of it Quire's server has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...failures import ApiError
+from ...listener.replies import Reply
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient, EngineState
+from ...worker.protocol import Ask
+from .answers import moment
+from .fields import ModelBody, name_of
+
+__all__ = ["absent", "blob", "ps", "show", "tags", "version"]
+
+# Ollama's way to say that a model stays.
+_NEVER = "2318-01-01T00:00:00Z"
+
+
+async def tags(context: RequestContext[None]) -> Reply:
+    """The models that there are."""
+    known = context.service.library.rescan()
+    ready = dict(_ready(context))
+    rows = []
+    for name, size in known.items():
+        if name in ready:
+            rows.append(await _row(context, name, ready[name]))
+        else:  # what its file says of it is read when it is opened
+            rows.append(
+                {"name": f"{name}:latest", "model": f"{name}:latest", "size": size, "digest": "", "details": {}}
+            )
+    return Reply.json({"models": rows})
+
+
+async def ps(context: RequestContext[None]) -> Reply:
+    """The models that are loaded."""
+    rows = []
+    for name, engine in _ready(context):
+        row = await _row(context, name, engine)
+        beat = engine.beat
+        size = row["size"] if beat is None else max(beat.rss_bytes, row["size"])
+        more = {"size": size, "size_vram": 0, "expires_at": _NEVER, "context_length": engine.info.n_ctx}
+        rows.append({**row, **more})
+    return Reply.json({"models": rows})
+
+
+async def show(context: RequestContext[ModelBody]) -> Reply:
+    """What is known of a model."""
+    body = context.body
+    name = body.model or body.name
+    if name is None:
+        raise ApiError(400, "invalid_value", "model must be given but is absent", "model")
+    if body.verbose:
+        raise ApiError(
+            400, "unsupported_parameter", "verbose must be left out but is set: lists are not shown", "verbose"
+        )
+    async with context.service.pinned(context.service.exactly(name_of(name))) as engine:
+        described = await context.ask(engine, Ask(0, "describe", {}))
+        info, file = engine.info, described["file"]
+    keys = {key: value for key, value in file.get("keys", {}).items() if isinstance(key, str)}
+    if "n_parameters" in file:
+        keys["general.parameter_count"] = file["n_parameters"]
+    return Reply.json(
+        {
+            "license": str(keys.get("general.license", "")),
+            "modelfile": "",
+            "parameters": "\n".join(f"{key} {value}" for key, value in _ollama_names(info.advised)),
+            "template": info.chat_template or "",
+            "details": _details(engine, described),
+            "model_info": keys,
+            "capabilities": ["completion", *described["abilities"]],
+            "modified_at": moment(file["modified_s"]),
+        }
+    )
+
+
+async def version(context: RequestContext[None]) -> Reply:
+    """The server's version."""
+    return Reply.json({"version": context.service.version})
+
+
+async def absent(context: RequestContext[None]) -> Reply:
+    """Refused: models are files that the server is told of when it starts."""
+    raise ApiError(501, "not_supported", "models must be files of the server's but this would fetch or change them")
+
+
+async def blob(context: RequestContext[None]) -> Reply:
+    """There is none: models are not made of parts that clients send."""
+    raise ApiError(404, "no_such_blob", "the blob must be there but is not: this server keeps none")
+
+
+def _ready(context: RequestContext[Any]) -> list[tuple[str, EngineClient]]:
+    engines = context.service.engines()
+    return [(name, engine) for name, engine in engines.items() if engine.state is EngineState.READY]
+
+
+async def _row(context: RequestContext[Any], name: str, engine: EngineClient) -> dict[str, Any]:
+    described = await context.ask(engine, Ask(0, "describe", {}))
+    file = described["file"]
+    return {
+        "name": f"{name}:latest",
+        "model": f"{name}:latest",
+        "modified_at": moment(file["modified_s"]),
+        "size": file["size_bytes"],
+        "digest": file.get("digest", ""),
+        "details": _details(engine, described),
+        "capabilities": ["completion", *described["abilities"]],
+    }
+
+
+def _details(engine: EngineClient, described: dict[str, Any]) -> dict[str, Any]:
+    info, file = engine.info, described["file"]
+    return {
+        "parent_model": "",
+        "format": "gguf" if "digest" in file else "safetensors",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": _rounded(file.get("n_parameters", 0)),
+        "quantization_level": file.get("weights", "").upper(),
+        "context_length": info.n_ctx,
+        "embedding_length": file.get("keys", {}).get(f"{info.architecture}.embedding_length", 0),
+    }
+
+
+def _rounded(n: int) -> str:
+    for unit, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if n >= unit:
+            return f"{n / unit:.1f}{letter}"
+    return str(n)
+
+
+def _ollama_names(advised: dict[str, Any]) -> list[tuple[str, Any]]:
+    names = {"repetition_penalty": "repeat_penalty", "penalty_last_n": "repeat_last_n"}
+    return [(names.get(key, key), value) for key, value in sorted(advised.items())]

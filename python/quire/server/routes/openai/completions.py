@@ -1,0 +1,328 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from ...failures import ApiError, Dialect, error_body
+from ...listener import sse
+from ...listener.replies import Events, Reply
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient
+from ...worker.params import set_fields
+from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
+from ..answers import Answering, Usage, new_id
+from ..fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
+from ..merging import merged
+from .chat import StreamOptions
+
+__all__ = ["CompletionBody", "complete"]
+
+MAX_PROMPTS = 128
+
+
+class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields, and those of Quire's sampling."""
+
+    prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
+    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
+    echo: bool = False
+    suffix: Text = ""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: FormFields | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = SharedFields.refused
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one by one: a text, ids, or a list of either."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        ids = [item for item in prompt if isinstance(item, int)]
+        if len(ids) == len(prompt):
+            return [ids]
+        several: list[str | list[int]] = [item for item in prompt if not isinstance(item, int)]
+        if ids or len({type(item) for item in several}) > 1:
+            raise ApiError(400, "invalid_value", "prompt must have texts, ids or lists of ids but mixes them", "prompt")
+        if len(several) > MAX_PROMPTS:
+            text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(several)}"
+            raise ApiError(400, "invalid_value", text, "prompt")
+        return several
+
+    def reason_of(self, end: Finished) -> str:
+        """Why a choice ended; the token that is not shown is none of it."""
+        return end.reason if self.max_tokens else "length"
+
+    def work(self, engine: EngineClient, context: RequestContext[CompletionBody], prompt: str | list[int]) -> Generate:
+        """What the engine is asked for one prompt."""
+        n_drawn = self.best_of or self.n
+        if n_drawn < self.n:
+            raise ApiError(400, "invalid_value", f"best_of must be at least n, {self.n}, but is {n_drawn}", "best_of")
+        if n_drawn > self.n and self.stream:
+            raise ApiError(400, "invalid_value", "best_of must be n in a stream but is more", "best_of")
+        logprobs = self.logprobs if n_drawn == self.n or self.logprobs is not None else 0
+        prompt_logprobs = self.prompt_logprobs
+        if self.echo and self.logprobs is not None:
+            prompt_logprobs = max(self.logprobs, prompt_logprobs or 0)
+        form = form_of(self.response_format, self.structured_outputs)
+        params = self.params(
+            engine.info,
+            # The model reads a prompt to write a token, which is not shown where none is asked for.
+            max(self.max_tokens, 1),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            structured_outputs=form,
+        )
+        fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
+        return Generate(0, prompt, fields, self.hints(context.caller), self.echo or prompt_logprobs is not None)
+
+
+class _Choice:
+    """One choice as it comes."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.table = _Table()
+        self._sum, self._n = 0.0, 0
+
+    def add(self, delta: Delta) -> None:
+        """Take more of it in."""
+        self.text.append(delta.content)
+        self.table.add(delta.logprobs)
+        self._sum += sum(token.logprob for token in delta.logprobs)
+        self._n += len(delta.logprobs)
+
+    def mean_logprob(self) -> float:
+        """What ``best_of`` goes by."""
+        return self._sum / max(self._n, 1)
+
+
+@dataclass
+class _Prompt:
+    """A prompt on its way through the engine."""
+
+    answering: Answering
+    echoed: str = ""
+    ids: list[int] = field(default_factory=list)
+    shown: list[bytes] = field(default_factory=list)
+    prompt_logprobs: list[Logprob] = field(default_factory=list)
+
+
+async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
+    """Complete one prompt or several."""
+    body = context.body
+    engine = context.engine(body.model)
+    given = await context.prepared(body.prompts)
+    if body.suffix:
+        given = [await _filled(context, engine, prompt) for prompt in given]
+    works = [await context.prepared(body.work, engine, context, prompt) for prompt in given]
+    prompts = [_Prompt(Answering(context, context.submit(engine, work))) for work in works]
+    for prompt in prompts:
+        await prompt.answering.start()
+        await _read_prompt(context, engine, prompt)
+    head = {
+        "id": f"cmpl-{new_id()}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model or context.model,
+        **shown_tier(body.service_tier),
+    }
+    if body.stream:
+        return Events(_pieces(body, head, prompts), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
+    return Reply.json(await _whole(body, head, prompts))
+
+
+async def _filled(context: RequestContext[CompletionBody], engine: EngineClient, prompt: str | list[int]) -> list[int]:
+    """The prompt after which a model writes what stands between ``prompt`` and ``suffix``."""
+    body = context.body
+    if not isinstance(prompt, str) or body.echo:
+        text = f"suffix must come with {'texts' if not body.echo else 'echo false'} but does not"
+        raise ApiError(400, "invalid_value", text, "suffix")
+    values = {"prefix": prompt, "suffix": body.suffix, "beginning": "", "extra": []}
+    answer = await context.ask(engine, Ask(0, "infill", values))
+    ids: list[int] = answer["tokens"]
+    return ids
+
+
+async def _read_prompt(context: RequestContext[CompletionBody], engine: EngineClient, prompt: _Prompt) -> None:
+    """The prompt's tokens and text, where the answer shows them."""
+    started = prompt.answering.stream.started
+    assert started is not None
+    if started.prompt_ids is None:
+        return
+    prompt.ids = started.prompt_ids
+    answer = await context.ask(engine, Ask(0, "detokenize", {"tokens": prompt.ids, "pieces": True}))
+    prompt.shown = answer["pieces"]
+    if context.body.echo:
+        prompt.echoed = answer["text"]
+
+
+async def _whole(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> dict[str, Any]:
+    groups = await asyncio.gather(*(_collect(body, prompt) for prompt in prompts))
+    usage = _usage_of(body, prompts)
+    choices = [choice for group in groups for choice in group]
+    for index, choice in enumerate(choices):
+        choice["index"] = index
+    return {**head, "choices": choices, "usage": usage.openai()}
+
+
+def _usage_of(body: CompletionBody, prompts: list[_Prompt]) -> Usage:
+    usage = Usage()
+    for prompt in prompts:
+        usage.add(prompt.answering.usage)
+    if not body.max_tokens:
+        usage.n_generated = 0
+    return usage
+
+
+async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]]:
+    parts = [_Choice() for _ in range(body.best_of or body.n)]
+    async for delta in prompt.answering.deltas():
+        prompt.prompt_logprobs += delta.prompt_logprobs
+        if body.max_tokens:
+            parts[delta.choice].add(delta)
+    order = range(len(parts))
+    if len(parts) > body.n:
+        order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
+    apart = prompt.answering.context.apart
+    echoed = await apart(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
+    ranked = None if body.prompt_logprobs is None else await apart(_all_ranked, prompt)
+    choices = []
+    for i in order:
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": prompt.echoed + "".join(parts[i].text),
+            "logprobs": None,
+            "finish_reason": body.reason_of(prompt.answering.ends[i]),
+        }
+        if body.logprobs is not None:
+            choice["logprobs"] = echoed.before(parts[i].table)
+        if ranked is not None:
+            choice["prompt_logprobs"] = ranked
+        choices.append(choice)
+    return choices
+
+
+async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Prompt]) -> AsyncIterator[bytes]:
+    wants_usage = body.stream_options is not None and body.stream_options.include_usage
+    more = {"usage": None} if wants_usage else {}
+    tables = [_Table() for _ in range(len(prompts) * body.n)]
+
+    def chunk(index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
+        one = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return sse.event({**head, "choices": [one], **more})
+
+    if body.echo and body.logprobs is None:
+        for number, prompt in enumerate(prompts):
+            yield b"".join(chunk(number * body.n + i, prompt.echoed, None, None) for i in range(body.n))
+    async with aclosing(merged([prompt.answering for prompt in prompts])) as batches:
+        async for number, batch in batches:
+            pieces = []
+            for event in batch:
+                index = number * body.n + event.choice
+                if isinstance(event, Finished):
+                    pieces.append(chunk(index, "", body.reason_of(event), None))
+                elif (new := await _new_of(body, prompts[number], event, tables[index])) is not None:
+                    pieces.append(chunk(index, new[0], None, new[1]))
+            if pieces or not batch:
+                yield b"".join(pieces) or sse.PING
+    if wants_usage:
+        usage = _usage_of(body, prompts)
+        yield sse.event({**head, "choices": [], "usage": usage.openai()})
+    yield sse.DONE
+
+
+async def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, Any] | None:
+    """Text and log-probabilities of one event; those of the prompt, which come before, go with its first token."""
+    prompt.prompt_logprobs += delta.prompt_logprobs
+    if not delta.token_ids and not delta.content:
+        return None
+    text = delta.content if body.max_tokens else ""
+    if body.logprobs is None:
+        return text, None
+    if body.echo and table.empty:
+        table.take_in(await prompt.answering.context.apart(_table_of, prompt))
+        text = prompt.echoed + text
+    table.add(delta.logprobs if body.max_tokens else [])
+    return text, table.take()
+
+
+def _ranked(token: Logprob) -> dict[str, Any]:
+    return {
+        "logprob": token.logprob,
+        "decoded_token": _text(token.shown),
+        "top": [{"id": id_, "decoded_token": _text(shown), "logprob": p} for id_, shown, p in token.top],
+    }
+
+
+def _text(shown: bytes) -> str:
+    return shown.decode("utf-8", "replace")
+
+
+def _all_ranked(prompt: _Prompt) -> list[msgspec.Raw | None]:
+    """vLLM's shape of the prompt's log-probabilities."""
+    return [None, *(sse.raw({str(token.token_id): _ranked(token)}) for token in prompt.prompt_logprobs)]
+
+
+def _table_of(prompt: _Prompt) -> _Table:
+    """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
+    table = _Table()
+    if prompt.shown:
+        table.row(_text(prompt.shown[0]), None, None)
+    table.add(prompt.prompt_logprobs)
+    return table
+
+
+class _Table:
+    """OpenAI's older shape of log-probabilities: columns, with offsets into the text."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {}
+        self._offset = 0
+        self.empty = True
+        self.take()
+
+    def add(self, tokens: list[Logprob]) -> None:
+        """More tokens."""
+        for token in tokens:
+            self.row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in token.top})
+
+    def row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
+        """One token."""
+        self.empty = False
+        self._columns["tokens"].append(text)
+        self._columns["token_logprobs"].append(logprob)
+        self._columns["top_logprobs"].append(None if top is None else sse.raw(top))
+        self._columns["text_offset"].append(self._offset)
+        self._offset += len(text)
+
+    def take_in(self, other: _Table) -> None:
+        """Another table's rows behind these."""
+        self._columns = self.before(other)
+        self._offset += other._offset
+        self.empty = self.empty and other.empty
+
+    def before(self, other: _Table) -> dict[str, list[Any]]:
+        """The columns of these rows and of another table's behind them."""
+        joined = {name: column + other._columns[name] for name, column in self._columns.items()}
+        joined["text_offset"][len(self._columns["text_offset"]) :] = [
+            self._offset + offset for offset in other._columns["text_offset"]
+        ]
+        return joined
+
+    def take(self) -> dict[str, list[Any]]:
+        """What came since the last time."""
+        taken = self._columns
+        self._columns = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        return taken

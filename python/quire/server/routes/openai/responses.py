@@ -1,0 +1,114 @@
+"""``/v1/responses``: OpenAI's interface that remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....sampling import SamplingParams
+from ...failures import ApiError
+from ...listener.body_meter import MOST_VALUES
+from ...listener.replies import Events, Reply
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient
+from ...worker.params import set_fields
+from ...worker.protocol import Chat
+from ..answers import Answering
+from ..fields import hints_of, priority_of
+from ..known_fields import check_blocks, check_fields
+from .chat import options_of
+from .response_items import messages_of, tool_of
+from .response_shape import ResponseShape
+from .responses_fields import ResponsesBody
+
+__all__ = ["create", "delete", "show"]
+
+
+def _work(
+    body: ResponsesBody, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
+) -> Chat:
+    """What the engine is asked."""
+    given = {"temperature": body.temperature, "top_p": body.top_p}
+    values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
+    form = None if body.text is None else body.text.form()
+    params = SamplingParams(**{**values, "max_tokens": body.max_output_tokens, "structured_outputs": form})
+    effort = None if body.reasoning is None else body.reasoning.effort
+    tools = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
+    choice: Any = body.tool_choice
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = [tool_of(tool, i) if isinstance(tool, dict) else tool for i, tool in enumerate(_list(choice))]
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
+    elif isinstance(choice, dict):
+        if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+            raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
+        choice = {"type": "function", "function": {"name": choice["name"]}}
+    options = options_of(tools, choice, effort, {})
+    if not body.parallel_tool_calls:
+        options["parallel_tool_calls"] = False
+    own = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    return Chat(
+        0,
+        own + messages,
+        options,
+        set_fields(params),
+        hints_of(context.caller, None, priority_of(body.service_tier)),
+    )
+
+
+_ITEMS = {
+    "message": ("type", "id", "status", "role", "content", "phase"),
+    "function_call": ("type", "id", "status", "call_id", "name", "arguments"),
+    "function_call_output": ("type", "id", "status", "call_id", "output"),
+    "input_text": ("type", "text"),
+    "output_text": ("type", "text"),
+    "text": ("type", "text"),
+}
+
+
+def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
+    """ApiError 400 naming a field of an item, a part or a tool that is not known."""
+    if not isinstance(body.input, str):
+        check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
+    for i, tool in enumerate(body.tools):
+        check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
+
+
+def _list(choice: dict[str, Any]) -> list[Any]:
+    tools = choice.get("tools")
+    return tools if isinstance(tools, list) else []
+
+
+async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
+    """Answer an input, which may go on from an earlier answer."""
+    body = context.body
+    engine = context.engine(body.model)
+    earlier: list[dict[str, Any]] = []
+    n_values = context.received.n_values
+    if body.previous_response_id is not None:
+        kept = context.service.responses.get(context.caller, body.previous_response_id, "previous_response_id")
+        earlier, n_values = kept.messages, n_values + kept.n_values
+        if kept.n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or n_values > MOST_VALUES:
+            text = "previous_response_id must be of a conversation that is no larger than a body may be but it is"
+            raise ApiError(400, "invalid_value", text, "previous_response_id")
+    await context.prepared(_check, body, context)
+    messages = earlier + await context.prepared(messages_of, body.input)
+    work = await context.prepared(_work, body, engine, context, messages)
+    answering = Answering(context, context.submit(engine, work))
+    await answering.start()
+    shape = ResponseShape(body, answering, messages, body.model or context.model, n_values)
+    if body.stream:
+        return Events(shape.pieces(), shape.failed)
+    async for delta in answering.deltas():
+        shape.take(delta)
+    return Reply.json(shape.complete())
+
+
+async def show(context: RequestContext[None]) -> Reply:
+    """An answer that was kept."""
+    return Reply.json(context.service.responses.get(context.caller, context.path("id")).response)
+
+
+async def delete(context: RequestContext[None]) -> Reply:
+    """Forget an answer."""
+    id_ = context.path("id")
+    context.service.responses.remove(context.caller, id_)
+    return Reply.json({"id": id_, "object": "response", "deleted": True})

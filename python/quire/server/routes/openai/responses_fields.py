@@ -1,0 +1,70 @@
+"""The fields of a request to ``/v1/responses``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from ....structured import StructuredOutputsParams
+from ...body_types import Body
+from ..fields import Name, Share, Text
+
+__all__ = ["ResponsesBody"]
+
+
+class Reasoning(Body, kw_only=True, forbid_unknown_fields=True):
+    """How much the model thinks."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {}
+
+
+class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
+    """The form of the answer: ``text``, ``json_object``, or ``json_schema`` with ``schema`` beside it."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+    def form(self) -> StructuredOutputsParams | None:
+        """As other routes have it, where the schema is one level deeper."""
+        given = dict(self.format or {"type": "text"})
+        if given.get("type") == "json_schema":
+            inner = {name: value for name, value in given.items() if name != "type"}
+            given = {"type": "json_schema", "json_schema": inner}
+        return StructuredOutputsParams.from_response_format(given)
+
+
+class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields."""
+
+    input: Text | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    model: Name | None = None
+    instructions: Text | None = None
+    previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning | None = None
+    text: TextFields | None = None
+    stream: bool = False
+    store: bool = True
+    metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "background": (False,),
+        "conversation": (),
+        "include": ([],),
+        "max_tool_calls": (),
+        "prompt": (),
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+        "stream_options": ({}, {"include_obfuscation": False}),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }

@@ -1,0 +1,151 @@
+"""The process that listens: sockets, signals, slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from ..errors import RequestError
+from .app import build_app
+from .listener.http_protocol import protocol_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .service.service import Service
+    from .settings import Settings
+
+__all__ = ["serve"]
+
+_BACKLOG = 1024
+
+
+def serve(service: Service, say: Callable[[str], None]) -> None:
+    """Listen and answer until SIGTERM or SIGINT, then let answers end for a while.  ``say`` is told the address.
+
+    RequestError where the address cannot be had.
+    """
+    settings = service.settings
+    listening = _listening_socket(settings)
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        build_app(service),
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http=protocol_of(settings),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+        backlog=_BACKLOG,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    server = _Server(config, service, lambda: say(f"serving {service.model} on http://{shown}:{port}"))
+    with contextlib.closing(listening), contextlib.suppress(asyncio.CancelledError):
+        server.run([listening])
+
+
+def _listening_socket(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What a client does not acknowledge for so long is a connection that is gone; accepted sockets inherit it.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.send_timeout_s * 1000))
+    try:
+        made.bind((settings.host, settings.port))
+    except OSError as error:
+        made.close()
+        text = f"[serve] {settings.host}:{settings.port} must be free to listen on but {error.strerror or error}"
+        raise RequestError(text) from None
+    return made
+
+
+class _Server(uvicorn.Server):
+    """Opens the models, says when it is ready; the first signal drains, the second ends."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ready = ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[object] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the models, then listen.  QuireError where a model cannot be opened."""
+        self._loop = asyncio.get_running_loop()
+        self._starting = asyncio.current_task()
+        try:
+            await self._service.start()
+        except BaseException:
+            await self._service.stop()
+            raise
+        await super().startup(sockets)
+        # What is there now stays; collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections and the models."""
+        await self._take_what_waits(sockets or [])
+        await super().shutdown(sockets)
+        await self._service.stop()
+
+    async def _take_what_waits(self, sockets: list[socket.socket]) -> None:
+        """Stop to listen.  Clients whose connection the system has made are taken, as closing would reset them."""
+        loop = asyncio.get_running_loop()
+        taken: list[socket.socket] = []
+        kept = [each.dup() for each in sockets]
+        for server in self.servers:
+            server.close()
+        for each in kept:
+            with each, contextlib.suppress(BlockingIOError):
+                each.setblocking(False)
+                while True:
+                    taken.append(each.accept()[0])
+        for connection in taken:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._new_protocol, connection)
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        kind = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Signals: the first begins to drain, another one does not wait any longer."""
+        if self._loop is None:
+            raise KeyboardInterrupt
+        if not self.started:
+            assert self._starting is not None
+            self._starting.cancel()
+        elif self._draining is None:
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self.should_exit = self.force_exit = True
+
+    async def _drain(self) -> None:
+        """No new requests; those under way may end in time, the rest are told that they do not."""
+        service = self._service
+        service.draining = True
+        end_s = asyncio.get_running_loop().time() + service.settings.drain_s
+        while any(engine.n_active for engine in service.engines().values()):
+            if asyncio.get_running_loop().time() >= end_s:
+                break
+            await asyncio.sleep(0.05)
+        await service.stop()
+        self.should_exit = True

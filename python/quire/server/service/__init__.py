@@ -1,0 +1,1 @@
+"""What all requests share: models, limits, figures, responses that were stored."""

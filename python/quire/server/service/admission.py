@@ -1,0 +1,170 @@
+"""Who may come in: limits of the queue, rates of callers, and a fair share for each."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..failures import ApiError
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+    from .caller import Caller
+
+__all__ = ["Admission", "Ticket"]
+
+_MOST_CALLERS = 4096
+
+
+@dataclass
+class _Bucket:
+    """A rate: so many a minute, as many at once; may be overdrawn by what was not known beforehand."""
+
+    per_minute: float
+    level: float
+    filled_s: float = field(default_factory=time.monotonic)
+
+    def wait_s(self) -> float:
+        """Seconds until something may be taken; 0 for now."""
+        now = time.monotonic()
+        self.level = min(self.per_minute, self.level + (now - self.filled_s) * self.per_minute / 60)
+        self.filled_s = now
+        return 0.0 if self.level >= 1 else (1 - self.level) * 60 / self.per_minute
+
+
+@dataclass
+class _Account:
+    """What a caller has under way and may still ask."""
+
+    requests: _Bucket | None
+    tokens: _Bucket | None
+    n_active: int = 0
+    n_tokens: int = 0
+
+
+@dataclass
+class Ticket:
+    """A request that was let in.  ``n_tokens``: of its prompt and answer, as far as is known."""
+
+    admission: Admission
+    account: _Account
+    n_tokens: int = 0
+    n_known: int = 0
+    n_values: int = 0
+    open: bool = True
+
+    def resize(self, n_tokens: int) -> None:
+        """Another number of tokens is known."""
+        self._add(n_tokens - self.n_tokens)
+        self.n_tokens = n_tokens
+
+    def hold(self, n_values: int) -> None:
+        """The body has so many values beyond what any body has.  They take memory until the end, so they count like
+        tokens."""
+        self._add(n_values - self.n_values)
+        self.n_values = n_values
+
+    def grow(self, n_tokens: int, n_values: int) -> None:
+        """The body that comes is larger than was thought.  ApiError 429 where there is no room for it."""
+        more = max(0, n_tokens - self.n_tokens) + max(0, n_values - self.n_values)
+        if more and self.admission.n_active > 1:
+            self.admission.check_tokens(self.account, more)
+        self.resize(max(n_tokens, self.n_tokens))
+        self.hold(max(n_values, self.n_values))
+
+    def _add(self, n: int) -> None:
+        self.admission.n_tokens += n
+        self.account.n_tokens += n
+
+    def know(self, n_tokens: int) -> None:
+        """So many tokens are those of one prompt and its answers: no guess any more."""
+        self.n_known += n_tokens
+        self.resize(self.n_known)
+
+    def charge(self, n_tokens: int) -> None:
+        """So many tokens of the caller's rate were used."""
+        if self.account.tokens is not None:
+            self.account.tokens.level -= n_tokens
+
+    def close(self) -> None:
+        """The request has ended.  May be called again."""
+        if self.open:
+            self.open = False
+            self.resize(0)
+            self.hold(0)
+            self.account.n_active -= 1
+            self.admission.n_active -= 1
+
+
+class Admission:
+    """Counts what is under way.  Refusals are ApiError 429 that say when to come again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._accounts: dict[str, _Account] = {}
+        self.n_running = 32
+        self.n_active = 0
+        self.n_tokens = 0
+
+    @property
+    def most(self) -> int:
+        """Requests that may be under way: those that run, and those that wait."""
+        return self.n_running + self._settings.max_queue
+
+    def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
+        """Let a request in, before anything is done for it.  Its tokens are guessed from its size."""
+        account = self._account(caller.name)
+        for bucket, what in ((account.requests, "requests"), (account.tokens, "tokens")):
+            if bucket is not None and (wait_s := bucket.wait_s()) > 0:
+                text = f"the {what} of a caller must be at most {bucket.per_minute:g} a minute but are more"
+                raise ApiError(429, "rate_limited", text, retry_after_s=math.ceil(wait_s))
+        n_tokens = n_body_bytes // 3
+        self._check_share(account, 1, (account.n_active, self.n_active, self.most), "requests")
+        if self.n_active:
+            self.check_tokens(account, n_tokens)
+        if account.requests is not None:
+            account.requests.level -= 1
+        account.n_active += 1
+        self.n_active += 1
+        ticket = Ticket(self, account)
+        ticket.resize(n_tokens)
+        return ticket
+
+    def check_tokens(self, account: _Account, n: int) -> None:
+        """ApiError 429 where ``n`` tokens more may not come.  What is larger than the queue runs alone."""
+        self._check_share(account, n, (account.n_tokens, self.n_tokens, self._settings.max_queue_tokens), "tokens")
+
+    def _check_share(self, account: _Account, n: int, figures: tuple[int, int, int], what: str) -> None:
+        """ApiError 429 where ``n`` more may not come.  ``figures``: the account's, all, and the most there may be.
+
+        While there is room anybody may have it; beyond half of it everybody has the same part.  Nobody's part can be
+        taken by others: who is within it comes in, even where there is no room left.
+        """
+        n_own, n_all, most = figures
+        n_callers = sum(1 for other in self._accounts.values() if other.n_active) + (account.n_active == 0)
+        if n_callers > 1 and n_own + n <= max(1, most // n_callers):
+            return
+        if n_all + n > most:
+            text = f"{what} under way must be at most {most} but would be more: come again"
+            raise ApiError(429, "queue_full", text, retry_after_s=self._retry_s())
+        if n_callers > 1 and n_all + n > most // 2:
+            text = f"the {what} of a caller must be at most its fair share but would be more: come again"
+            raise ApiError(429, "fair_share", text, retry_after_s=self._retry_s())
+
+    def _retry_s(self) -> int:
+        """The longer the queue, the later; nobody can know."""
+        return 1 + self.n_active // max(self.n_running, 1) // 2
+
+    def _account(self, name: str) -> _Account:
+        account = self._accounts.get(name)
+        if account is None:
+            if len(self._accounts) >= _MOST_CALLERS:
+                self._accounts = {key: kept for key, kept in self._accounts.items() if kept.n_active}
+            requests, tokens = self._settings.rate_requests_per_minute, self._settings.rate_tokens_per_minute
+            account = self._accounts[name] = _Account(
+                None if requests is None else _Bucket(requests, requests),
+                None if tokens is None else _Bucket(tokens, tokens),
+            )
+        return account

@@ -1,0 +1,273 @@
+"""The models that a server has: which there are, which are open, and which go when memory is short."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import CapacityError, QuireError
+from ..failures import ApiError
+from ..worker.engine_client import EngineClient, EngineState, OpeningLost
+
+__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
+
+_LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
+_SHARE_OF_MEMORY = 0.75
+
+
+def find_models(folder: Path) -> dict[str, Path]:
+    """Models in a folder by name: GGUF files (of a split one, the first part) and checkpoint folders.
+
+    What a link leads to beyond the folder is none of it.
+    """
+    found: dict[str, Path] = {}
+    inside = folder.resolve()
+    for path in sorted(folder.iterdir()):
+        if not path.resolve().is_relative_to(inside):
+            continue
+        part = _LATER_PART.search(path.stem)
+        if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
+            found[_LATER_PART.sub("", path.stem)] = path
+        elif path.is_dir() and (path / "config.json").is_file():
+            found[path.name] = path
+    return found
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a model's files."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    name = _LATER_PART.sub("", path.stem)
+    parts = [path] if name == path.stem else path.parent.glob(f"{name}-*-of-*.gguf")
+    return sum(part.stat().st_size for part in parts)
+
+
+def memory_bytes() -> int:
+    """Memory that models may take unless an option says otherwise: three quarters of the machine's."""
+    import os
+
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+
+
+@dataclass
+class ModelSlot:
+    """An open model, or one that is being opened.
+
+    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.
+    """
+
+    engine: EngineClient
+    share_bytes: int
+    opening: asyncio.Task[None] | None = None
+    n_pins: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes_now(self) -> int:
+        """What it may come to take, as its process has measured, or what it has been given until then."""
+        beat = self.engine.beat
+        if beat is None or self.opening is not None:
+            return self.share_bytes
+        return max(self.engine.info.memory_bytes, beat.rss_bytes)
+
+    @property
+    def busy(self) -> bool:
+        return self.n_pins > 0 or self.engine.n_active > 0 or self.opening is not None
+
+
+class Library:
+    """Models by name.  Open ones together stay within ``budget_bytes``; the least recently used go first, and none goes
+    while something is under way in it."""
+
+    def __init__(
+        self,
+        default: str | None,
+        sizes: Callable[[], dict[str, int]],
+        make: Callable[[str, int], EngineClient],
+        budget_bytes: int,
+        least_bytes: int = 0,
+    ) -> None:
+        """``default``: the model that is meant where none is named.  ``sizes``: the models that there are now, with
+        bytes of their files.  ``make``: an engine for one, with the bytes that it may take.  ``least_bytes``: of a
+        process beside its file.
+        """
+        self.default = default
+        self._sizes = sizes
+        self._make = make
+        self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
+        self._slots: dict[str, ModelSlot] = {}
+        self._making_room = asyncio.Lock()
+        self.known = sizes()
+
+    @classmethod
+    def of(cls, name: str, make: Callable[[], EngineClient]) -> Library:
+        """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
+        library = cls(name, lambda: {name: 0}, lambda *_: make(), 0)
+        library.open_from_start(name)
+        return library
+
+    def open_from_start(self, name: str) -> None:
+        """Have a model open as soon as the library starts."""
+        share = self._share(name)
+        self._slots[name] = ModelSlot(self._make(name, share), share)
+
+    def engines(self) -> dict[str, EngineClient]:
+        """The models that are open or being opened."""
+        return {name: slot.engine for name, slot in self._slots.items()}
+
+    @property
+    def usual(self) -> str | None:
+        """The model that is meant where none is named: the default, else the open one that was used last, else the only
+        one; None where that leaves a choice."""
+        if self.default is not None:
+            return self.default
+        if self._slots:
+            return max(self._slots, key=lambda name: self._slots[name].used_s)
+        return next(iter(self.known)) if len(self.known) == 1 else None
+
+    def rescan(self) -> dict[str, int]:
+        """The models that there are now, with bytes of their files."""
+        self.known = self._sizes()
+        return self.known
+
+    async def start(self) -> None:
+        """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
+        for slot in list(self._slots.values()):
+            await slot.engine.start()
+
+    async def stop(self) -> None:
+        """Close all."""
+        for slot in list(self._slots.values()):
+            if slot.opening is not None:
+                slot.opening.cancel()
+            await slot.engine.stop()
+
+    @asynccontextmanager
+    async def pinned(self, name: str) -> AsyncIterator[EngineClient]:
+        """A model, opened if it is not, which stays while the block runs.
+
+        ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
+        """
+        slot = self._slots.get(name) or await self._begin(name)
+        slot.n_pins += 1
+        try:
+            if slot.opening is not None:
+                await _opened(slot.opening)
+            slot.used_s = time.monotonic()
+            yield slot.engine
+        finally:
+            slot.n_pins -= 1
+
+    async def close(self, name: str) -> None:
+        """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""
+        slot = self._slots.get(name)
+        if slot is None:
+            raise ApiError(404, "model_not_loaded", f"the model must be open but {name!r:.80} is not", "model")
+        if slot.busy:
+            raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
+        del self._slots[name]
+        await slot.engine.stop()
+
+    async def _begin(self, name: str) -> ModelSlot:
+        """Begin to open a model, once there is room."""
+        size = self.known.get(name)
+        size = self.rescan().get(name) if size is None else size
+        if size is None:
+            known = ", ".join(sorted(self.known)[:20])
+            raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
+        # One at a time: what is being closed still has its memory, and room that was made is for who made it.
+        async with self._making_room:
+            if (slot := self._slots.get(name)) is not None:  # another call was faster
+                return slot
+            await self._make_room(size + self._least_bytes)
+            share = self._share(name)
+            slot = self._slots[name] = ModelSlot(self._make(name, share), share)
+            slot.opening = asyncio.ensure_future(self._open(name, slot))
+            return slot
+
+    async def _open(self, name: str, slot: ModelSlot) -> None:
+        try:
+            try:
+                await slot.engine.start()
+            except CapacityError as error:
+                await self._open_with_more(name, slot, error)
+        except BaseException:
+            self._slots.pop(name, None)
+            raise
+        finally:
+            slot.opening = None
+
+    async def _open_with_more(self, name: str, slot: ModelSlot, error: CapacityError) -> None:
+        """Open a model for which its part was too little with all that can be had.
+
+        Raises the error where that is not enough, ApiError 503 where others keep what is missing.
+        """
+        before = slot.share_bytes
+        while (idle := self._idle()) is not None:
+            await self.close(idle)
+        slot.share_bytes = self._budget_bytes - self._taken(name)
+        if slot.share_bytes > before:
+            slot.engine = self._make(name, slot.share_bytes)
+            try:
+                await slot.engine.start()
+                return
+            except CapacityError as again:
+                error = again
+        if slot.share_bytes < self._budget_bytes:
+            raise ApiError(503, "no_room_for_model", str(error), "model", 5) from error
+        raise error
+
+    def _taken(self, but: str | None = None) -> int:
+        """Bytes of the open models, ``but`` for one."""
+        return sum(slot.bytes_now for name, slot in self._slots.items() if name != but)
+
+    def _idle(self) -> str | None:
+        """The model that may be closed, used least lately."""
+        idle = [(slot.used_s, name) for name, slot in self._slots.items() if not slot.busy]
+        return min(idle)[1] if idle else None
+
+    def _share(self, name: str) -> int:
+        """What a model may take: what it needs at least, and of what is left then an equal part beside the models that
+        can be open with it."""
+        need = self.known[name] + self._least_bytes
+        rest, n_parts = self._budget_bytes - self._taken() - need, 1
+        for other in sorted(
+            size for closed, size in self.known.items() if closed not in self._slots and closed != name
+        ):
+            if (rest_then := rest - other - self._least_bytes) < 0:
+                break
+            rest, n_parts = rest_then, n_parts + 1
+        return need + max(rest, 0) // n_parts
+
+    async def _make_room(self, size: int) -> None:
+        """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
+        if size > self._budget_bytes:
+            text = f"the model must fit into {self._budget_bytes} bytes but takes {size} at least"
+            raise ApiError(500, "model_too_large", text, "model")
+        while self._taken() + size > self._budget_bytes:
+            idle = self._idle()
+            if idle is None:
+                text = f"open models must fit into {self._budget_bytes} bytes but there is no room for {size} more"
+                raise ApiError(503, "no_room_for_model", text, retry_after_s=5)
+            await self.close(idle)
+
+
+async def _opened(opening: asyncio.Task[None]) -> None:
+    """Wait for a model to be open.  What is wrong with its file, or with the budget, is wrong the next time, too."""
+    try:
+        await asyncio.shield(opening)
+    except OpeningLost as error:
+        raise ApiError(503, "model_not_ready", str(error), "model", 5) from error
+    except QuireError as error:
+        raise ApiError(500, "model_not_loadable", str(error), "model") from error
+
+
+def not_ready(engines: dict[str, EngineClient]) -> dict[str, str]:
+    """Models that should answer and do not, with why."""
+    fine = (EngineState.READY, EngineState.LOADING)
+    return {name: engine.state.value for name, engine in engines.items() if engine.state not in fine}

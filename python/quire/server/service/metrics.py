@@ -1,0 +1,191 @@
+"""Figures for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from ..worker.engine_client import EngineClient
+    from ..worker.protocol import Finished
+
+__all__ = ["Engines", "Metrics"]
+
+Engines: TypeAlias = "Callable[[], Mapping[str, EngineClient]]"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TOKENS = tuple(float(2**i) for i in range(0, 18))
+_TOTALS = {
+    "steps": ("n_steps", "Steps of the model."),
+    "computed_tokens": ("n_computed_tokens", "Tokens that ran through the model."),
+    "decoded_tokens": ("n_generated_tokens", "Tokens that were drawn."),
+    "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens that were found in the cache."),
+    "preemptions": ("n_preemptions", "Sequences that gave their blocks to others and ran again."),
+    "cache_evictions": ("n_evictions", "Cached blocks that were overwritten."),
+    "failed_checks": ("n_failed_checks", "Times that the invariants of the cache did not hold."),
+}
+_GAUGES = {
+    "waiting": ("n_waiting", "Requests that wait for a place in the batch."),
+    "running": ("n_running", "Sequences in the batch."),
+    "cache_blocks": ("n_usable_blocks", "Blocks of the cache."),
+    "cache_blocks_free": ("n_free_blocks", "Blocks that no sequence holds."),
+    "cache_blocks_published": ("n_published_blocks", "Blocks that can be found by their contents."),
+    "worker_resident_bytes": ("rss_bytes", "Resident memory of the process that holds the model."),
+    "worker_anonymous_bytes": ("anonymous_bytes", "Its memory that no file backs."),
+}
+
+
+class Metrics:
+    """Counters and histograms of requests; the engines' figures are read when asked for."""
+
+    def __init__(self, engines: Engines) -> None:
+        """``engines``: gives the open models by name."""
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter("quire_http_requests", "Requests, by status.", ["status"], registry=registry)
+        self._errors = Counter("quire_errors", "Refusals and failures, by code.", ["code"], registry=registry)
+        self.cancelled = Counter("quire_cancellations", "Requests that their clients left.", registry=registry)
+        self._finished = Counter("quire_finished", "Answers, by their end.", ["reason"], registry=registry)
+        self._prompt = Counter("quire_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self._generated = Counter("quire_generated_tokens", "Tokens of answers.", registry=registry)
+        self._reused = Counter("quire_prompt_tokens_cached", "Tokens of prompts found in the cache.", registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"quire_{name}", text, registry=registry, buckets=buckets)
+
+        self.first_token_s = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self.between_tokens_s = histogram("inter_token_seconds", "Between tokens, the mean of an answer.", _SECONDS)
+        self.queue_s = histogram("queue_seconds", "In the queue.", _SECONDS)
+        self.total_s = histogram("request_seconds", "From arrival to the last token.", _SECONDS)
+        self._prompt_size = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self._answer_size = histogram("request_generated_tokens", "Tokens of an answer.", _TOKENS)
+        self._read = _Spent()
+        self._written = _Spent()
+        self._timed = _Spent()  # of answers that have a speed
+        self._most_tokens = 0
+        registry.register(_EngineFigures(engines))
+        registry.register(_LlamaCpp(self, engines))
+
+    def request(self, status: int) -> None:
+        """A request was answered."""
+        self._requests.labels(str(status)).inc()
+
+    def error(self, code: str) -> None:
+        """Something was refused or failed."""
+        self._errors.labels(code).inc()
+
+    def finished(self, end: Finished, first_token_s: float | None, total_s: float) -> None:
+        """A choice is complete."""
+        self._finished.labels(end.reason).inc()
+        self._generated.inc(end.n_generated_tokens)
+        self._answer_size.observe(end.n_generated_tokens)
+        self.queue_s.observe(end.queue_s)
+        self.total_s.observe(total_s)
+        if end.choice == 0:
+            self._prompt_read(end.n_prompt_tokens, end.n_cached_tokens, end.prefill_s)
+            if first_token_s is not None:
+                self.first_token_s.observe(first_token_s)
+        self._written.add(end.n_generated_tokens, end.decode_s)
+        self._most_tokens = max(self._most_tokens, end.n_prompt_tokens + end.n_generated_tokens)
+        if end.n_generated_tokens > 1:  # one token takes no time but that of its prompt
+            self._timed.add(end.n_generated_tokens, end.decode_s)
+            self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
+
+    def embedded(self, n_tokens: int, n_cached: int, seconds: float) -> None:
+        """A prompt was embedded."""
+        self._prompt_read(n_tokens, n_cached, seconds)
+        self._most_tokens = max(self._most_tokens, n_tokens)
+
+    def _prompt_read(self, n_tokens: int, n_cached: int, seconds: float) -> None:
+        self._prompt.inc(n_tokens)
+        self._reused.inc(n_cached)
+        self._prompt_size.observe(n_tokens)
+        self._read.add(n_tokens - n_cached, seconds)
+
+    def text(self) -> bytes:
+        """All figures, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+@dataclass
+class _Spent:
+    """Tokens, and the seconds that they took."""
+
+    n_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, n_tokens: int, seconds: float) -> None:
+        """So many more."""
+        self.n_tokens += n_tokens
+        self.seconds += seconds
+
+    @property
+    def per_second(self) -> float:
+        return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class _LlamaCpp:
+    """The same figures by the names of llama.cpp's server, for dashboards that were made for it; of all models."""
+
+    def __init__(self, metrics: Metrics, engines: Engines) -> None:
+        self._metrics = metrics
+        self._engines = engines
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the figures are made when they are asked for."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures as of now."""
+        beats = [beat for engine in self._engines().values() if (beat := engine.beat) is not None]
+        read, written = self._metrics._read, self._metrics._written
+        totals = {
+            "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
+            "prompt_seconds": (read.seconds, "Time that they took."),
+            "tokens_predicted": (written.n_tokens, "Tokens of answers."),
+            "tokens_predicted_seconds": (written.seconds, "Time that they took."),
+            "n_decode": (sum(beat.n_steps for beat in beats), "Steps of the model."),
+        }
+        gauges = {
+            "prompt_tokens_seconds": (read.per_second, "Tokens of prompts a second."),
+            "predicted_tokens_seconds": (self._metrics._timed.per_second, "Tokens of an answer a second."),
+            "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
+            "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
+            "n_busy_slots_per_decode": (
+                sum(beat.n_step_sequences for beat in beats) / max(sum(beat.n_steps for beat in beats), 1),
+                "Sequences in a step of the model, the mean.",
+            ),
+            "n_tokens_max": (self._metrics._most_tokens, "The most tokens of a prompt with its answer so far."),
+        }
+        for name, (value, text) in totals.items():
+            yield CounterMetricFamily(f"llamacpp:{name}", text, value=float(value))
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(f"llamacpp:{name}", text, value=float(value))
+
+
+class _EngineFigures:
+    """Collects the engines' own figures."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names are known only once there are engines."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures as of now."""
+        beats = {name: beat for name, engine in self._engines().items() if (beat := engine.beat) is not None}
+        for name, (field, text) in _TOTALS.items():
+            total = CounterMetricFamily(f"quire_{name}", text, labels=["model"])
+            for model, beat in beats.items():
+                total.add_metric([model], float(getattr(beat, field)))
+            yield total
+        for name, (field, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"quire_{name}", text, labels=["model"])
+            for model, beat in beats.items():
+                gauge.add_metric([model], float(getattr(beat, field)))
+            yield gauge

@@ -1,0 +1,63 @@
+"""Answers that later requests go on from, kept in memory within a limit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..failures import ApiError
+
+if TYPE_CHECKING:
+    from .caller import Caller
+
+__all__ = ["ResponseStore", "StoredResponse"]
+
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    """An answer, and the conversation with it at the end.  ``n_values``: of all bodies that it was made of."""
+
+    response: dict[str, Any]
+    messages: list[dict[str, Any]]
+    n_bytes: int
+    n_values: int = 0
+
+
+class ResponseStore:
+    """Answers by caller and id; those that were used least lately go when there are too many bytes."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._n_bytes = 0
+        self._responses: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+
+    def add(
+        self, caller: Caller, id_: str, response: dict[str, Any], messages: list[dict[str, Any]], n_values: int = 0
+    ) -> None:
+        """Keep an answer; one that is larger than the limit is not."""
+        n_bytes = len(msgspec.json.encode((response, messages)))
+        if n_bytes > self._most_bytes:
+            return
+        self._responses[caller.name, id_] = StoredResponse(response, messages, n_bytes, n_values)
+        self._n_bytes += n_bytes
+        while self._n_bytes > self._most_bytes:
+            _, dropped = self._responses.popitem(last=False)
+            self._n_bytes -= dropped.n_bytes
+
+    def get(self, caller: Caller, id_: str, param: str | None = None) -> StoredResponse:
+        """The caller's own answer; ApiError 404 where there is none.  ``param``: the field that names it."""
+        found = self._responses.get((caller.name, id_))
+        if found is None:
+            raise ApiError(404, "response_not_found", f"a response must be kept but {id_!r:.80} is not", param)
+        self._responses.move_to_end((caller.name, id_))
+        return found
+
+    def remove(self, caller: Caller, id_: str) -> None:
+        """Forget an answer; ApiError 404 where there is none."""
+        self._n_bytes -= self.get(caller, id_).n_bytes
+        del self._responses[caller.name, id_]

@@ -1,0 +1,168 @@
+"""What the routes share: settings, models, figures, and who may come in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..failures import ApiError
+from ..fair_pool import FairPool
+from ..process_memory import process_memory
+from ..worker.engine_client import EngineState
+from ..worker.memory_share import LEAST_BYTES
+from .admission import Admission, Ticket
+from .library import Library, find_models, memory_bytes, size_of
+from .metrics import Metrics
+from .recent import Recent
+from .response_store import ResponseStore
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from ..settings import Settings
+    from ..worker.engine_client import EngineClient
+    from ..worker.launch import Launched
+    from .caller import Caller
+
+__all__ = ["Service", "model_name", "open_service"]
+
+
+# What the listener takes beside what it has at the start: requests, and answers that are kept for a while.
+_OWN_LATER_BYTES = 8 << 20
+
+
+class Service:
+    """The server behind the routes."""
+
+    def __init__(self, settings: Settings, library: Library) -> None:
+        self.settings = settings
+        self.library = library
+        self.metrics = Metrics(library.engines)
+        self.started_s = time.monotonic()
+        self.created = int(time.time())
+        self.recent = Recent()
+        self.admission = Admission(settings)
+        self.responses = ResponseStore()
+        self.draining = False
+        # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
+        # loop would wait for both.
+        self.threads = FairPool(1, "quire-bodies")
+
+    @property
+    def model(self) -> str:
+        """What answers where a request names no model: its name, or where models are, while none is the usual one."""
+        return self.library.usual or self.settings.models_dir or ""
+
+    @property
+    def version(self) -> str:
+        """Quire's, as a worker tells it: this process does not load the native code that has it."""
+        return next((engine.info.version for engine in self.engines().values()), "")
+
+    @property
+    def names(self) -> list[str]:
+        """Names that requests may call models by."""
+        return [*self.library.known, *self.settings.aliases]
+
+    def engines(self) -> dict[str, EngineClient]:
+        """The open models, by name."""
+        return self.library.engines()
+
+    def exactly(self, model: str) -> str:
+        """The model that goes by a name, which there may not be."""
+        return (self.library.usual or model) if model in self.settings.aliases else model
+
+    def name_of(self, model: str | None) -> str:
+        """The model that is to answer a request: the one that it names, else the usual one.
+
+        An unknown name means the only model that there is, but where ``settings.strict``.  ApiError 400 where no model
+        is the usual one.
+        """
+        if model is not None:
+            name = self.exactly(model)
+            if self.settings.strict or name in self.library.known or name in (known := self.library.rescan()):
+                return name
+            return next(iter(known)) if len(known) == 1 else name
+        usual = self.library.usual
+        if usual is None:
+            text = f"model must be one of {', '.join(self.names[:20])} but is absent, and none is open"
+            raise ApiError(400, "missing_model", text, "model")
+        return usual
+
+    def engine(self, model: str | None) -> EngineClient:
+        """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
+        name = self.name_of(model)
+        engine = self.engines().get(name)
+        if engine is not None:
+            return engine
+        if name in self.library.known:
+            raise ApiError(503, "model_not_loaded", f"model must be open but {name} is not", "model", 1)
+        known = ", ".join(self.names[:20])
+        raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
+
+    def pinned(self, name: str) -> AbstractAsyncContextManager[EngineClient]:
+        """A model for as long as a block runs, opened if it is not."""
+        return self.library.pinned(name)
+
+    def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
+        """Let a request in.  ApiError 429 where there are too many."""
+        ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
+        if ready:
+            self.admission.n_running = sum(engine.info.max_sequences for engine in ready)
+        ticket = self.admission.enter(caller, n_body_bytes)
+        self.recent.add_requests(self.admission.n_active)
+        return ticket
+
+    async def start(self) -> None:
+        """Open the models."""
+        await self.library.start()
+
+    async def stop(self) -> None:
+        """Close the models."""
+        await self.library.stop()
+
+
+def open_service(
+    settings: Settings, path: str | None, config: dict[str, Any], launched: Launched | None = None
+) -> Service:
+    """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
+
+    Where there is a folder and no path, models are opened when they are asked for, and none is the default.
+    ``launched``: a worker for the model that is open from the start.
+    """
+    from ..worker.protocol import Open
+    from ..worker.supervisor import WorkerSupervisor
+
+    own = process_memory()[0] + _OWN_LATER_BYTES
+    budget = settings.memory_budget_bytes
+    waiting = [] if launched is None else [launched]
+
+    def engine_of(file: str | None, memory_bytes: int | None) -> EngineClient:
+        given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
+        return WorkerSupervisor(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
+
+    if settings.models_dir is None:
+        left = None if budget is None else budget - own
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left)))
+    folder = Path(settings.models_dir)
+    given = {} if path is None else {model_name(path): Path(path)}
+
+    def paths() -> dict[str, Path]:
+        return {**find_models(folder), **given}
+
+    def make(name: str, share: int) -> EngineClient:
+        return engine_of(str(paths()[name]), share)
+
+    def sizes() -> dict[str, int]:
+        return {name: size_of(found) for name, found in paths().items()}
+
+    default = next(iter(given), None)
+    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES)
+    if default is not None:
+        library.open_from_start(default)
+    return Service(settings, library)
+
+
+def model_name(path: str | None) -> str:
+    """What requests call a model: the name of its file."""
+    return "tiny-chat" if path is None else Path(path).name.removesuffix(".gguf")

@@ -1,0 +1,241 @@
+"""What the routes know of a model: an engine that takes work and sends messages, wherever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from ...errors import LoadError
+from ..failures import ApiError, api_error
+from ..time_limits import TimeLimits
+from .protocol import (
+    Admitted,
+    Answer,
+    Ask,
+    Beat,
+    Delta,
+    Embed,
+    Failed,
+    Finished,
+    FromEngine,
+    ModelInfo,
+    Started,
+    Work,
+)
+
+__all__ = ["EngineClient", "EngineState", "OpeningLost", "Stream", "StreamEvent", "Streams"]
+
+StreamEvent = Delta | Finished
+
+
+class OpeningLost(LoadError):
+    """What was to open a model ended without a word: another time it may be different."""
+
+
+class EngineState(enum.Enum):
+    """Where an engine is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    HUNG = "not answering"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+
+
+class EngineClient(Protocol):
+    """One model, ready to answer, in this process or in another one."""
+
+    @property
+    def state(self) -> EngineState: ...
+    @property
+    def info(self) -> ModelInfo:
+        """What is known of the model; ApiError 503 before it was ever open."""
+
+    @property
+    def beat(self) -> Beat | None:
+        """The latest figures."""
+
+    @property
+    def n_active(self) -> int:
+        """Requests under way."""
+
+    def submit(self, work: Work) -> Stream:
+        """Hand in work, whose ``id`` is filled in here.  ApiError 503 while the engine is away."""
+
+    async def start(self) -> None:
+        """Open the model.  Raises a QuireError where that cannot be."""
+
+    async def stop(self) -> None:
+        """Give all memory back; requests under way fail."""
+
+
+class Stream:
+    """The messages of one request, for one reader on the event loop.
+
+    ``n_most_new``: tokens of each of its ``n_choices`` at most, where the request says; ``n_ctx``: the model's.
+    """
+
+    def __init__(self, streams: Streams, id_: int, n_choices: int, n_most_new: int | None) -> None:
+        self._streams = streams
+        self._id = id_
+        self._n_unfinished = self.n_choices = n_choices
+        self.n_most_new = n_most_new
+        self.n_ctx = 0
+        self._waiting: list[FromEngine] = []
+        self._wake: asyncio.Future[None] | None = None
+        self.submitted_s = time.monotonic()
+        self.started: Started | None = None
+        self.admitted_s = self.submitted_s
+        self.n_cached = 0
+        self.limits = TimeLimits()
+
+    def put(self, message: FromEngine) -> None:
+        """Another message (from the loop's own thread)."""
+        if isinstance(message, Admitted):
+            self.limits = self.limits.without_queue()
+            self.admitted_s, self.n_cached = time.monotonic(), message.n_cached_tokens
+            return
+        if isinstance(message, Delta) and message.n_read is None:
+            self.limits = self.limits.without_first_token()
+        self._waiting.append(message)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def start(self) -> Started:
+        """Wait until the engine has taken the request.  ApiError when it refuses it."""
+        await self._wait(None)
+        first = self._waiting.pop(0)
+        if isinstance(first, Failed):
+            raise self._failed(first)
+        assert isinstance(first, Started)
+        self.started = first
+        return first
+
+    async def answer(self) -> Any:
+        """The answer to a question.  ApiError when it is refused."""
+        await self._wait(None)
+        first = self._waiting.pop(0)
+        self._n_unfinished = 0
+        if isinstance(first, Failed):
+            raise self._failed(first)
+        assert isinstance(first, Answer)
+        return first.value
+
+    async def batch(self, idle_s: float | None = None) -> Sequence[StreamEvent] | None:
+        """All that is new; empty after ``idle_s`` without anything, None after the end.  ApiError on failure."""
+        if self._n_unfinished == 0 and not self._waiting:
+            return None
+        if not await self._wait(idle_s):
+            return ()
+        taken, self._waiting = self._waiting, []
+        events: list[StreamEvent] = []
+        for message in taken:
+            if isinstance(message, Failed):
+                # What came before the failure is shown first.
+                if events:
+                    self._waiting = [message]
+                    return events
+                raise self._failed(message)
+            if isinstance(message, Finished):
+                self._n_unfinished -= 1
+            assert isinstance(message, Delta | Finished)
+            events.append(message)
+        return events
+
+    def close(self) -> None:
+        """Nobody reads any further: cancels what has not ended."""
+        self._streams.close(self._id, cancel=self._n_unfinished > 0)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _failed(self, message: Failed) -> ApiError:
+        self._n_unfinished = 0
+        return api_error(message.kind, message.message, message.retry_after_s)
+
+    async def _wait(self, idle_s: float | None) -> bool:
+        """Whether there is a message, after at most ``idle_s``.  ApiError after a time limit."""
+        idle_at_s = math.inf if idle_s is None else time.monotonic() + idle_s
+        while not self._waiting:
+            now, at_s = time.monotonic(), self.limits.next_s
+            if at_s <= now:
+                raise self.limits.passed()
+            if idle_at_s <= now:
+                return False
+            self._wake = asyncio.get_running_loop().create_future()
+            timer = None
+            if (limit_s := min(at_s, idle_at_s)) < math.inf:
+                timer = asyncio.get_running_loop().call_later(limit_s - now, _wake, self._wake)
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+                if timer is not None:
+                    timer.cancel()
+        return True
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Streams(ABC):
+    """The requests under way of one engine: ids, and who reads."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, Stream] = {}
+        self._work: dict[int, Work] = {}
+        self._last_id = 0
+
+    @property
+    def n_active(self) -> int:
+        """Requests under way."""
+        return len(self._streams)
+
+    def open(self, work: Work) -> tuple[Work, Stream]:
+        """A stream for new work, and the work with its id."""
+        self._last_id += 1
+        made = msgspec.structs.replace(work, id=self._last_id)
+        params = {} if isinstance(work, Ask | Embed) else work.params
+        made_stream = Stream(self, self._last_id, int(params.get("n", 1)), params.get("max_tokens"))
+        stream = self._streams[self._last_id] = made_stream
+        self._work[self._last_id] = made
+        return made, stream
+
+    def dispatch(self, messages: Sequence[FromEngine]) -> None:
+        """Hand messages to their readers; those of requests that nobody reads are dropped."""
+        streams = self._streams
+        for message in messages:
+            if isinstance(message, Started | Admitted | Delta | Finished | Failed | Answer):
+                stream = streams.get(message.id)
+                if stream is not None:
+                    stream.put(message)
+
+    def close(self, id_: int, cancel: bool) -> None:
+        """Forget a request; ``cancel``: it has not ended, so the engine is told."""
+        if self._streams.pop(id_, None) is None:
+            return
+        del self._work[id_]
+        if cancel:
+            self.send_cancel(id_)
+
+    @abstractmethod
+    def send_cancel(self, id_: int) -> None:
+        """Tell the engine that nobody waits for a request."""
+
+    def fail_all(self, kind: str, message: str) -> list[Work]:
+        """End every request with a failure; what they asked."""
+        for id_, stream in self._streams.items():
+            stream.put(Failed(id_, kind, message))
+        return list(self._work.values())

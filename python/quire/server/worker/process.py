@@ -1,0 +1,80 @@
+"""The process that holds a model: ``python -m quire.server.worker.process FD``, started by the listener.
+
+It ends when the listener's end of the socket is closed, so that none is ever left behind.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from ...errors import QuireError
+from .model_worker import Emit, ModelWorker
+from .protocol import Failed, Open, Ready
+from .worker_channel import WorkerSide
+
+__all__ = ["BEAT_S", "run"]
+
+BEAT_S = 0.5
+# The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
+_NICE = 3
+WorkerMaker = Callable[[Open, Emit], ModelWorker]
+
+
+def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> None:
+    """Open the model that the first message names, then answer until the connection ends."""
+    channel = WorkerSide(connection)
+    incoming = channel.messages()
+    opened = next(incoming, None)
+    if not isinstance(opened, Open):
+        return
+    try:
+        worker = make_worker(opened, channel.send)
+    except (QuireError, OSError, MemoryError) as error:
+        kind = type(error).__name__ if isinstance(error, QuireError) else "LoadError"
+        channel.send([Failed(0, kind, str(error) or "[loader] there must be enough memory but there is not")])
+        channel.finish()
+        return
+    channel.send([Ready(worker.info()), worker.beat()])
+    gc.collect()
+    gc.freeze()
+    threading.Thread(target=_beat, args=(worker, channel), name="quire-beat", daemon=True).start()
+    worker.warm_up()
+    for message in incoming:
+        worker.handle(message)
+
+
+def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
+    while True:
+        threading.Event().wait(BEAT_S)
+        channel.send([worker.beat()])
+
+
+def main(make_worker: WorkerMaker = ModelWorker) -> None:
+    """The process."""
+    # Ctrl-C and a service's stop reach the whole group; the listener decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    code = 1
+    try:
+        run(connection, make_worker)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Memory goes back with the process: nothing is left to be told or saved.
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""A model in a process of its own, watched: what dies or hangs is replaced, and its requests are told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import LoadError
+from ..failures import ApiError
+from .awake_clock import AwakeClock
+from .engine_client import EngineState, OpeningLost, Stream, Streams
+from .frames import frame
+from .launch import Launched, launch
+from .listener_channel import ListenerSide
+from .poison_requests import PoisonRequests
+from .protocol import Beat, Cancel, Failed, FromEngine, ModelInfo, Open, Ready, Work
+
+__all__ = ["Watch", "WorkerSupervisor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """How a worker is watched, in seconds in which this process was awake.
+
+    ``silent_s``: without a sign of life, a worker counts as away.  ``hung_s``: without a sign of life, it is ended.
+    ``hung_step_s``: it is ended when one step of the model takes longer.  ``load_s``: the longest time to open a model.
+    ``pause_s``: the longest pause before a restart.  ``settled_s``: a worker that ended after this long with its model
+    is replaced without a pause; one that ended earlier may end at every start.
+    """
+
+    silent_s: float = 2.5
+    hung_s: float = 5.0
+    hung_step_s: float = 120.0
+    load_s: float = 1800.0
+    pause_s: float = 10.0
+    settled_s: float = 2.0
+    check_s: float = 0.25
+
+
+@dataclass
+class _Worker:
+    """One process, from its start to its end.  ``begun_s``, ``heard_s``, ``stepped_s``: by the clock of the watch."""
+
+    launched: Launched
+    begun_s: float
+    heard_s: float
+    stepped_s: float
+    channel: ListenerSide | None = None
+    hung: bool = False
+    disconnected: asyncio.Future[None] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.launched.process
+
+    @property
+    def connection(self) -> socket.socket:
+        return self.launched.connection
+
+    @property
+    def started_s(self) -> float:
+        return self.launched.started_s
+
+
+class WorkerSupervisor(Streams):
+    """An ``EngineClient`` whose model is in another process.
+
+    The process is started at once unless ``launched`` is one already, so that it opens the model while the listener
+    gets ready.  Messages go over a pair of connected sockets that have no name.
+    """
+
+    def __init__(
+        self,
+        opened: Open,
+        watch: Watch | None = None,
+        command: Sequence[str] | None = None,
+        launched: Launched | None = None,
+    ) -> None:
+        super().__init__()
+        self._opened = opened
+        self._watch = watch or Watch()
+        self._clock = AwakeClock(2 * self._watch.check_s)
+        self._command = command
+        self._poison = PoisonRequests()
+        self._info: ModelInfo | None = None
+        self._beat: Beat | None = None
+        self._state = EngineState.LOADING
+        self._load_s = 1.0
+        self._changed = asyncio.Event()
+        self._failure: Failed | None = None
+        self._supervising: asyncio.Task[None] | None = None
+        self.n_restarts = 0
+        self._worker: _Worker | None = self._told(launched or launch(self._command))
+
+    @property
+    def state(self) -> EngineState:
+        if self._state is EngineState.READY and self._silent_s() > self._watch.silent_s:
+            return EngineState.HUNG
+        return self._state
+
+    @property
+    def info(self) -> ModelInfo:
+        if self._info is None:
+            raise self._away()
+        return self._info
+
+    @property
+    def beat(self) -> Beat | None:
+        return self._beat
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the worker, where there is one."""
+        return None if self._worker is None else self._worker.process.pid
+
+    def submit(self, work: Work) -> Stream:
+        if self.state is not EngineState.READY or self._worker is None or self._worker.channel is None:
+            raise self._away()
+        if self._poison.refuses(work):
+            text = "a request must not have ended the worker twice but this one was under way both times"
+            raise ApiError(400, "poison_request", text)
+        made, stream = self.open(work)
+        try:
+            self._worker.channel.send([made])
+        except OverflowError:  # somewhere in what is free to have any shape, such as a message
+            self.close(made.id, cancel=False)
+            raise ApiError(400, "invalid_value", "whole numbers must fit into 64 bits but one does not") from None
+        return stream
+
+    def send_cancel(self, id_: int) -> None:
+        if self._worker is not None and self._worker.channel is not None:
+            self._worker.channel.send([Cancel(id_)])
+
+    async def start(self) -> None:
+        """Wait until the model is open.  The worker's error where it cannot be."""
+        await self._connect()
+        self._supervising = asyncio.ensure_future(self._supervise())
+        while self._state is EngineState.LOADING:
+            await self._changed.wait()
+            self._changed.clear()
+        if self._state is not EngineState.READY:
+            failure = self._failure
+            await self.stop()
+            if failure is None:
+                raise OpeningLost("[serve] the worker must open the model but ended")
+            raise _quire_error(failure)
+
+    async def stop(self) -> None:
+        if self._supervising is not None:
+            self._supervising.cancel()
+            await asyncio.wait({self._supervising})
+            self._supervising = None
+        self._set(EngineState.STOPPED)
+        self.fail_all("Lost", "the server must be running until the answer is complete but stops")
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await _end(worker)
+
+    def _away(self) -> ApiError:
+        seconds = max(1, round(self._load_s + 0.5))
+        text = f"the model must be ready but is {self.state.value}"
+        return ApiError(503, "model_not_ready", text, retry_after_s=seconds)
+
+    def _silent_s(self) -> float:
+        return 0.0 if self._worker is None else self._clock.now() - self._worker.heard_s
+
+    def _set(self, state: EngineState) -> None:
+        self._state = state
+        self._changed.set()
+
+    def _told(self, launched: Launched) -> _Worker:
+        """A worker that is told its model."""
+        launched.connection.sendall(frame([self._opened]))
+        launched.connection.setblocking(False)
+        now = self._clock.now()
+        return _Worker(launched, now, now, now)
+
+    async def _connect(self) -> None:
+        worker = self._worker
+        assert worker is not None
+
+        def received(messages: list[FromEngine]) -> None:
+            if self._worker is worker:
+                self._receive(worker, messages)
+
+        def lost() -> None:
+            if not disconnected.done():
+                disconnected.set_result(None)
+
+        loop = asyncio.get_running_loop()
+        disconnected = worker.disconnected = loop.create_future()
+        _, channel = await loop.create_unix_connection(lambda: ListenerSide(received, lost), sock=worker.connection)
+        worker.channel = channel
+
+    def _receive(self, worker: _Worker, messages: list[FromEngine]) -> None:
+        now = worker.heard_s = self._clock.now()
+        for message in messages:
+            if isinstance(message, Beat):
+                if self._beat is None or message.n_steps != self._beat.n_steps or not message.n_running:
+                    worker.stepped_s = now
+                self._beat = message
+            elif isinstance(message, Ready):
+                self._info = message.info
+                self._load_s = time.monotonic() - worker.started_s
+                worker.stepped_s = now
+                self._set(EngineState.READY)
+            elif isinstance(message, Failed) and message.id == 0:
+                self._failure = message
+        self.dispatch(messages)
+
+    async def _supervise(self) -> None:
+        """Watch the worker, replace it when it ends."""
+        pause_s = 0.0
+        while True:
+            worker = self._worker
+            assert worker is not None
+            first = self._state is EngineState.LOADING
+            await self._until_it_ends(worker)
+            await _end(worker)
+            self._beat = None
+            if first and self._info is None:
+                self._set(EngineState.STOPPED)
+                return
+            self._lost(worker)
+            lived_s = time.monotonic() - worker.started_s
+            settled = lived_s > self._watch.settled_s + self._load_s
+            pause_s = 0.0 if settled else min(max(2 * pause_s, 0.1), self._watch.pause_s)
+            await asyncio.sleep(pause_s)
+            self.n_restarts += 1
+            self._worker = self._told(launch(self._command))
+            await self._connect()
+
+    async def _until_it_ends(self, worker: _Worker) -> None:
+        watch = self._watch
+        while worker.process.poll() is None:
+            self._clock.tick()
+            now = self._clock.now()
+            if self._state is EngineState.READY:
+                worker.hung = now - worker.heard_s > watch.hung_s or now - worker.stepped_s > watch.hung_step_s
+            else:
+                worker.hung = now - worker.begun_s > watch.load_s
+            if worker.hung:
+                return
+            # Not wait_for, which may lose a cancellation.
+            assert worker.disconnected is not None
+            await asyncio.wait({worker.disconnected}, timeout=watch.check_s)
+            if worker.disconnected.done():
+                await asyncio.sleep(0.01)
+
+    def _lost(self, worker: _Worker) -> None:
+        self._set(EngineState.RESTARTING)
+        code = worker.process.returncode
+        how = "hung" if worker.hung else f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
+        sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost, and another one is started\n")
+        lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
+        # SIGKILL comes from outside: from an operator, or from a system short of memory.
+        if worker.hung or code != -signal.SIGKILL:
+            self._poison.add(lost)
+
+
+async def _end(worker: _Worker) -> None:
+    """Close the connection, which ends a worker that listens, and kill it where it does not."""
+    if worker.channel is not None:
+        worker.channel.close()
+    else:
+        worker.connection.close()
+    patience_s = 0.0 if worker.hung else 1.0
+    end_s = time.monotonic() + patience_s
+    while worker.process.poll() is None and time.monotonic() < end_s:
+        await asyncio.sleep(0.01)
+    if worker.process.poll() is None:
+        worker.process.kill()
+    await asyncio.to_thread(worker.process.wait)
+
+
+def _quire_error(failure: Failed) -> Exception:
+    from ... import errors
+
+    kind = getattr(errors, failure.kind) if failure.kind in errors.__all__ else LoadError
+    error: Exception = kind(failure.message)
+    return error
