@@ -1,0 +1,138 @@
+"""Encoders through LLM and the server.  Oracle: transformers' stored answers, pooled in NumPy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire.convert import convert
+from quire.engine import LLM, AsyncLLM
+from quire.errors import CapacityError, RequestError, UnsupportedError
+from tiny_checkpoints import REFERENCES, write_checkpoint
+
+Array = npt.NDArray[np.float32]
+
+
+def converted(folder: Path, name: str) -> Path:
+    write_checkpoint(folder / name, name)
+    convert(folder / name, folder / f"{name}.gguf", "f32")
+    return folder / f"{name}.gguf"
+
+
+def reference(name: str) -> tuple[list[int], Array]:
+    with np.load(REFERENCES / f"{name}.npz") as stored:
+        return stored["prompt"].tolist(), stored["logits"]
+
+
+@pytest.fixture(scope="module", params=["stock", "auto"])
+def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    path = converted(tmp_path_factory.mktemp("bert"), "bert")
+    with LLM(path, threads=2, kernels=request.param) as model:
+        yield model
+
+
+def near(found: Array, expected: Array) -> bool:
+    return bool(np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max())
+
+
+def test_poolings_are_of_transformers_vectors(bert: LLM) -> None:
+    ids, vectors = reference("bert")
+    assert near(bert.embed_tokens(ids)[0], vectors)
+    for pooling, expected in (("mean", vectors.mean(axis=0)), ("cls", vectors[0]), ("last", vectors[-1])):
+        (found,) = bert.embed(ids, pooling=pooling, normalize=False)  # type: ignore[arg-type]
+        assert near(found, expected), pooling
+    assert near(bert.embed(ids), bert.embed(ids, pooling="mean"))  # where the file names none
+    assert np.linalg.norm(bert.embed(ids)[0]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_texts_of_one_batch_do_not_see_each_other(bert: LLM) -> None:
+    ids, _ = reference("bert")
+    texts = [ids[i : i + 1 + 5 * i % 31] for i in range(24)]
+    steps = bert.stats().n_steps
+    batch = bert.embed(texts, normalize=False)
+    assert bert.stats().n_steps - steps < len(texts)
+    for text, vector in zip(texts, batch, strict=True):
+        assert near(vector, bert.embed(text, normalize=False)[0])
+
+
+def test_a_whole_context_fits_and_no_more(bert: LLM) -> None:
+    assert bert.n_ctx == 256
+    assert np.isfinite(bert.embed([list(range(256))])).all()
+    with pytest.raises(RequestError, match="context of 256"):
+        bert.embed([[7] * 257])
+
+
+def test_an_encoder_generates_nothing(bert: LLM) -> None:
+    assert bert.is_encoder
+    with pytest.raises(UnsupportedError, match="is an encoder"):
+        bert.generate("text")
+    with pytest.raises(UnsupportedError, match="is an encoder"):
+        bert.logits([1, 2, 3])
+    with pytest.raises(UnsupportedError, match="must have a classifier"):
+        bert.classify("text")
+    with pytest.raises(RequestError, match="embed_tokens"):
+        bert.embed("text", pooling="none")
+
+
+def test_sizes_that_no_encoder_has_are_refused(tmp_path: Path) -> None:
+    path = converted(tmp_path, "bert")
+    with pytest.raises(CapacityError, match="at most the 256 positions"):
+        LLM(path, n_ctx=257)
+    with pytest.raises(CapacityError, match="max_step_tokens must be at least n_ctx"):
+        LLM(path, n_ctx=128, max_step_tokens=64)
+    with LLM(path, max_step_tokens=64) as small:
+        assert small.n_ctx == 64
+
+
+def test_scores_of_classes(tmp_path: Path) -> None:
+    ids, scores = reference("bert-rank")
+    expected = np.exp(scores) / np.exp(scores).sum()
+    with LLM(converted(tmp_path, "bert-rank"), threads=2) as model:
+        assert model.labels == ("no", "yes", "maybe")
+        assert near(model.classify(ids)[0], expected)
+        with pytest.raises(UnsupportedError, match="use classify"):
+            model.embed(ids)
+        with pytest.raises(UnsupportedError, match="one type of token"):
+            model.rerank("a", ["b"])
+
+
+def test_a_query_with_documents(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    folder = tmp_path / "xlm"
+    write_checkpoint(folder, "xlm-roberta-rank")
+    words = json.loads((folder / "tokenizer.json").read_text())
+    ends = {"sep": ["</s>", 257], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": False}
+    words["post_processor"] = {"type": "RobertaProcessing", **ends}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    words["added_tokens"] = [{**token, **plain} for token in words["added_tokens"]]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    words["pre_tokenizer"] = words["decoder"] = level
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    oracle = transformers.XLMRobertaForSequenceClassification.from_pretrained(folder).eval()
+    pairs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    query, documents = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]
+    with torch.no_grad():
+        ids = [pairs.encode(query, document).ids for document in documents]
+        expected = np.array([float(oracle(torch.tensor([row])).logits[0, 0]) for row in ids])
+    with LLM(folder, threads=2) as model:
+        assert near(model.rerank(query, documents), expected)
+
+
+def test_both_front_ends_give_the_same(tmp_path: Path) -> None:
+    ids, vectors = reference("roberta")
+    path = converted(tmp_path, "roberta")
+
+    async def asked() -> tuple[Array, list[Array]]:
+        async with AsyncLLM(path, threads=2) as model:
+            return await model.embed(ids, pooling="cls", normalize=False), await model.embed_tokens([ids])
+
+    (vector,), (tokens,) = asyncio.run(asked())
+    assert near(vector, vectors[0])
+    assert near(tokens, vectors)
