@@ -136,3 +136,36 @@ def test_both_front_ends_give_the_same(tmp_path: Path) -> None:
     (vector,), (tokens,) = asyncio.run(asked())
     assert near(vector, vectors[0])
     assert near(tokens, vectors)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "row"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, slice(0, 1)),
+        (
+            {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False},
+            slice(40),
+        ),
+        ({"pooling_mode": "lasttoken"}, slice(-1, None)),
+    ],
+)
+def test_sentence_transformers_say_what_is_pooled(tmp_path: Path, pooling: dict[str, object], row: slice) -> None:
+    ids, vectors = reference("bert")
+    write_checkpoint(tmp_path, "bert")
+    modules = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 80, **pooling}))
+    with LLM(tmp_path, threads=2) as model:
+        assert near(model.embed(ids, normalize=False)[0], vectors[row].mean(axis=0))
+
+
+def test_other_modules_and_poolings_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "bert")
+    for kind, match in (("Dense", "'Dense'"), ("Pooling", "max_tokens")):
+        (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_Pooling", "type": f"a.{kind}"}]))
+        (tmp_path / "1_Pooling").mkdir(exist_ok=True)
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+        with pytest.raises(UnsupportedError, match=match):
+            convert(tmp_path, tmp_path / "x.gguf", "f32")

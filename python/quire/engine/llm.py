@@ -175,8 +175,8 @@ class LLM(FrontEnd):
         """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``, the hidden states that logits are made of.
 
         ``pooling``: ``"last"``, the last token's; ``"cls"``, the first's; ``"mean"`` of all tokens, for which a decoder
-        computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.  ``normalize``: to length 1.  Raises UnsupportedError for a model
-        that does not show its hidden states.
+        computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.
+        ``normalize``: to length 1.  Raises UnsupportedError for a model that does not show its hidden states.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key)
         if pooling == "none":

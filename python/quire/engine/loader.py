@@ -110,8 +110,8 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
 def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
     """What ``"auto"`` stands for; all others are themselves.
 
-    What a step alone needs (``is_kept`` false) may be exact.  BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
-    half the rate of BF16 where there are instructions for that.
+    BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
+    half the rate of BF16 where there are instructions for that.  What only a step needs (``is_kept`` false) is exact.
     """
     if kv_dtype != "auto":
         return kv_dtype
