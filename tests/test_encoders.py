@@ -13,6 +13,7 @@ import pytest
 from quire.convert import convert
 from quire.engine import LLM, AsyncLLM
 from quire.errors import CapacityError, RequestError, UnsupportedError
+from served import served
 from tiny_checkpoints import REFERENCES, write_checkpoint
 
 Array = npt.NDArray[np.float32]
@@ -101,11 +102,11 @@ def test_scores_of_classes(tmp_path: Path) -> None:
             model.rerank("a", ["b"])
 
 
-def test_a_query_with_documents(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
-    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
-    folder = tmp_path / "xlm"
+QUERY, DOCUMENTS = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]
+
+
+def write_reranker(folder: Path) -> None:
+    """With a tokenizer that joins pairs."""
     write_checkpoint(folder, "xlm-roberta-rank")
     words = json.loads((folder / "tokenizer.json").read_text())
     ends = {"sep": ["</s>", 257], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": False}
@@ -115,14 +116,21 @@ def test_a_query_with_documents(tmp_path: Path) -> None:
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     words["pre_tokenizer"] = words["decoder"] = level
     (folder / "tokenizer.json").write_text(json.dumps(words))
+
+
+def test_a_query_with_documents(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    folder = tmp_path / "xlm"
+    write_reranker(folder)
     oracle = transformers.XLMRobertaForSequenceClassification.from_pretrained(folder).eval()
     pairs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    query, documents = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]
     with torch.no_grad():
-        ids = [pairs.encode(query, document).ids for document in documents]
+        ids = [pairs.encode(QUERY, document).ids for document in DOCUMENTS]
         expected = np.array([float(oracle(torch.tensor([row])).logits[0, 0]) for row in ids])
     with LLM(folder, threads=2) as model:
-        assert near(model.rerank(query, documents), expected)
+        assert near(model.rerank(QUERY, DOCUMENTS), expected)
 
 
 def test_both_front_ends_give_the_same(tmp_path: Path) -> None:
@@ -169,3 +177,40 @@ def test_other_modules_and_poolings_are_refused(tmp_path: Path) -> None:
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
         with pytest.raises(UnsupportedError, match=match):
             convert(tmp_path, tmp_path / "x.gguf", "f32")
+
+
+def test_vectors_over_http(tmp_path: Path) -> None:
+    path = converted(tmp_path, "bert")
+    ids, vectors = reference("bert")
+    mean = vectors.mean(axis=0)
+    with served(tmp_path, [str(path)]) as server, server.client() as client:
+        answer = client.post("/v1/embeddings", json={"input": [ids, ids[:7], ids]}).json()
+        found = np.array([item["embedding"] for item in answer["data"]], np.float32)
+        assert near(found[0], mean / np.linalg.norm(mean))
+        assert near(found[0], found[2])
+        refused = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
+        assert refused.status_code in (400, 501)
+        assert "encoder" in refused.json()["error"]["message"]
+        assert client.post("/rerank", json={"query": "x", "documents": ["y"]}).status_code in (400, 501)
+
+
+def test_ranks_over_http(tmp_path: Path) -> None:
+    write_reranker(tmp_path / "xlm")
+    convert(tmp_path / "xlm", tmp_path / "xlm.gguf", "f32")
+    with LLM(tmp_path / "xlm.gguf", threads=1) as model:
+        scores = model.rerank(QUERY, DOCUMENTS)
+    order = np.argsort(-scores, kind="stable").tolist()
+    with served(tmp_path, [str(tmp_path / "xlm.gguf")]) as server, server.client() as client:
+        asked = {"query": QUERY, "documents": DOCUMENTS}
+        for path in ("/rerank", "/reranking", "/v1/rerank", "/v2/rerank"):
+            answer = client.post(path, json={**asked, "top_n": 3, "return_documents": True}).json()
+            assert [item["index"] for item in answer["results"]] == order[:3]
+            assert answer["results"][0]["document"] == {"text": DOCUMENTS[order[0]]}
+            found = np.array([item["relevance_score"] for item in answer["results"]], np.float32)
+            assert near(found, scores[order[:3]])
+        tei = client.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "return_text": True}).json()
+        assert [item["index"] for item in tei] == order
+        assert tei[0]["text"] == DOCUMENTS[order[0]]
+        assert near(np.array([item["score"] for item in tei], np.float32), 1 / (1 + np.exp(-scores[order])))
+        both = client.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "documents": DOCUMENTS})
+        assert both.status_code == 400

@@ -25,6 +25,7 @@ from .routes import (
     openapi,
     own,
     page,
+    ranking,
     responses,
     tokens,
 )
@@ -38,7 +39,7 @@ __all__ = ["ROUTES", "build_app"]
 
 _CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
-_RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+_RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
           ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"))  # fmt: skip
@@ -81,7 +82,7 @@ ROUTES = (
     Route("POST", "/lora-adapters", llama_cpp_state.set_lora_adapters, "Refused: not supported", dialect=_LLAMA),
     Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
-    *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
+    *(Route("POST", path, ranking.rank, "Rank documents", ranking.RankBody, _LLAMA) for path in _RERANK),
     Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
     Route("POST", "/embedding", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
     Route("POST", "/embeddings", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
