@@ -105,8 +105,8 @@ def test_answers_beside_embeddings_are_those_without(llm: LLM) -> None:
 
 
 def test_what_does_not_hold(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="pooling must be last or mean"):
-        llm.embed(STORY, pooling="cls")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="pooling must be mean, cls or last"):
+        llm.embed(STORY, pooling="none")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="must have a prompt"):
         llm.embed([])
     with pytest.raises(RequestError, match="must have a token"):
@@ -116,7 +116,7 @@ def test_what_does_not_hold(llm: LLM) -> None:
 
 
 def test_requests_that_the_decoder_refuses() -> None:
-    with pytest.raises(RequestError, match="embedding must be last or mean"):
+    with pytest.raises(RequestError, match="embedding must be none, mean, cls or last"):
         Request([1], embedding="max")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="must not come with prompt_logits"):
         Request([1], embedding="last", prompt_logits=True)

@@ -329,13 +329,6 @@ def test_what_asks_for_nothing_is_taken() -> None:
     assert sent(body) == sent({})
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"])
-def test_ranking_is_refused_by_name(path: str) -> None:
-    response = post(path, {"query": "x", "documents": ["y"]})
-    assert response.status_code == 501
-    assert response.json()["error"]["type"] == "not_supported_error"
-
-
 def test_a_failure_in_a_stream_is_one_event() -> None:
     engine = FakeEngine([Failed(0, "InternalError", "[x] broke")])
     events = events_of(post("/completion", {"prompt": "x", "stream": True}, engine=engine))

@@ -18,9 +18,12 @@ using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using VisibleTokens = std::map<int32_t, py::bytes>;
 
 Pooling pooling(const std::string &name) {
-    if (name == "last") return Pooling::last;
+    if (name == "none") return Pooling::none;
     if (name == "mean") return Pooling::mean;
-    throw RequestError("request", cat("embedding must be last or mean but is '", name.substr(0, 40), "'"));
+    if (name == "cls") return Pooling::cls;
+    if (name == "last") return Pooling::last;
+    throw RequestError("request",
+                       cat("embedding must be none, mean, cls or last but is '", name.substr(0, 40), "'"));
 }
 
 // A request and its parameters as they were when it was made.
@@ -80,7 +83,9 @@ py::object logits_of(const py::object &self) {
 py::object embedding_of(const py::object &self) {
     const auto &event = self.cast<const Event &>();
     if (event.kind != EventKind::embedding) return py::none();
-    return py::array_t<float>({static_cast<py::ssize_t>(event.logits.size())}, event.logits.data(), self);
+    const auto n = static_cast<py::ssize_t>(event.logits.size()), n_rows = static_cast<py::ssize_t>(event.n_logit_rows);
+    if (n_rows > 0) return py::array_t<float>({n_rows, n / n_rows}, event.logits.data(), self);
+    return py::array_t<float>({n}, event.logits.data(), self);
 }
 
 void bind_mask_job(py::module_ &m) {

@@ -91,14 +91,14 @@ bool ActiveRequest::wants_prompt_rows() const {
     switch (request.task) {
     case Task::generate: return request.params->prompt_logprobs.has_value();
     case Task::prompt_logits: return true;
-    case Task::embedding: return request.pooling == Pooling::mean;
+    case Task::embedding: return request.pooling != Pooling::last;
     }
     return false;
 }
 
 std::optional<Event> ActiveRequest::read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens) {
     if (request.task == Task::embedding)
-        add_hidden(rows);
+        add_hidden(first, rows);
     else if (request.task == Task::prompt_logits) {
         Event made = event(EventKind::prompt_logits, 0);
         made.first_position = first;
@@ -110,8 +110,18 @@ std::optional<Event> ActiveRequest::read_prompt(int64_t first, const ItemRows &r
     return std::nullopt;
 }
 
-void ActiveRequest::add_hidden(const ItemRows &rows) {
+void ActiveRequest::add_hidden(int64_t first, const ItemRows &rows) {
     const size_t size = rows.hidden.size() / rows.n;
+    if (request.pooling == Pooling::none) {
+        hidden_rows.insert(hidden_rows.end(), rows.hidden.begin(), rows.hidden.end());
+        n_hidden_rows += static_cast<int64_t>(rows.n);
+        return;
+    }
+    if (request.pooling == Pooling::cls) {
+        if (first == 0) hidden_sum.assign(rows.hidden.begin(), rows.hidden.begin() + static_cast<ptrdiff_t>(size));
+        n_hidden_rows = 1;
+        return;
+    }
     hidden_sum.resize(size);
     for (size_t i = 0; i < rows.hidden.size(); ++i) hidden_sum[i % size] += rows.hidden[i];
     n_hidden_rows += static_cast<int64_t>(rows.n);
@@ -126,8 +136,13 @@ void ActiveRequest::add_log_probs(int64_t first, const ItemRows &rows, std::span
                          tokens[static_cast<size_t>(position) + 1], *request.params->prompt_logprobs));
 }
 
-Event ActiveRequest::embedding_event() const {
+Event ActiveRequest::embedding_event() {
     Event made = event(EventKind::embedding, 0);
+    if (request.pooling == Pooling::none) {
+        made.n_logit_rows = n_hidden_rows;
+        made.logits = std::exchange(hidden_rows, {});
+        return made;
+    }
     made.logits.reserve(hidden_sum.size());
     for (double sum : hidden_sum) made.logits.push_back(static_cast<float>(sum / static_cast<double>(n_hidden_rows)));
     return made;

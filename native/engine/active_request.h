@@ -48,7 +48,7 @@ class ActiveRequest {
     // More rows of the prompt, the first at a position of `tokens`: hidden states, log-probabilities, or an event.
     std::optional<Event> read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
     // The embedding, once every row is there.
-    Event embedding_event() const;
+    Event embedding_event();
 
     // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
     Event sample(int choice, const LogitRow &row, std::span<const int32_t> tokens, double now_s);
@@ -68,6 +68,7 @@ class ActiveRequest {
     std::vector<Choice> choices;
     std::vector<SampledToken> prompt_logprobs; // until they are handed out
     std::vector<double> hidden_sum; // of an embedding
+    std::vector<float> hidden_rows; // of one that is not pooled
     int64_t n_hidden_rows = 0;
     int64_t n_prompt;
     int64_t max_tokens; // prompt and generated
@@ -77,7 +78,7 @@ class ActiveRequest {
     bool prompt_done = false;
 
   private:
-    void add_hidden(const ItemRows &rows); // of several the mean is taken in double
+    void add_hidden(int64_t first, const ItemRows &rows); // the mean is taken in double
     void add_log_probs(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
     // The bytes that a token shows in this request's text.
     const std::string &shown(int32_t token) const;

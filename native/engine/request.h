@@ -22,8 +22,8 @@ enum class Task {
     prompt_logits, // no sampling: every row of the prompt's logits is an answer
     embedding,     // no sampling: the answer is made of the prompt's hidden states
 };
-// Which hidden states an embedding is: the last token's, or the mean of all.
-enum class Pooling { last, mean };
+// Which hidden states an embedding is: those of each token, their mean, the first token's (BERT's [CLS]), or the last's.
+enum class Pooling { none, mean, cls, last };
 // Who looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 
@@ -75,7 +75,7 @@ struct Event {
     std::vector<int32_t> token_ids;            // delta
     std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
     std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
-    std::vector<float> logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden]
+    std::vector<float> logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden], or [rows, n_hidden] unpooled
     int64_t first_position = 0; // of those rows
     int64_t n_logit_rows = 0;
     FinishReason finish_reason = FinishReason::stop;

@@ -158,8 +158,9 @@ class Request:
     ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
     ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
     some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
-    ``embedding``: nothing is generated (``params`` None); the hidden state of the last token, or the mean of all, comes
-    out.  ``announced``: its first event tells that it has left the queue, others how much of its prompt is read.
+    ``embedding``: nothing is generated (``params`` None); the prompt's hidden states come out: each token's, their
+    mean, the first token's, or the last's.  ``announced``: its first event tells that it has left the queue, others how
+    much of its prompt is read.
     ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
     """
 
@@ -175,7 +176,7 @@ class Request:
         prompt_logits: bool = False,
         grammar: bool = False,
         visible_tokens: Mapping[int, bytes] = {},
-        embedding: Literal["last", "mean"] | None = None,
+        embedding: Literal["none", "mean", "cls", "last"] | None = None,
         announced: bool = False,
         snapshot_positions: Sequence[int] = [],
     ) -> None: ...
@@ -236,7 +237,7 @@ class Event:
     def logits(self) -> npt.NDArray[np.float32] | None: ...
     @property
     def embedding(self) -> npt.NDArray[np.float32] | None:
-        """``[n_hidden]``, in an event of that kind."""
+        """``[n_hidden]``, or ``[n_tokens, n_hidden]`` unpooled, in an event of that kind."""
     @property
     def first_position(self) -> int:
         """Position of the token whose row ``logits`` begins with."""

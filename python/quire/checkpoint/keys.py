@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .fields import Fields
 
-Value = int | float | bool | str | Sequence[int] | Sequence[bool] | Sequence[float]
+Value = int | float | bool | str | Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]
 Reading = Callable[[Fields], "Value | None"]
 
 

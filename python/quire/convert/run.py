@@ -15,6 +15,7 @@ from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from ..safetensors import SafetensorsFolder
 from .generation import write_sampling
+from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -191,5 +192,8 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     writer.set("general.quantization_version", 2, "u32")
     for key, kind, value in todo.entries:
         writer.set(f"{todo.mapping.arch}.{key}", value, kind)
+    pooling = pooling_type(todo.source)
+    if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
+        writer.set(f"{todo.mapping.arch}.pooling_type", pooling, "u32")
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
     write_sampling(writer, todo.source)

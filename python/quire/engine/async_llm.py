@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure, Pooling
-from .llm_base import LLMBase, Vectors, collector_of, normalized
+from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
@@ -158,9 +158,9 @@ class AsyncLLM(LLMBase):
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``; see ``LLM.embed``."""
-        import numpy as np
-
         options = RequestOptions(salt=salt, priority=priority, key=key)
+        if pooling == "none":
+            raise RequestError(UNPOOLED)
 
         def prepare() -> list[EngineRequest]:
             return [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
@@ -168,10 +168,50 @@ class AsyncLLM(LLMBase):
         requests = await asyncio.to_thread(prepare)
         vectors = [Vectors() for _ in requests]
         await self._collect(list(zip(requests, vectors, strict=True)))
-        if not vectors:
-            raise RequestError("[embed] prompts must have a prompt but are empty")
-        result = np.stack([item.vector for item in vectors if item.vector is not None])
+        result = stacked(vectors, "embed")
         return normalized(result) if normalize else result
+
+    async def embed_tokens(
+        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> list[npt.NDArray[np.float32]]:
+        """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        items = prompt_list(prompts)
+        requests = await asyncio.to_thread(
+            lambda: [self._embedding_request(prompt, "none", options) for prompt in items]
+        )
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        return [item.vector for item in vectors if item.vector is not None]
+
+    async def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> npt.NDArray[np.float32]:
+        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
+
+        Their scores' softmax; of a single class its sigmoid.  UnsupportedError for a model without a classifier.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        items = prompt_list(prompts)
+        requests = await asyncio.to_thread(lambda: self._score_requests(items, options))
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        return probabilities(stacked(vectors, "classify"))
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> npt.NDArray[np.float32]:
+        """How well each document answers the query: float32 ``[n_documents]``, the scores of the first class.
+
+        In the documents' order; larger is better, and only the order has a meaning.  UnsupportedError for a model
+        without a classifier, and for one that tells the texts of a pair apart by the types of tokens.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        requests = await asyncio.to_thread(lambda: self._pair_requests(query, documents, options))
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        scores: npt.NDArray[np.float32] = stacked(vectors, "rerank")[:, 0]
+        return scores
 
     async def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
-Pooling: TypeAlias = Literal["last", "mean"]
-"""Which hidden states an embedding is: the last token's, or the mean of all."""
+Pooling: TypeAlias = Literal["none", "mean", "cls", "last"]
+"""Which hidden states an embedding is: each token's, their mean, the first token's, or the last's."""
 
 # Nobody sees a millisecond; a small model makes several tokens in it, and waking a thread for each would slow it down.
 _GATHER_S = 0.001
@@ -103,7 +103,8 @@ class Engine:
     must be quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
     """
 
-    def __init__(self, decoder: Decoder, n_vocab: int) -> None:
+    def __init__(self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True) -> None:
+        self._makes_logits = makes_logits
         self._decoder: Decoder | None = decoder
         self._masks = MaskThreads(n_vocab, self._fail)
         self._lock = threading.Lock()
@@ -113,8 +114,13 @@ class Engine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, deliver: Deliver) -> int:
-        """Hand in a request; its id.  RequestError or CapacityError when it can never run."""
+        """Hand in a request; its id.
+
+        RequestError or CapacityError when it can never run, UnsupportedError where an encoder is asked for text.
+        """
         params = request.params
+        if request.embedding is None and not self._makes_logits:
+            raise UnsupportedError("[engine] the model must generate text but is an encoder, which gives vectors")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
         processors = () if params is None else params.logits_processors
         made = native.Request(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import RequestError
 from ..structured import AnswerForm, answer_form
 from .engine import EngineRequest, Failure, Pooling
-from .llm_base import LLMBase, Vectors, collector_of, normalized
+from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
 
@@ -174,20 +174,58 @@ class LLM(LLMBase):
     ) -> npt.NDArray[np.float32]:
         """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``, the hidden states that logits are made of.
 
-        ``pooling``: ``"last"``, the last token's; ``"mean"`` of all tokens, which computes logits for all of them; None
-        what the model's file says, or else the last.  ``normalize``: to length 1.  Raises UnsupportedError for a model
-        that does not show its hidden states.
+        ``pooling``: ``"last"``, the last token's; ``"cls"``, the first's; ``"mean"`` of all tokens, for which a decoder
+        computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.
+        ``normalize``: to length 1.  Raises UnsupportedError for a model that does not show its hidden states.
         """
-        import numpy as np
-
         options = RequestOptions(salt=salt, priority=priority, key=key)
+        if pooling == "none":
+            raise RequestError(UNPOOLED)
         requests = [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
         vectors = [Vectors() for _ in requests]
         self._collect(list(zip(requests, vectors, strict=True)))
-        if not vectors:
-            raise RequestError("[embed] prompts must have a prompt but are empty")
-        result = np.stack([item.vector for item in vectors if item.vector is not None])
+        result = stacked(vectors, "embed")
         return normalized(result) if normalize else result
+
+    def embed_tokens(
+        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> list[npt.NDArray[np.float32]]:
+        """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        items = prompt_list(prompts)
+        requests = [self._embedding_request(prompt, "none", options) for prompt in items]
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        return [item.vector for item in vectors if item.vector is not None]
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> npt.NDArray[np.float32]:
+        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
+
+        Their scores' softmax; of a single class its sigmoid.  UnsupportedError for a model without a classifier.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        items = prompt_list(prompts)
+        requests = self._score_requests(items, options)
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        return probabilities(stacked(vectors, "classify"))
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, salt: bytes = b"", priority: int = 0, key: str = ""
+    ) -> npt.NDArray[np.float32]:
+        """How well each document answers the query: float32 ``[n_documents]``, the scores of the first class.
+
+        In the documents' order; larger is better, and only the order has a meaning.  UnsupportedError for a model
+        without a classifier, and for one that tells the texts of a pair apart by the types of tokens.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        requests = self._pair_requests(query, documents, options)
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        scores: npt.NDArray[np.float32] = stacked(vectors, "rerank")[:, 0]
+        return scores
 
     def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""

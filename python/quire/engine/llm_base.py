@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats, Event
     from ..tokenizer import Tokenizer
 
-__all__ = ["LLMBase", "Vectors", "collector_of", "normalized"]
+__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "probabilities", "stacked"]
+
+
+UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens gives every token's vector"
 
 
 class LLMBase:
@@ -76,8 +79,9 @@ class LLMBase:
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
         self._reserved_bytes = opened.reserved_bytes
+        self._output = opened.output
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
-        self._engine = Engine(opened.decoder, opened.n_vocab)
+        self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
 
@@ -94,11 +98,35 @@ class LLMBase:
         """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
         if pooling is None and self._pooling is None:
             raise UnsupportedError("[embed] pooling must be given: that of the model's file is not known")
-        if pooling not in ("last", "mean", None):
-            raise RequestError(f"[embed] pooling must be last or mean but is {pooling!r:.40}")
+        if pooling not in ("none", "mean", "cls", "last", None):
+            raise RequestError(f"[embed] pooling must be mean, cls or last but is {pooling!r:.40}")
+        if self._output.scores_classes:
+            raise UnsupportedError("[embed] the model must give vectors but gives scores of classes: use classify")
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(prompt, chosen, options)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the model gives vectors, or scores of classes, and no text."""
+        return self._output.is_encoder
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes that a classifier's model scores, in order; empty where the file names none."""
+        return self._output.labels
+
+    def _score_requests(self, prompts: Sequence[Prompt], options: RequestOptions) -> list[EngineRequest]:
+        """Requests for the scores of classes.  UnsupportedError for a model without a classifier."""
+        if not self._output.scores_classes:
+            raise UnsupportedError("[classify] the model must have a classifier but has none")
+        return [self._prompts.embedding_request(prompt, "cls", options) for prompt in prompts]
+
+    def _pair_requests(self, query: str, documents: Sequence[str], options: RequestOptions) -> list[EngineRequest]:
+        """Requests for the scores of a query with each document; see ``_score_requests``."""
+        if self._output.scores_classes and self._output.tells_texts_apart:
+            raise UnsupportedError("[rerank] the model must have one type of token but has one for each text of a pair")
+        return self._score_requests([self._prompts.pair(query, document) for document in documents], options)
 
     def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
         import numpy as np
@@ -130,6 +158,28 @@ class Vectors:
         if event.kind == "embedding":
             self.vector = event.embedding
         self.complete = self.complete or event.kind == "finish"
+
+
+def stacked(vectors: Sequence[Vectors], place: str) -> npt.NDArray[np.float32]:
+    """The vectors of several requests as one array.  RequestError where there are none."""
+    import numpy as np
+
+    if not vectors:
+        raise RequestError(f"[{place}] prompts must have a prompt but are empty")
+    result: npt.NDArray[np.float32] = np.stack([item.vector for item in vectors if item.vector is not None])
+    return result
+
+
+def probabilities(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Of classes that exclude each other; of a single class whether it is it."""
+    import numpy as np
+
+    if scores.shape[-1] == 1:
+        single: npt.NDArray[np.float32] = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
+        return single
+    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
+    result: npt.NDArray[np.float32] = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return result
 
 
 def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

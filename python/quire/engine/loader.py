@@ -27,6 +27,7 @@ from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_size
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
     from ..models import LoadedModel
+    from ..models.base import Config
 
 __all__ = ["OpenedModel", "cache_dtype", "open_model", "packaged_model"]
 
@@ -50,8 +51,18 @@ _ADVICE = {
 
 # Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
 _TOKEN_BYTES = 700
-# Values of the key pooling_type.  Where it is absent, or says that there is none, the last token has seen all others.
-_POOLING: dict[int, Pooling] = {0: "last", 1: "mean", 3: "last"}
+# Values of the key pooling_type.
+_POOLING: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "cls"}
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a model ends with: logits, an encoder's vectors, or scores of classes, with the labels of these."""
+
+    is_encoder: bool
+    scores_classes: bool
+    tells_texts_apart: bool
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class OpenedModel:
     sampling: SamplingParams
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
+    output: ModelOutput
 
 
 def packaged_model() -> Path:
@@ -95,14 +107,16 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     return _open_file(source, config)
 
 
-def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool) -> CacheDType:
+def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
     """What ``"auto"`` stands for; all others are themselves.
 
     BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
-    half the rate of BF16 where there are instructions for that.
+    half the rate of BF16 where there are instructions for that.  What only a step needs (``is_kept`` false) is exact.
     """
     if kv_dtype != "auto":
         return kv_dtype
+    if not is_kept:
+        return "f32"
     return "bf16" if own_kernels and multiplies_bf16() else "f16"
 
 
@@ -168,7 +182,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     _check_calls_are_known(tokenizer)
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
-    kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels)
+    kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels, is_kept=not model.config.is_encoder)
     needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
     executor = Executor(
@@ -201,10 +215,31 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     )
     name = reader.metadata.text("general.name", path.stem)
     sampling = _advised_sampling(reader.metadata)
-    pooling = _POOLING.get(reader.metadata.integer(f"{model.config.arch}.pooling_type", 3))
+    pooling = _pooling_of(reader.metadata, model.config)
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
-    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype)
+    output = ModelOutput(
+        is_encoder=model.config.is_encoder,
+        scores_classes=model.config.scores_classes,
+        tells_texts_apart=model.config.tells_texts_apart,
+        labels=_labels_of(reader.metadata, arch),
+    )
+    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output)
+
+
+def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
+    """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
+    kind = metadata.integer(f"{config.arch}.pooling_type", 0)
+    if kind != 0:
+        return _POOLING.get(kind)
+    if config.scores_classes:
+        return "cls"
+    return "mean" if config.is_encoder else "last"
+
+
+def _labels_of(metadata: Metadata, arch: str) -> tuple[str, ...]:
+    key = f"{arch}.classifier.output_labels"
+    return tuple(label.decode(errors="replace") for label in metadata.strings(key)) if key in metadata else ()
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
@@ -274,4 +309,5 @@ def _needs(
         paged=own_kernels,
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
+        undivided=c.is_encoder,
     )

@@ -169,6 +169,10 @@ class Prompts:
         ids = self.token_ids(prompt)
         return EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
 
+    def pair(self, query: str, document: str) -> list[int]:
+        """The ids of two texts in one prompt; see ``Tokenizer.encode_pair``."""
+        return self.tokenizer.encode_pair(query, document)
+
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""
         return EngineRequest(self.token_ids(token_ids), None)

@@ -15,6 +15,7 @@ _CACHE_PART, _STEP_PART, _STATE_PART = 2, 8, 4
 MOST_SEQUENCES, _TOKENS_OF_A_SEQUENCE, _LEAST_TOKENS_OF_A_SEQUENCE = 32, 1024, 256
 _MOST_STEP_TOKENS, _LEAST_STEP_TOKENS = 512, 32
 _LEAST_N_CTX = 512
+_MOST_UNDIVIDED_TOKENS = 32768
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class ModelNeeds:
 
     ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
     is used; elsewhere every graph is planned for all of it.
+
+    ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
     """
 
     name: str
@@ -48,6 +51,7 @@ class ModelNeeds:
     token_bytes: int
     paged: bool = True
     state_bytes: int = 0
+    undivided: bool = False
     fixed_bytes: int = 0
 
 
@@ -66,6 +70,8 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
             f"[memory] the vocabulary of {needs.name} must fit beside its weights but "
             f"{_mib(needs.fixed_bytes)} are more than the memory at hand"
         )
+    if needs.undivided:
+        return _undivided(needs, config, left)
     n_states = _states(needs, config, left)
     left -= n_states * needs.state_bytes
     fair_blocks, most_blocks = left // _CACHE_PART // needs.block_bytes, left // needs.block_bytes
@@ -87,6 +93,29 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
         max_sequences=config.max_sequences or n_sequences,
         max_step_tokens=config.max_step_tokens or _step_tokens(needs, left),
         n_states=n_states,
+    )
+
+
+def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
+    """A step takes a whole context; there is no cache, so that one block but the null block is never used."""
+    if config.n_ctx is not None and config.n_ctx > needs.n_ctx_train:
+        raise CapacityError(
+            f"[memory] n_ctx must be at most the {needs.n_ctx_train} positions of {needs.name} but is {config.n_ctx}"
+        )
+    most = min(_MOST_UNDIVIDED_TOKENS, left // _CACHE_PART // needs.token_bytes)
+    n_ctx = config.n_ctx or min(needs.n_ctx_train, most, config.max_step_tokens or most)
+    n_tokens = config.max_step_tokens or max(n_ctx, _step_tokens(needs, left))
+    if not 2 <= n_ctx <= most:
+        raise CapacityError(
+            f"[memory] a step of n_ctx {n_ctx} tokens must fit into the {_mib(left)} beside the weights of "
+            f"{needs.name} but takes {_mib(n_ctx * needs.token_bytes)}"
+        )
+    if n_ctx > n_tokens:
+        raise CapacityError(
+            f"[memory] max_step_tokens must be at least n_ctx, {n_ctx}, for an encoder but is {n_tokens}"
+        )
+    return Sizes(
+        n_ctx=n_ctx, n_blocks=2, max_sequences=config.max_sequences or MOST_SEQUENCES, max_step_tokens=n_tokens
     )
 
 

@@ -53,6 +53,11 @@ class Config:
         """Whether these vectors are scores of classes."""
         return False
 
+    @property
+    def tells_texts_apart(self) -> bool:
+        """Whether the tokens of the second text of a pair are of another type."""
+        return False
+
 
 @dataclass(frozen=True)
 class EncoderConfig(Config):
@@ -61,10 +66,11 @@ class EncoderConfig(Config):
     n_head: int
     ffn_dim: int
     eps: float
+    n_token_types: int  # with a vector each: 2 where tokens of the second text of a pair are told apart
     n_class: int  # 0: no scores of classes but the vectors themselves
 
     @classmethod
-    def read(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
+    def read_file(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
         """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
         base = Config.read(m, n_vocab)
         if not m.has("attention.causal"):
@@ -84,9 +90,10 @@ class EncoderConfig(Config):
             raise LoadError(f"[{m.arch}] the file must have a classifier for pooling_type {RANK} but has none")
         if pooling != RANK:
             w.ignore("cls.*", "the file's pooling is of vectors")
+        n_types = w.n_rows("token_types.weight") if w.has("token_types.weight") else 0
         n_class = w.n_rows("cls.output.weight") if pooling == RANK else 0
         ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_class=n_class)
+        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_token_types=n_types, n_class=n_class)
 
     @property
     def widest(self) -> int:
@@ -99,6 +106,10 @@ class EncoderConfig(Config):
     @property
     def scores_classes(self) -> bool:
         return self.n_class > 0
+
+    @property
+    def tells_texts_apart(self) -> bool:
+        return self.n_token_types > 1
 
 
 @dataclass(frozen=True)

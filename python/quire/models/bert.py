@@ -49,19 +49,19 @@ class Classifier:
         return self.out(x if self.dense is None else tanh(self.dense(x)))
 
 
-def first_type(w: Weights, dim: int) -> Weight | None:
+def first_type(w: Weights, c: EncoderConfig) -> Weight | None:
     """What tokens of the first text of a pair, or of the only one, have added; None for a file without types."""
-    if not w.has("token_types.weight"):
+    if c.n_token_types == 0:
         return None
-    return w.tensor("token_types.weight", (w.n_rows("token_types.weight"), dim), vector=True).part(0, 1)
+    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True).part(0, 1)
 
 
 class Bert:
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = EncoderConfig.read(m, w, n_vocab)
+        self.config = c = EncoderConfig.read_file(m, w, n_vocab)
         self.tokens = w.embedding("token_embd", n_vocab, c.dim)
         self.positions = w.tensor("position_embd.weight", (c.n_ctx_train, c.dim))
-        self.first_type = first_type(w, c.dim)
+        self.first_type = first_type(w, c)
         self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
         self.blocks = [Block(c, b) for b in w.blocks(c.n_layer)]
         self.classifier = Classifier(c, w) if c.n_class else None
@@ -92,6 +92,14 @@ def _n_positions(config: Fields) -> int:
     return config.integer("max_position_embeddings", 512)
 
 
+def _labels(config: Fields) -> list[str]:
+    """The names of the classes, by number."""
+    if not config.has("id2label"):
+        return [f"LABEL_{i}" for i in range(config.integer("num_labels", 2))]
+    names = config.inner("id2label")
+    return [names.text(str(i)) for i in range(len(names.names()))]
+
+
 _KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=512),
     "embedding_length": u32("hidden_size"),
@@ -101,6 +109,7 @@ _KEYS: dict[str, Key] = {
     "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-12),
     "attention.causal": made("bool", lambda config: False),
 }
+_HEAD_KEYS = {"pooling_type": made("u32", lambda config: RANK), "classifier.output_labels": made("string[]", _labels)}
 _LAYER = "encoder.layer.{i}"
 _TENSORS: dict[str, str | Source] = {
     "token_embd": "embeddings.word_embeddings",
@@ -135,7 +144,7 @@ def _of(
     """Of a class of BERT's: ``prefix`` is the name of the encoder in it, which checkpoints of it alone leave out."""
     return Checkpoint(
         "bert",
-        {**keys, **({"pooling_type": made("u32", lambda config: RANK)} if head else {})},
+        {**keys, **(_HEAD_KEYS if head else {})},
         {**_below(prefix, tensors), **head},
         fixed=_FIXED,
         rope=None,

@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, embeddings, models, openapi, own, page
+from .routes import anthropic, embeddings, models, openapi, own, page, ranking
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -32,7 +32,7 @@ __all__ = ["ROUTES", "build_app"]
 
 _CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
-_RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+_RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
           ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"))  # fmt: skip
@@ -75,7 +75,7 @@ ROUTES = (
     Route("POST", "/lora-adapters", llama_cpp_state.set_lora_adapters, "Refused: not supported", dialect=_LLAMA),
     Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
-    *(Route("POST", path, llama_cpp_state.rerank, "Refused: not supported", dialect=_LLAMA) for path in _RERANK),
+    *(Route("POST", path, ranking.rank, "Rank documents", ranking.RankBody, _LLAMA) for path in _RERANK),
     Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
     Route("POST", "/embedding", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
     Route("POST", "/embeddings", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),

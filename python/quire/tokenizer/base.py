@@ -8,10 +8,10 @@ from functools import cached_property
 
 from quire._tokenizer.detokenizer import Detokenizer
 from quire._tokenizer.packed import picked
-from quire.errors import RequestError
+from quire.errors import RequestError, UnsupportedError
 from quire.tokenizer.encoders import encoder_of
 from quire.tokenizer.end_of_generation import end_of_generation_ids
-from quire.tokenizer.vocabulary import TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import Family, TokenKind, Vocabulary
 
 __all__ = ["Tokenizer"]
 
@@ -119,6 +119,18 @@ class Tokenizer:
 
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda text: self.encode(text, add_special, parse_special), texts))
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Two texts as one: what ends a text stands once between them for BERT's word pieces, twice for RoBERTa's.
+
+        UnsupportedError where nothing stands around a text.
+        """
+        before, after = self.vocabulary.prefix_ids, self.vocabulary.suffix_ids
+        if not before or not after:
+            raise UnsupportedError("[tokenizer] texts must be marked at both ends to be joined but are not")
+        n_between = 1 if self.vocabulary.family is Family.WORD_PIECE else 2
+        one, other = self.encode(first, add_special=False), self.encode(second, add_special=False)
+        return [*before, *one, *after * n_between, *other, *after]
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]], add_special: bool = False) -> list[int]:
         """The ids of (text, is_template) pairs, joined.

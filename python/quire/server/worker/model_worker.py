@@ -263,7 +263,10 @@ class ModelWorker(LLMBase):
 
         hints = message.hints
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
-        request = self._embedding_request(message.prompt, None, options)
+        if message.query is not None and isinstance(message.prompt, str):
+            (request,) = self._pair_requests(message.query, [message.prompt], options)
+        else:
+            request = self._embedding_request(message.prompt, None, options)
         answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 

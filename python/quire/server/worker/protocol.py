@@ -86,7 +86,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
-    largest absolute value, None by nothing.
+    largest absolute value, None by nothing.  ``query``: the vector is the scores of the query with the prompt.
     """
 
     id: int
@@ -94,6 +94,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     n_dimensions: int | None
     norm: int | None
     hints: SchedulingHints = SchedulingHints()
+    query: str | None = None
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):

@@ -16,7 +16,6 @@ __all__ = [
     "apply_template",
     "lora_adapters",
     "props",
-    "rerank",
     "set_lora_adapters",
     "set_props",
     "slot_action",
@@ -98,8 +97,3 @@ async def set_lora_adapters(context: RequestContext[None]) -> Reply:
 async def slot_action(context: RequestContext[None]) -> Reply:
     """Refused, as by llama.cpp's server without ``--slot-save-path``."""
     raise ApiError(501, "not_supported", "slots must be left alone: what they hold is neither saved nor restored")
-
-
-async def rerank(context: RequestContext[None]) -> Reply:
-    """Refused: no model for it loads."""
-    raise ApiError(501, "not_supported", "the model must be one that ranks documents but such models are not supported")
