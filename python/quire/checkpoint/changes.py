@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..errors import UnsupportedError
 from .fields import Fields
 
 if TYPE_CHECKING:
@@ -52,6 +53,19 @@ def transposed(x: Array, config: Fields) -> Array:
 def squeezed(x: Array, config: Fields) -> Array:
     """Without the dimensions of 1, such as the middle one of depthwise convolutions."""
     return x.squeeze()
+
+
+def only_with(name: str, *, default: bool, biases: bool = False) -> Change:
+    """The tensor as it is, or only its bias, where a field says that the model has it; refused where it says otherwise,
+    as transformers would leave it out.
+    """
+
+    def change(x: Array, config: Fields) -> Array:
+        if (x.ndim == 1 or not biases) and not config.flag(name, default):
+            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has its tensors but is not")
+        return x
+
+    return change
 
 
 def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:
