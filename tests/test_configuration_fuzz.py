@@ -181,6 +181,12 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("gemma3", {"rope_parameters": ROPES[13]}, "sliding_attention"),
         ("llama", {"rope_parameters": ROPES[9]}, "partial_rotary_factor"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ("glm4moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
+        ("glm4moe", {"use_qk_norm": False}, "use_qk_norm"),
+        ("glm4moe", {"attention_bias": False}, "attention_bias"),
+        ("gpt-oss", {"attention_bias": False}, "attention_bias"),
+        ("gpt-oss", {"swiglu_limit": 3.0}, "swiglu_limit"),
+        ("qwen2moe", {"qkv_bias": False}, "qkv_bias"),
         ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
 )

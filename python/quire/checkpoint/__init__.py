@@ -3,10 +3,10 @@
 ``models/README.md`` shows them at work.
 """
 
-from .changes import Array, Change, adding, interleaved, rows, squeezed, transposed
+from .changes import Array, Change, adding, interleaved, only_with, rows, squeezed, transposed
 from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, local_layers, no_windows
 from .fields import Fields, read_json
-from .keys import Key, f32, flag, made, u32
+from .keys import Key, f32, factor, flag, made, u32
 from .mapping import SILU, Checkpoint
 from .rope import rope_keys
 from .tensors import Source, Target, taken
@@ -25,11 +25,13 @@ __all__ = [
     "Target",
     "adding",
     "f32",
+    "factor",
     "flag",
     "interleaved",
     "local_layers",
     "made",
     "no_windows",
+    "only_with",
     "read_json",
     "rope_keys",
     "rows",

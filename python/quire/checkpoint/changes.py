@@ -68,6 +68,19 @@ def squeezed(x: Array, config: Fields) -> Array:
     return x.squeeze()
 
 
+def only_with(name: str, *, default: bool, biases: bool = False) -> Change:
+    """The tensor as it is, or only its bias, where a field says that the model has it; refused where it says otherwise,
+    as transformers would leave it out.
+    """
+
+    def change(x: Array, config: Fields) -> Array:
+        if (x.ndim == 1 or not biases) and not config.flag(name, default):
+            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has its tensors but is not")
+        return x
+
+    return change
+
+
 def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:
     """A part of a fused tensor: its rows ``[begin, end)``, each a function of the configuration."""
 

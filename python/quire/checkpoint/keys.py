@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..errors import UnsupportedError
 from .fields import Fields
 
 Value = int | float | bool | str | Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]
@@ -60,6 +61,18 @@ def f32(*names: str, default: Default = REQUIRED) -> Key:
         if config.has(name) or isinstance(default, _Required):
             return config.number(name)
         return _default(config, default)
+
+    return Key("f32", read)
+
+
+def factor(name: str, *, default: float) -> Key:
+    """A number that is multiplied by; 0 is refused, as in files it says nothing."""
+
+    def read(config: Fields) -> Value | None:
+        value = config.number(name, default)
+        if value == 0:
+            raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+        return value
 
     return Key("f32", read)
 

@@ -15,8 +15,11 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     f32,
+    factor,
     flag,
     made,
+    only_with,
+    taken,
     u32,
 )
 from ..checkpoint.rope import rope_of
@@ -101,6 +104,8 @@ def _n_rot(config: Fields) -> int:
 
 
 _LAYER = "model.layers.{i}"
+_NORM = only_with("use_qk_norm", default=False)
+_BIAS = only_with("attention_bias", default=False, biases=True)
 HF = {
     "Glm4MoeForCausalLM": Checkpoint(
         "glm4moe",
@@ -115,7 +120,7 @@ HF = {
             "expert_group_count": u32("n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
             "expert_gating_func": made("u32", lambda config: 2),
-            "expert_weights_scale": f32("routed_scaling_factor", default=1.0),
+            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
             "expert_weights_norm": flag("norm_topk_prob", default=True),
             "leading_dense_block_count": u32("first_k_dense_replace", default=1),
             "nextn_predict_layers": made("u32", lambda config: 0),
@@ -123,9 +128,10 @@ HF = {
         {
             **{name: source for name, source in DECODER_TENSORS.items() if "ffn_norm" not in name},
             **EXPERT_TENSORS,
+            **{f"blk.{{i}}.attn_{x}": taken(f"{_LAYER}.self_attn.{x}_proj", change=_BIAS) for x in "qkv"},
             "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
-            "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
-            "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+            "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_norm", change=_NORM),
+            "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_norm", change=_NORM),
             "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
             "blk.{i}.ffn_gate_shexp": f"{_LAYER}.mlp.shared_experts.gate_proj",
             "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",

@@ -175,8 +175,8 @@ HF = {
         "gpt-oss",
         _KEYS,
         _TENSORS,
-        fixed={"hidden_act": SILU, "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
+        fixed={"hidden_act": SILU, "attention_bias": (True,), "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
         rope=_rope,
-        unused=("attention_bias", "experts_per_token", "initial_context_length"),
+        unused=("experts_per_token", "initial_context_length"),
     )
 }

@@ -11,7 +11,7 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     Key,
-    f32,
+    factor,
     interleaved,
     taken,
     u32,
@@ -99,10 +99,10 @@ def _half(which: int) -> Change:
 
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
-    "embedding_scale": f32("embedding_multiplier", default=1.0),
-    "residual_scale": f32("residual_multiplier", default=1.0),
-    "logit_scale": f32("logits_scaling", default=1.0),
-    "attention.scale": f32("attention_multiplier", default=1.0),
+    "embedding_scale": factor("embedding_multiplier", default=1.0),
+    "residual_scale": factor("residual_multiplier", default=1.0),
+    "logit_scale": factor("logits_scaling", default=1.0),
+    "attention.scale": factor("attention_multiplier", default=1.0),
     "expert_count": u32("num_local_experts", default=8),
     "expert_used_count": u32("num_experts_per_tok", default=2),
 }

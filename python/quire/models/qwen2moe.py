@@ -71,8 +71,7 @@ HF = {
             "blk.{i}.ffn_up_shexp": "model.layers.{i}.mlp.shared_expert.up_proj",
             "blk.{i}.ffn_down_shexp": "model.layers.{i}.mlp.shared_expert.down_proj",
         },
-        fixed={"hidden_act": SILU},
+        fixed={"hidden_act": SILU, "qkv_bias": (True,)},
         checks=(no_windows, _experts_everywhere),
-        unused=("qkv_bias",),
     )
 }
