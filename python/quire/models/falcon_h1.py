@@ -1,0 +1,163 @@
+"""Falcon-H1 (TII 2025): attention and Mamba 2 beside each other in every layer, then a gated MLP.
+
+The factors of its configuration are part of the weights in files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, f32, made, taken, u32
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, RMSNorm, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
+from .base import Decoder, DenseConfig
+from .llama import Attention
+from .mamba2 import UNLIMITED, Mamba2Mixer, StateSpace, mixer_tensors
+
+if TYPE_CHECKING:
+    from ..checkpoint import Array
+
+ARCHES = ("falcon-h1",)
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, s: StateSpace, rotation: RopeSpec) -> None:
+        self.attn_norm = w.norm("attn_norm", c.dim, c.eps)
+        self.attention = Attention(c, w, layer, rotation)
+        self.mixer = Mamba2Mixer(w, c.dim, layer, s, c.eps)
+        name = "ffn_norm" if w.has("ffn_norm") else "ffn_norm.weight"  # llama.cpp leaves .weight out
+        self.ffn_norm = RMSNorm(w.tensor(name, (c.dim,), vector=True), c.eps)
+        self.mlp = GatedMLP(w, c.dim, c.ffn_dim)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y = self.attn_norm(x)
+        x = x + (self.mixer(y, step) + self.attention(y, step))
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class FalconH1(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        if c.v_head_dim != c.head_dim:
+            raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
+        self.sizes = StateSpace.read(m)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        super().__init__(c, w, [Block(c, b, i, self.sizes, rotation) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        c = self.config
+        return [self.sizes.cache(n_kv_head=c.n_kv_head, head_dim=c.head_dim)] * c.n_layer
+
+
+MODEL = FalconH1
+
+
+def _times(*names: str) -> Change:
+    """By the product of fields."""
+
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        factor = np.prod([config.number(name, 1.0) for name in names])
+        product: Array = (x * factor).astype(np.float32)
+        return product
+
+    return change
+
+
+def _factors(config: Fields, name: str, n: int) -> list[float]:
+    found = config.items(name) or [1.0] * n
+    if len(found) != n or not all(isinstance(one, (int, float)) for one in found):
+        raise UnsupportedError(f"[convert] '{name}' must be {n} numbers but is {found}")
+    return [float(str(one)) for one in found]
+
+
+def _mlp(i: int) -> Change:
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        product: Array = (x * _factors(config, "mlp_multipliers", 2)[i]).astype(np.float32)
+        return product
+
+    return change
+
+
+def _inner(config: Fields) -> int:
+    if config.is_null("mamba_d_ssm"):
+        return config.integer("mamba_expand", 2) * config.integer("hidden_size")
+    return config.integer("mamba_d_ssm", 1024)
+
+
+def _in_proj(x: Array, config: Fields) -> Array:
+    """Rows of z, x, b, c and the time step have a factor each."""
+    import numpy as np
+
+    inner, heads = _inner(config), config.integer("mamba_n_heads", 128)
+    n = config.integer("mamba_n_groups", 1) * config.integer("mamba_d_state", 256)
+    factors = np.repeat(_factors(config, "ssm_multipliers", 5), [inner, inner, n, n, heads])
+    product: Array = (x * factors[:, None] * config.number("ssm_in_multiplier", 1.0)).astype(np.float32)
+    return product
+
+
+def _fits(config: Fields) -> None:
+    config.read(("mamba_expand",))
+    if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
+        raise UnsupportedError("[convert] 'mamba_norm_before_gate' must be false where there is a norm but is true")
+    config.read(("mamba_norm_before_gate",))
+    if config.value("mamba_d_head") not in (
+        None,
+        "auto",
+        _inner(config) // config.integer("mamba_n_heads", 128, low=1),
+    ):
+        raise UnsupportedError("[convert] 'mamba_d_head' must be the width of the states by mamba_n_heads")
+    for name in ("lm_head", "embedding", "key", "attention_in", "attention_out", "ssm_in", "ssm_out"):
+        config.number(f"{name}_multiplier", 1.0)
+    _factors(config, "mlp_multipliers", 2)
+    _factors(config, "ssm_multipliers", 5)
+
+
+_LAYER = "model.layers.{i}"
+_ATTENTION, _MAMBA, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.mamba", f"{_LAYER}.feed_forward"
+HF = {
+    "FalconH1ForCausalLM": Checkpoint(
+        "falcon-h1",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "ssm.conv_kernel": u32("mamba_d_conv", default=4),
+            "ssm.inner_size": made("u32", _inner),
+            "ssm.state_size": u32("mamba_d_state", default=256),
+            "ssm.time_step_rank": u32("mamba_n_heads", default=128),
+            "ssm.group_count": u32("mamba_n_groups", default=1),
+            "vocab_size": u32("vocab_size"),
+        },
+        {
+            **{name: source for name, source in DECODER_TENSORS.items() if name != "blk.{i}.ffn_norm"},
+            **mixer_tensors(_MAMBA, "mamba_n_groups", 1),
+            "token_embd": taken("model.embed_tokens", change=_times("embedding_multiplier")),
+            "output_norm": "model.final_layernorm",
+            "output": taken("lm_head", change=_times("lm_head_multiplier")),
+            "blk.{i}.ffn_norm": f"{_LAYER}.pre_ff_layernorm.weight",
+            "blk.{i}.attn_q": taken(f"{_ATTENTION}.q_proj", change=_times("attention_in_multiplier")),
+            "blk.{i}.attn_k": taken(f"{_ATTENTION}.k_proj", change=_times("attention_in_multiplier", "key_multiplier")),
+            "blk.{i}.attn_v": taken(f"{_ATTENTION}.v_proj", change=_times("attention_in_multiplier")),
+            "blk.{i}.attn_output": taken(f"{_ATTENTION}.o_proj", change=_times("attention_out_multiplier")),
+            "blk.{i}.ssm_in": taken(f"{_MAMBA}.in_proj", change=_in_proj),
+            "blk.{i}.ssm_out": taken(f"{_MAMBA}.out_proj", change=_times("ssm_out_multiplier")),
+            "blk.{i}.ffn_gate": taken(f"{_MLP}.gate_proj", change=_mlp(0)),
+            "blk.{i}.ffn_up": f"{_MLP}.up_proj",
+            "blk.{i}.ffn_down": taken(f"{_MLP}.down_proj", change=_mlp(1)),
+        },
+        fixed={
+            "hidden_act": SILU,
+            "time_step_limit": UNLIMITED,
+            "tie_word_embeddings": (False, None),
+            "attention_bias": (False, None),
+            "mlp_bias": (False, None),
+            "projectors_bias": (False, None),
+            "mamba_proj_bias": (False, None),
+        },
+        checks=(_fits,),
+        unused=("mamba_chunk_size", "mamba_conv_bias", "num_logits_to_keep", "mamba_use_mlp", "attn_layer_indices"),
+    )
+}
