@@ -112,8 +112,8 @@ def in_order(x: Array, config: Fields) -> Array:
     """Fused q, k and v, which checkpoints store head by head, one below the other."""
     n_head = config.integer("num_attention_heads", low=1)
     split = x.reshape(n_head, 3, x.shape[0] // n_head // 3, *x.shape[1:])
-    merged: Array = split.swapaxes(0, 1).reshape(x.shape)
-    return merged
+    ordered: Array = split.swapaxes(0, 1).reshape(x.shape)
+    return ordered
 
 
 def unless_unbiased(name: str, *, default: bool, change: Change | None = None) -> Change:

@@ -1,0 +1,99 @@
+"""Falcon (Almazrouei et al. 2023): few heads of k and v, attention and MLP side by side."""
+
+from __future__ import annotations
+
+from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..errors import UnsupportedError
+from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import CLASSIC_KEYS, EPS, Attention, LayerNormDecoder, ParallelBlock
+
+ARCHES = ("falcon",)
+
+
+class FalconBlock(ParallelBlock):
+    """With two norms (new architecture) the one called ``attn_norm`` is the MLP's."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, mlp: MLP) -> None:
+        super().__init__(c, w, attention, mlp, mlp_norm="attn_norm_2")
+        if self.ffn_norm is not None:
+            self.attn_norm, self.ffn_norm = self.ffn_norm, self.attn_norm
+
+
+class Falcon(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            FalconBlock(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Falcon
+
+
+def _n_kv_head(config: Fields) -> int:
+    n_head = config.integer("num_attention_heads", low=1)
+    several = config.integer("num_kv_heads", n_head, low=1)
+    is_new, has_one = config.flag("new_decoder_architecture", False), config.flag("multi_query", True)
+    return several if is_new or not has_one else 1
+
+
+def _in_order(x: Array, config: Fields) -> Array:
+    """Each head of k and v is stored after the heads of q that share it: all of q first, then k, then v."""
+    import numpy as np
+
+    n_head, n_kv_head = config.integer("num_attention_heads", low=1), _n_kv_head(config)
+    n_shared = n_head // n_kv_head
+    split = x.reshape(n_kv_head, n_shared + 2, x.shape[0] // n_kv_head // (n_shared + 2), *x.shape[1:])
+    parts = (split[:, :n_shared], split[:, n_shared : n_shared + 1], split[:, n_shared + 1 :])
+    return np.concatenate([part.reshape(-1, *x.shape[1:]) for part in parts])
+
+
+def _side_by_side(config: Fields) -> None:
+    if not config.flag("parallel_attn", True):
+        raise UnsupportedError("[convert] 'parallel_attn' must be true but is false")
+    is_new = config.flag("new_decoder_architecture", False)
+    if not is_new and config.has("num_ln_in_parallel_attn") and config.integer("num_ln_in_parallel_attn") != 1:
+        raise UnsupportedError("[convert] 'num_ln_in_parallel_attn' must be 1 in the old architecture")
+    if not is_new and _n_kv_head(config) not in (1, config.integer("num_attention_heads")):
+        raise UnsupportedError("[convert] 'num_kv_heads' must be 'num_attention_heads' in the old architecture")
+
+
+def _ffn_dim(config: Fields) -> int:
+    return config.integer("ffn_hidden_size", 4 * config.integer("hidden_size"), low=1)
+
+
+_LAYER = "transformer.h.{i}"
+HF = {
+    "FalconForCausalLM": Checkpoint(
+        "falcon",
+        {
+            **CLASSIC_KEYS,
+            "context_length": u32("max_position_embeddings", default=2048),
+            "feed_forward_length": made("u32", _ffn_dim),
+            "attention.head_count_kv": made("u32", _n_kv_head),
+            "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
+        },
+        {
+            "token_embd": "transformer.word_embeddings",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+            # The new architecture has a norm for each; GGUF calls the MLP's by the name of the shared one.
+            "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
+            "blk.{i}.attn_norm.weight": f"{_LAYER}.ln_mlp.weight",
+            "blk.{i}.attn_norm.bias": f"{_LAYER}.ln_mlp.bias",
+            "blk.{i}.attn_norm_2": f"{_LAYER}.ln_attn",
+            "blk.{i}.attn_qkv": taken(f"{_LAYER}.self_attention.query_key_value", change=_in_order),
+            "blk.{i}.attn_output": f"{_LAYER}.self_attention.dense",
+            "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",
+            "blk.{i}.ffn_down": f"{_LAYER}.mlp.dense_4h_to_h",
+        },
+        fixed={"alibi": (False,), "activation": ("gelu",), "bias": (False,), "num_key_value_heads": (None,)},
+        checks=(_side_by_side,),
+        tied=True,
+        base="transformer.",
+    )
+}
