@@ -140,20 +140,13 @@ def rope(x: TraceTensor, positions: TraceTensor, spec: RopeSpec) -> TraceTensor:
     """Rotate the first ``spec.n_dims`` of each head of ``x [tokens, n_head, head_dim]``."""
 
 def attend(
-    layer: int,
-    q: TraceTensor,
-    k: TraceTensor,
-    v: TraceTensor,
-    *,
-    scale: float,
-    soft_cap: float = 0.0,
+    layer: int, q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0,
     sinks: Weight | None = None,
-) -> TraceTensor:
+) -> TraceTensor:  # fmt: skip
     """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache; attend q ``[tokens, n_head, head_dim]`` to it.
 
-    Causal; window and head counts are those of the layer's ``CacheSpec``.  Scores are scaled, soft-capped (``cap *
-    tanh(s / cap)`` where ``soft_cap`` is not 0) and normalized with ``sinks [n_head]`` as extra logits.  Returns
-    ``[tokens, n_head, v_head_dim]``.
+    Causal, with the window of the layer's ``CacheSpec``.  Scores are scaled, soft-capped where ``soft_cap`` is not 0, and
+    normalized with ``sinks [n_head]`` as extra logits.  Returns ``[tokens, n_head, v_head_dim]``.
     """
 
 def attend_to_written(
@@ -194,22 +187,13 @@ class MoeSpec:
     """
 
     def __init__(
-        self,
-        *,
-        n_used: int,
-        activation: Activation = "silu",
-        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax",
-        normalize: bool = True,
-        scale: float = 1.0,
-        n_group: int = 1,
-        n_group_used: int = 1,
+        self, *, n_used: int, activation: Activation = "silu",
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax", normalize: bool = True,
+        scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
-        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated",
-        is_squared: bool = False,
-        alpha: float = 1.702,
-        limit: float = 7.0,
-        weighs_input: bool = False,
-    ) -> None: ...
+        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated", is_squared: bool = False, alpha: float = 1.702,
+        limit: float = 7.0, weighs_input: bool = False,
+    ) -> None: ...  # fmt: skip
 
 def moe(
     x: TraceTensor,
