@@ -28,8 +28,8 @@ TINY = Path(__file__).parent / "tiny"
 CONFIGS: dict[str, dict[str, object]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
 }
-# Names that begin so are of models that add 1 to the weights of norms.
-ONE_IS_ADDED = ("gemma", "qwen35", "qwen3next")
+# Names that begin so are of models that add 1 to the weights of norms; those that begin with the others are not.
+ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next"), ("gemma3n", "gemma4")
 
 
 def class_of(name: str) -> str:
@@ -55,8 +55,8 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = rng.standard_normal(shape)
     if "norm" in tensor.lower():
-        one_is_added = checkpoint.startswith(ONE_IS_ADDED) and "linear_attn" not in tensor
-        return (0.1 * values + (0.0 if one_is_added else 1.0)).astype(np.float32)
+        is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
+        return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
         return (0.2 * values).astype(np.float32)
     scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5

@@ -145,7 +145,7 @@ def attend(
 ) -> TraceTensor:  # fmt: skip
     """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache; attend q ``[tokens, n_head, head_dim]`` to it.
 
-    Causal, with the window of the layer's ``CacheSpec``.  Scores are scaled, soft-capped where ``soft_cap`` is not 0, and
+    Causal, with the window of the layer's ``CacheSpec``.  Scores are scaled, soft-capped where ``soft_cap`` is set, and
     normalized with ``sinks [n_head]`` as extra logits.  Returns ``[tokens, n_head, v_head_dim]``.
     """
 

@@ -1,0 +1,364 @@
+"""Gemma 4, text: heads by kind of layer, later layers without K and V of their own, an embedding for every layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .._native import graph
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Array,
+    Change,
+    Checkpoint,
+    Fields,
+    Key,
+    Source,
+    f32,
+    made,
+    taken,
+    u32,
+)
+from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import (
+    CacheSpec,
+    GatedMLP,
+    Keys,
+    MoeSpec,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weight,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+    select_rows,
+    soft_cap,
+)
+from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Config, head
+
+ARCHES = ("gemma4",)
+LOCAL_BASE, GLOBAL_BASE = 10000.0, 1e6
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the layers of one kind have in common."""
+
+    head_dim: int
+    window: int  # 0: all of the past
+    rotation: RopeSpec
+
+
+class Attention:
+    """``source``: the layer whose K and V are attended to.  Where there is no matrix for V, V is K without rotation."""
+
+    def __init__(self, c: Gemma4Config, w: Weights, layer: int, kind: Kind, source: int) -> None:
+        self.layer, self.source, self.kind, self.eps = layer, source, kind, c.eps
+        self.n_head, self.n_kv_head = c.n_head, c.n_kv_heads[layer]
+        self.q = w.linear("attn_q", c.dim, c.n_head * kind.head_dim, bias=None)
+        self.q_norm = w.norm("attn_q_norm", kind.head_dim, c.eps)
+        self.o = w.linear("attn_output", c.n_head * kind.head_dim, c.dim, bias=None)
+        if source != layer:
+            for name in ("attn_k.*", "attn_v.*", "attn_k_norm.*"):
+                w.ignore(name, "the layer attends to the K and V of another")
+            return
+        self.k = w.linear("attn_k", c.dim, self.n_kv_head * kind.head_dim, bias=None)
+        self.k_norm = w.norm("attn_k_norm", kind.head_dim, c.eps)
+        self.v = (
+            w.linear("attn_v", c.dim, self.n_kv_head * kind.head_dim, bias=None) if w.has("attn_v.weight") else self.k
+        )
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q_norm(self.q(x).heads(self.n_head)), step.positions, self.kind.rotation)
+        if self.source != self.layer:
+            return self.o(step.attend_again(self.source, q, scale=1.0))
+        k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.kind.rotation)
+        v = graph.rms_norm(self.v(x).heads(self.n_kv_head), None, self.eps)
+        return self.o(step.attend(self.layer, q, k, v, scale=1.0))
+
+
+class Experts:
+    """Of the rows before the norm: the router has a norm of its own, and its scores a scale for each expert."""
+
+    def __init__(self, c: Gemma4Config, w: Weights) -> None:
+        n, ffn, self.c = c.n_expert, c.expert_dim, c
+        self.router = w.linear("ffn_gate_inp", c.dim, n)
+        self.router_scale = w.tensor("ffn_gate_inp.scale", (c.dim,), vector=True)
+        self.norm = w.norm("pre_ffw_norm_2", c.dim, c.eps)
+        self.gate = w.tensor("ffn_gate_exps.weight", (n, ffn, c.dim))
+        self.up = w.tensor("ffn_up_exps.weight", (n, ffn, c.dim))
+        self.down = w.tensor("ffn_down_exps.weight", (n, c.dim, ffn))
+        self.scale = w.tensor("ffn_down_exps.scale", (n,), vector=True)
+        self.spec = MoeSpec(n_used=c.n_expert_used, activation="gelu_tanh")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        routed = graph.multiply_weight(graph.rms_norm(x, None, self.c.eps), self.router_scale) * self.c.dim**-0.5
+        return graph.moe(
+            self.norm(x), self.router(routed), self.gate, self.up, self.down, self.spec, expert_scale=self.scale
+        )
+
+
+class Block:
+    def __init__(self, c: Gemma4Config, w: Weights, layer: int, attention: Attention) -> None:
+        self.attention, self.n_extra, self.layer = attention, c.n_extra, layer
+        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
+        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
+        self.mlp = GatedMLP(w, c.dim, c.ffn_dims[layer], "gelu_tanh")
+        self.experts = Experts(c, w) if c.n_expert else None
+        if self.experts is not None:
+            self.mlp_post, self.experts_post = (w.norm(f"post_ffw_norm_{i}", c.dim, c.eps) for i in (1, 2))
+        if c.n_extra:
+            self.extra_gate, self.extra_up = w.linear("inp_gate", c.dim, c.n_extra), w.linear("proj", c.n_extra, c.dim)
+            self.extra_post = w.norm("post_norm", c.dim, c.eps)
+        name = "layer_output_scale.weight"
+        self.scalar: Weight | None = w.tensor(name, (1,), vector=True) if w.has(name) else None
+
+    def __call__(self, x: Tensor, extra: Tensor | None, step: Step) -> Tensor:
+        x = x + self.attn_post(self.attention(self.attn_norm(x), step))
+        y = self.mlp(self.ffn_norm(x))
+        if self.experts is not None:
+            y = self.mlp_post(y) + self.experts_post(self.experts(x))
+        x = x + self.ffn_post(y)
+        if extra is not None:
+            mine = graph.slice(extra, 0, self.layer * self.n_extra, (self.layer + 1) * self.n_extra)
+            x = x + self.extra_post(self.extra_up(graph.activate(self.extra_gate(x), "gelu_tanh") * mine))
+        return graph.multiply_weight(x, self.scalar) if self.scalar is not None else x
+
+
+@dataclass(frozen=True)
+class Gemma4Config(Config):
+    n_head: int
+    n_kv_heads: list[int]
+    ffn_dims: list[int]
+    eps: float
+    is_local: list[bool]
+    n_shared: int  # layers, the last ones, without K and V
+    n_extra: int  # width of each layer's own embedding
+    n_expert: int
+    n_expert_used: int
+    expert_dim: int
+
+    @classmethod
+    def read(cls, m: Keys, n_vocab: int) -> Gemma4Config:
+        base = Config.read(m, n_vocab)
+        n = base.n_layer
+        n_head = m.same("attention.head_count", n, low=1, high=MAX_HEADS)
+        n_expert = m.integer("expert_count", 0, high=4096)
+        config = cls(
+            **vars(base),
+            n_head=n_head,
+            n_kv_heads=m.integers("attention.head_count_kv", n, n_head, low=1, high=MAX_HEADS),
+            ffn_dims=m.integers("feed_forward_length", n, low=1, high=MAX_DIM),
+            eps=m.number("attention.layer_norm_rms_epsilon"),
+            is_local=[bool(local) for local in m.integers("attention.sliding_window_pattern", n, high=1)],
+            n_shared=m.integer("attention.shared_kv_layers", 0, high=n - 1),
+            n_extra=m.integer("embedding_length_per_layer_input", 0, high=MAX_DIM),
+            n_expert=n_expert,
+            n_expert_used=m.same("expert_used_count", n, 0, low=min(n_expert, 1), high=n_expert),
+            expert_dim=m.same("expert_feed_forward_length", n, 0, low=min(n_expert, 1), high=MAX_DIM),
+        )
+        if any(n_head % n_kv for n_kv in config.n_kv_heads) or not 0 < config.eps < 1:
+            raise LoadError("[gemma4] head_count must be divisible by head_count_kv, and the epsilon within 0 and 1")
+        m.only("attention.causal", True)
+        return config
+
+    @property
+    def widest(self) -> int:
+        return max(self.dim, *self.ffn_dims, self.n_extra * self.n_layer)
+
+    def source_of(self, layer: int) -> int:
+        """The layer whose K and V a layer attends to: its own, or the last one of its kind that has them."""
+        first_shared = self.n_layer - self.n_shared
+        if layer < first_shared:
+            return layer
+        sources = [i for i in range(first_shared) if self.is_local[i] == self.is_local[layer]]
+        if not sources:
+            raise LoadError(f"[gemma4] layer {layer} must share the K and V of a layer of its kind but there is none")
+        return sources[-1]
+
+
+def _head_dim(m: Keys, suffix: str) -> int:
+    """K and V have heads of one size, which is even."""
+    size = m.integer(f"attention.key_length{suffix}", low=2, high=MAX_HEAD_DIM)
+    m.only(f"attention.value_length{suffix}", size)
+    if size % 2:
+        raise LoadError(f"[gemma4] the size of a head must be even but is {size}")
+    return size
+
+
+class Gemma4:
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = Gemma4Config.read(m, n_vocab)
+        size, local_size = _head_dim(m, ""), _head_dim(m, "_swa")
+        m.only("rope.dimension_count", size)
+        m.only("rope.dimension_count_swa", local_size)
+        self.cap, local_base = m.number("final_logit_softcapping", 0.0), m.number("rope.freq_base_swa", LOCAL_BASE)
+        if local_base <= 0 or self.cap < 0:
+            raise LoadError("[gemma4] rope.freq_base_swa and final_logit_softcapping must not be negative")
+        everywhere = Kind(size, 0, rope_spec(m, n_dims=size, layout="half", factors=frequency_factors(w, size)))
+        window = m.integer("attention.sliding_window", low=1)
+        nearby = Kind(local_size, window, rope_spec(m, n_dims=local_size, layout="half", freq_base=local_base))
+        self.kinds = [nearby if local else everywhere for local in c.is_local]
+        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
+        if c.n_extra:
+            self.extra_embedding = w.embedding("per_layer_token_embd", n_vocab, c.n_extra * c.n_layer)
+            self.extra_proj = w.linear("per_layer_model_proj", c.dim, c.n_extra * c.n_layer)
+            self.extra_norm = w.norm("per_layer_proj_norm", c.n_extra, c.eps)
+        self.blocks = [
+            Block(c, b, i, Attention(c, b, i, self.kinds[i], c.source_of(i))) for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        self.norm = w.norm("output_norm", c.dim, c.eps)
+        self.head = head(w, c, self.embedding)
+
+    def cache(self) -> list[CacheSpec]:
+        return [
+            CacheSpec(n_kv_head=self.config.n_kv_heads[i], head_dim=kind.head_dim, window=kind.window)
+            if self.config.source_of(i) == i
+            else CacheSpec()
+            for i, kind in enumerate(self.kinds)
+        ]
+
+    def extras(self, x: Tensor, step: Step) -> Tensor:
+        """What every layer adds of the token and of its embedding ``x``: ``[tokens, n_layer * n_extra]``."""
+        c = self.config
+        projected = self.extra_norm((self.extra_proj(x) * c.dim**-0.5).heads(c.n_layer)).merge_heads()
+        return (projected + self.extra_embedding(step.tokens) * math.sqrt(c.n_extra)) * math.sqrt(0.5)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = self.embedding(step.tokens) * self.config.dim**0.5
+        extra = self.extras(x, step) if self.config.n_extra else None
+        for block in self.blocks:
+            x = block(x, extra, step)
+        logits = self.head(self.norm(select_rows(x, step.logit_rows)))
+        return soft_cap(logits, self.cap) if self.cap else logits
+
+
+MODEL = Gemma4
+
+
+def _locals(config: Fields) -> list[bool]:
+    """Which layers have a window; the last one never has."""
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
+    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    local = [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % 6) for i in range(n_layer)]
+    return [*local[:-1], False]
+
+
+def _kv_heads(config: Fields) -> list[int]:
+    own = config.integer("num_key_value_heads", 4, low=1)
+    everywhere = config.integer("num_global_key_value_heads", own, low=1)
+    if not config.flag("attention_k_eq_v", False):
+        everywhere = own
+    return [own if local else everywhere for local in _locals(config)]
+
+
+def _ffn_dims(config: Fields) -> list[int]:
+    n_layer, ffn = config.integer("num_hidden_layers"), config.integer("intermediate_size", 9216)
+    first_shared = n_layer - config.integer("num_kv_shared_layers", 0)
+    wide = 2 if config.flag("use_double_wide_mlp", False) else 1
+    return [ffn if i < first_shared else ffn * wide for i in range(n_layer)]
+
+
+def _of_experts(name: str) -> Key:
+    def read(config: Fields) -> int | None:
+        config.read((name,))
+        return config.integer(name) if config.flag("enable_moe_block", False) else None
+
+    return made("u32", read)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Layers that see everything rotate a part of each head, the others the whole of it."""
+    if config.has("rope_parameters"):
+        local, everywhere = rope_of(config, "sliding_attention"), rope_of(config)
+        if kind_of(local) != "default" or kind_of(everywhere) != "proportional":
+            raise UnsupportedError(
+                "[convert] the rope scaling must be default for sliding_attention and proportional for full_attention"
+            )
+        yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
+    yield "rope.freq_base", "f32", theta_of(config, GLOBAL_BASE)
+    yield "rope.dimension_count", "u32", config.integer("global_head_dim", 512)
+    yield "rope.dimension_count_swa", "u32", config.integer("head_dim", 256)
+
+
+class _Checkpoint(Checkpoint):
+    def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
+        """Dimensions that are not rotated have frequencies near 0."""
+        import numpy as np
+
+        n = config.integer("global_head_dim", 512)
+        part = rope_of(config).number("partial_rotary_factor", 1.0) if config.has("rope_parameters") else 0.25
+        yield "rope_freqs.weight", np.where(np.arange(n // 2) < int(part * n // 2), 1.0, 1e30).astype(np.float32)
+
+
+def _half(begin: int) -> Change:
+    """Of gate and up in one tensor the ``begin``-th."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[1] // 2
+        return x[:, begin * n : (begin + 1) * n]
+
+    return change
+
+
+_KEYS: dict[str, Key] = {
+    **DECODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=131072),
+    "feed_forward_length": made("i32[]", _ffn_dims),
+    "attention.head_count_kv": made("i32[]", _kv_heads),
+    "attention.key_length": u32("global_head_dim", default=512),
+    "attention.value_length": u32("global_head_dim", default=512),
+    "attention.key_length_swa": u32("head_dim", default=256),
+    "attention.value_length_swa": u32("head_dim", default=256),
+    "attention.sliding_window": u32("sliding_window", default=512),
+    "attention.sliding_window_pattern": made("bool[]", _locals),
+    "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
+    "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
+    "final_logit_softcapping": f32("final_logit_softcapping", default=None),
+    "expert_count": _of_experts("num_experts"),
+    "expert_used_count": _of_experts("top_k_experts"),
+    "expert_feed_forward_length": _of_experts("moe_intermediate_size"),
+}
+_LAYER = "model.layers.{i}"
+_TENSORS: dict[str, str | Source] = {
+    **DECODER_TENSORS,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+    "blk.{i}.ffn_norm": f"{_LAYER}.pre_feedforward_layernorm",
+    "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
+    "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
+    "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+    "blk.{i}.inp_gate": f"{_LAYER}.per_layer_input_gate",
+    "blk.{i}.proj": f"{_LAYER}.per_layer_projection",
+    "blk.{i}.post_norm": f"{_LAYER}.post_per_layer_input_norm",
+    "blk.{i}.layer_output_scale.weight": f"{_LAYER}.layer_scalar",
+    "blk.{i}.ffn_gate_inp": f"{_LAYER}.router.proj",
+    "blk.{i}.ffn_gate_inp.scale": f"{_LAYER}.router.scale",
+    "blk.{i}.ffn_down_exps.scale": f"{_LAYER}.router.per_expert_scale",
+    "blk.{i}.pre_ffw_norm_2": f"{_LAYER}.pre_feedforward_layernorm_2",
+    "blk.{i}.post_ffw_norm_1": f"{_LAYER}.post_feedforward_layernorm_1",
+    "blk.{i}.post_ffw_norm_2": f"{_LAYER}.post_feedforward_layernorm_2",
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
+    "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
+}
+HF = {
+    "Gemma4ForCausalLM": _Checkpoint(
+        "gemma4",
+        _KEYS,
+        _TENSORS,
+        fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
+        rope=_rope,
+        tied=True,
+        # The table of the layers' embeddings tells its own size; biases are in the file or not.
+        unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
+    ),
+}
