@@ -451,8 +451,8 @@ def selective_scan(
 ) -> TraceTensor:
     """``h = exp(dt * a) * h + dt * x * b``, ``y = h . c + d * x`` (Mamba 1).
 
-    ``x``, ``dt [tokens, channels]``; ``b``, ``c [tokens, n_state]``; float32 ``a [channels, n_state]``, not above 0, and
-    ``d [channels]``.  The state has ``channels * n_state`` numbers.
+    ``x``, ``dt [tokens, channels]``; ``b``, ``c [tokens, n_state]``; float32 ``a [channels, n_state]``, not above 0,
+    and ``d [channels]``.  The state has ``channels * n_state`` numbers.
     """
 
 def state_space_dual(
