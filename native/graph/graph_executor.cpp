@@ -67,7 +67,8 @@ GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool 
     // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
     int logit_rows = is_vectors ? rows : std::min(rows, std::max(options.max_sequences, 64));
     // Where no layer keeps rows, a step has no cached ones but its own.
-    const bool keeps_rows = std::ranges::any_of(trace.cache, [](const CacheSpec &spec) { return spec.rows.has_value(); });
+    const bool keeps_rows =
+        std::ranges::any_of(trace.cache, [](const CacheSpec &spec) { return spec.rows.has_value(); });
     const int kv_tokens = keeps_rows ? (options.n_blocks - 1) * kv_block_tokens : rows;
     return {rows, logit_rows, own ? 0 : kv_tokens};
 }

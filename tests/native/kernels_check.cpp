@@ -1,4 +1,4 @@
-// The matrix products, row operations and attention of every instruction set against plain loops in double precision:
+// The matrix products, row operations, operations with a state and attention of every instruction set against plain loops in double precision:
 // a program of its own, for what cannot run Python: other processors (ci/test --neon) and valgrind
 // (ci/test --valgrind).
 //
@@ -20,6 +20,7 @@
 #include "kernels/isa.h"
 #include "kernels/matmul.h"
 #include "kernels/paged_attention.h"
+#include "kernels/recurrent_kernels.h"
 #include "kernels/row_kernels.h"
 
 namespace {
@@ -149,6 +150,93 @@ void check_rows(std::mt19937 random) {
     }
 }
 
+double worst_of(const std::vector<float> &found, const std::vector<double> &expected) {
+    double worst = 0;
+    for (size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::fabs(found[i] - expected[i]));
+    return worst;
+}
+
+// Three taps over n channels, after two rows of the past.
+void check_conv(size_t n, std::mt19937 random) {
+    constexpr size_t n_rows = 5, width = 3;
+    const std::vector<float> x = normal((n_rows + width - 1) * n, random), taps = normal(width * n, random);
+    std::vector<float> out(n_rows * n);
+    const auto channels = static_cast<int64_t>(n);
+    const float *first = x.data() + (width - 1) * n;
+    recurrent_kernels().conv(
+        {n_rows, channels, channels, width, false, first, x.data(), taps.data(), nullptr, out.data()});
+    std::vector<double> expected(out.size());
+    for (size_t i = 0; i < out.size(); ++i)
+        for (size_t j = 0; j < width; ++j) expected[i] += double{taps[j * n + i % n]} * x[i + j * n];
+    expect(worst_of(out, expected) < 1e-5, name(instruction_set()) + " convolution of " + std::to_string(n));
+}
+
+void check_scan(size_t n, std::mt19937 random) {
+    constexpr size_t n_rows = 4, n_state = 3;
+    const std::vector<float> x = normal(n_rows * n, random), b = normal(n_rows * n_state, random),
+                             c = normal(n_rows * n_state, random);
+    std::vector<float> dt = normal(n_rows * n, random), a = normal(n * n_state, random), state(n * n_state),
+                       out(n_rows * n);
+    for (float &each : dt) each = std::fabs(each);
+    for (float &each : a) each = -std::fabs(each);
+    const auto channels = static_cast<int64_t>(n);
+    recurrent_kernels().scan({n_rows, channels, channels, n_state, x.data(), dt.data(), b.data(), c.data(), a.data(),
+                              nullptr, state.data(), out.data()});
+    std::vector<double> expected(out.size()), h(n * n_state);
+    for (size_t i = 0; i < out.size(); ++i) {
+        const size_t channel = i % n, row = i / n, block = channel / scan_channels * scan_channels;
+        const size_t m = std::min<size_t>(scan_channels, n - block);
+        for (size_t s = 0; s < n_state; ++s) {
+            double &each = h[channel * n_state + s];
+            const double decay = std::exp(double{dt[i]} * a[block * n_state + s * m + channel - block]);
+            each = decay * each + double{dt[i]} * x[i] * b[row * n_state + s];
+            expected[i] += each * c[row * n_state + s];
+        }
+    }
+    expect(worst_of(out, expected) < 1e-4, name(instruction_set()) + " scan of " + std::to_string(n));
+}
+
+// The gated delta rule of one head.
+void check_delta(size_t n_value, bool by_key, std::mt19937 random) {
+    constexpr size_t n_rows = 4, n_key = 7;
+    const std::vector<float> q = normal(n_rows * n_key, random), v = normal(n_rows * n_value, random);
+    std::vector<float> k = normal(n_rows * n_key, random), g = normal(n_rows * n_key, random),
+                       beta = normal(n_rows, random), state(n_key * n_value), out(n_rows * n_value);
+    for (float &each : k) each *= 0.3F;
+    for (float &each : g) each = -std::fabs(each);
+    OuterRows rows{};
+    rows.rule = OuterRule::delta;
+    rows.n_rows = n_rows;
+    rows.n_key = n_key;
+    rows.n_value = rows.out_stride = static_cast<int64_t>(n_value);
+    rows.key = {k.data(), n_key};
+    rows.query = {q.data(), n_key};
+    rows.value = {v.data(), rows.n_value};
+    rows.decay = {g.data(), n_key};
+    rows.is_decay_by_key = by_key;
+    rows.beta = {beta.data(), 1};
+    rows.state = state.data();
+    rows.out = out.data();
+    recurrent_kernels().outer(rows);
+    std::vector<double> expected(out.size()), s(n_key * n_value);
+    for (size_t r = 0; r < n_rows; ++r) {
+        for (size_t j = 0; j < n_value; ++j) {
+            double known = 0;
+            for (size_t i = 0; i < n_key; ++i) {
+                double &each = s[i * n_value + j];
+                each *= std::exp(double{g[r * n_key + (by_key ? i : 0)]});
+                known += k[r * n_key + i] * each;
+            }
+            const double u = beta[r] * (v[r * n_value + j] - known);
+            for (size_t i = 0; i < n_key; ++i) {
+                s[i * n_value + j] += k[r * n_key + i] * u;
+                expected[r * n_value + j] += q[r * n_key + i] * s[i * n_value + j];
+            }
+        }
+    }
+    expect(worst_of(out, expected) < 1e-4, name(instruction_set()) + " delta rule of " + std::to_string(n_value));
+}
+
 // One sequence of 45 tokens in two blocks, of which the last n_rows (at most 3) are new; two heads read each kv head.
 void check_attention(KvType type, const char *type_name, int n_rows, std::mt19937 random) {
     constexpr int n_kv = 45, n_head = 4, n_kv_head = 2, dim = 20;
@@ -231,6 +319,12 @@ int main(int n_arguments, char **arguments) {
     for (InstructionSet set : sets) {
         set_instruction_set(set);
         check_rows(std::mt19937(7));
+        for (const size_t n : {1, 4, 19, 37, 64}) {
+            check_conv(n, std::mt19937(9));
+            check_scan(n, std::mt19937(10));
+            check_delta(n, false, std::mt19937(11));
+            check_delta(n, true, std::mt19937(12));
+        }
         for (const int n_rows : {1, 3}) {
             check_attention(KvType::f32, "f32", n_rows, std::mt19937(8));
             check_attention(KvType::f16, "f16", n_rows, std::mt19937(8));
