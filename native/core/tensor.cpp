@@ -84,8 +84,8 @@ void Tensor::copy_to_host(void *target, size_t size_bytes) const {
 
 Tensor Tensor::part(int64_t begin, int64_t end) const {
     if (shape_.empty() || begin < 0 || begin >= end || end > shape_[0])
-        throw ShapeError("tensor", cat("a part must lie in 0:", shape_.empty() ? 0 : shape_[0], " but is ", begin, ":",
-                                       end));
+        throw ShapeError("tensor",
+                         cat("a part must lie in 0:", shape_.empty() ? 0 : shape_[0], " but is ", begin, ":", end));
     Shape shape = shape_;
     shape[0] = end - begin;
     const size_t row = size_bytes_ / static_cast<size_t>(shape_[0]);

@@ -75,7 +75,8 @@ struct Event {
     std::vector<int32_t> token_ids;            // delta
     std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
     std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
-    std::vector<float> logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden], or [rows, n_hidden] unpooled
+    std::vector<float>
+        logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden], or [rows, n_hidden] unpooled
     int64_t first_position = 0; // of those rows
     int64_t n_logit_rows = 0;
     FinishReason finish_reason = FinishReason::stop;

@@ -17,9 +17,8 @@ std::string too_long(const CachePool &pool, const CacheNeed &need, int64_t max_t
     const char *advice = " tokens; ask for fewer or give the cache more ";
     if (pool.n_groups() == 1 && !pool.has_states()) {
         const auto n_in_budget = static_cast<int64_t>(pool.ledger().size_bytes() / pool.group(0)->block_bytes());
-        return cat("a sequence must fit into the cache of ",
-                   std::min<int64_t>(pool.group(0)->n_usable(), n_in_budget), " blocks of ", pool.block_tokens(),
-                   " tokens but may reach ", max_tokens, advice, "blocks");
+        return cat("a sequence must fit into the cache of ", std::min<int64_t>(pool.group(0)->n_usable(), n_in_budget),
+                   " blocks of ", pool.block_tokens(), " tokens but may reach ", max_tokens, advice, "blocks");
     }
     return cat("a sequence must fit into the cache of ", pool.ledger().size_bytes(), " bytes but may need ",
                pool.bytes(need), " to reach ", max_tokens, advice, "memory");

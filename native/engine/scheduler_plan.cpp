@@ -61,8 +61,8 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     const int64_t rows = budget.logit_rows - budget.held_rows;
     const int64_t until_logits = std::max<int64_t>(0, s.next_logit - n_computed);
     const int64_t left = s.n_tokens() - n_computed;
-    const int64_t n = std::min({left, budget.tokens - budget.held_rows, until_logits + rows,
-                                budget.kv_tokens - held_kv - n_computed});
+    const int64_t n = std::min(
+        {left, budget.tokens - budget.held_rows, until_logits + rows, budget.kv_tokens - held_kv - n_computed});
     if (undivided()) return n < left ? 0 : n;
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }

@@ -75,7 +75,7 @@ class BlockPool {
     void forget_published(); // no block can be found any more (the contents were lost)
 
     std::vector<BlockId> free_blocks() const; // in the order of reuse, were the pool alone
-    void check() const;                       // InternalError names the invariant that broke
+    void check() const; // InternalError names the invariant that broke
 
     // For the ledger.  When the block was freed that is to be reused first, 0 for one that nobody can find.
     std::optional<uint64_t> oldest_cached_at() const;

@@ -20,7 +20,7 @@ class BlockPool;
 // A change of contents that the accounting has decided on.  Edits are made in their order, before the next step writes.
 struct CacheEdit {
     enum class Kind {
-        copy,    // the contents of `from` to `to`
+        copy, // the contents of `from` to `to`
         discard, // the contents of `from` are not needed any more, and its memory is counted elsewhere
     };
     static constexpr int states = -1;

@@ -24,9 +24,7 @@ void FreeList::remove(int32_t id) {
     --size_;
 }
 
-std::optional<int32_t> FreeList::front() const {
-    return size_ == 0 ? std::nullopt : std::optional(links_.back().next);
-}
+std::optional<int32_t> FreeList::front() const { return size_ == 0 ? std::nullopt : std::optional(links_.back().next); }
 
 std::optional<int32_t> FreeList::pop_front() {
     const auto id = front();

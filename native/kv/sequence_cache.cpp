@@ -202,8 +202,7 @@ SequenceCache SequenceCache::fork() const {
     for (size_t i = 0; i < tables_.size(); ++i) copy.tables_[i] = tables_[i].fork();
     if (!state_) return copy;
     copy.state_ = pool_->states().allocate();
-    if (!copy.state_)
-        throw CapacityError("sequence_cache", "a choice must find a slot for its state but none is free");
+    if (!copy.state_) throw CapacityError("sequence_cache", "a choice must find a slot for its state but none is free");
     pool_->copy(CacheEdit::states, *state_, *copy.state_);
     copy.snapshots_ = snapshots_;
     for (Snapshot &shared : copy.snapshots_) // dropping it is the other's business

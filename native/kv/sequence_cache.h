@@ -24,7 +24,7 @@ struct CacheMatch {
 };
 
 enum class SnapshotKind {
-    spaced,  // so many tokens after the one before, for texts that diverge
+    spaced, // so many tokens after the one before, for texts that diverge
     message, // where a conversation is likely to be taken up: it counts as used when the sequence ends
     rolling, // the same, until the sequence has the next one
 };
