@@ -31,6 +31,7 @@ class Runner:
         model = load_model(GGUFReader(path))
         self.has_rows = any(spec.n_kv_head for spec in model.cache)
         self.scores_classes = model.config.scores_classes
+        self.n_ctx = model.config.n_ctx_train
         self.has_state = any(spec.states for spec in model.cache)
         self.state = 0
         self.executor = graph.Executor(

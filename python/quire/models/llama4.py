@@ -4,6 +4,8 @@ but with a temperature that grows with the position; experts whose weights multi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
@@ -47,7 +49,7 @@ LENGTH = 8192  # of a chunk, and of a step of the temperature
 WITHOUT_NORMS = 128  # experts of the model whose q and k are not normalized
 
 
-class Attention:
+class Attention(ABC):
     def __init__(self, c: DenseConfig, w: Weights, layer: int) -> None:
         self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
         self.scale = c.head_dim**-0.5
@@ -56,8 +58,9 @@ class Attention:
         self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
         self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
 
+    @abstractmethod
     def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        """Queries and keys as they attend."""
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k = self.turn(self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), step)
