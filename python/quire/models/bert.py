@@ -1,5 +1,6 @@
-"""BERT (Devlin et al. 2019) and its kin: RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT (Sanh
-et al. 2019).  Tokens see each other both ways; the answer is a vector for each, or scores of classes.
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2020), encoders.
+
+Tokens see each other both ways; the answer is a vector for each, or scores of classes.
 """
 
 from __future__ import annotations
