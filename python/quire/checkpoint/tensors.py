@@ -31,6 +31,12 @@ class Source:
     def without(self, prefix: str) -> Source:
         return Source(tuple(name.removeprefix(prefix) for name in self.names), self.change)
 
+    def moved(self, prefix: str, to: str) -> Source:
+        """With another prefix."""
+        return Source(
+            tuple(to + name[len(prefix) :] if name.startswith(prefix) else name for name in self.names), self.change
+        )
+
 
 def taken(*names: str, change: Change | None = None) -> Source:
     """Tensors of the checkpoint, with a change."""

@@ -288,14 +288,23 @@ TENSORS: dict[str, str | Source] = {
     "blk.{i}.ssm_a": taken(f"{_LAYER}.linear_attn.A_log", change=_tiled_decay),
     "blk.{i}.ssm_out": taken(f"{_LAYER}.linear_attn.out_proj", change=_columns),
 }
-HF = {
-    "Qwen3_5ForCausalLM": Checkpoint(
-        "qwen35",
-        {**KEYS, **SECTIONS},
-        TENSORS,
-        fixed={"hidden_act": SILU},
-        rope=rope_of_qwen35,
-        unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate"),
-        ignored=("mtp.*", "model.visual.*"),
-    )
-}
+
+
+def with_pictures(text: Checkpoint) -> Checkpoint:
+    """The same as a part of a model that also sees pictures, as it is published."""
+    inner = "model.language_model."
+    tensors = {ours: Source.of(theirs).moved("model.", inner) for ours, theirs in text.tensors.items()}
+    unused = (*text.unused, "vision_config", "language_model_only")
+    return replace(text, tensors=tensors, section="text_config", base=inner, unused=unused)
+
+
+_TEXT = Checkpoint(
+    "qwen35",
+    {**KEYS, **SECTIONS},
+    TENSORS,
+    fixed={"hidden_act": SILU},
+    rope=rope_of_qwen35,
+    unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate"),
+    ignored=("mtp.*", "model.visual.*"),
+)
+HF = {"Qwen3_5ForCausalLM": _TEXT, "Qwen3_5ForConditionalGeneration": with_pictures(_TEXT)}

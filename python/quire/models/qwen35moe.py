@@ -9,7 +9,7 @@ from .._native import graph
 from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
-from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
+from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35, with_pictures
 
 if TYPE_CHECKING:
     from ..checkpoint import Array
@@ -83,21 +83,20 @@ MOE_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_up_shexp": f"{_MLP}.shared_expert.up_proj",
     "blk.{i}.ffn_down_shexp": f"{_MLP}.shared_expert.down_proj",
 }
-HF = {
-    "Qwen3_5MoeForCausalLM": Checkpoint(
-        "qwen35moe",
-        {**MOE_KEYS, **SECTIONS},
-        {**TENSORS, **MOE_TENSORS},
-        fixed={"hidden_act": SILU},
-        rope=rope_of_qwen35,
-        unused=(
-            "attention_bias",
-            "mtp_*",
-            "mlp_only_layers",
-            "mamba_ssm_dtype",
-            "attn_output_gate",
-            "intermediate_size",
-        ),
-        ignored=("mtp.*", "model.visual.*"),
-    )
-}
+_TEXT = Checkpoint(
+    "qwen35moe",
+    {**MOE_KEYS, **SECTIONS},
+    {**TENSORS, **MOE_TENSORS},
+    fixed={"hidden_act": SILU},
+    rope=rope_of_qwen35,
+    unused=(
+        "attention_bias",
+        "mtp_*",
+        "mlp_only_layers",
+        "mamba_ssm_dtype",
+        "attn_output_gate",
+        "intermediate_size",
+    ),
+    ignored=("mtp.*", "model.visual.*"),
+)
+HF = {"Qwen3_5MoeForCausalLM": _TEXT, "Qwen3_5MoeForConditionalGeneration": with_pictures(_TEXT)}
