@@ -24,8 +24,7 @@ from ..checkpoint.windows import window_pattern
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, MoE, MoeSpec, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from ..nn.rotary import Scaling
-from .base import Decoder, DenseConfig
-from .windows import local_layers
+from .base import Decoder, DenseConfig, local_layers
 
 ARCHES = ("gpt-oss",)
 PERIOD = 2  # every second layer sees all of the past

@@ -40,8 +40,7 @@ from ..nn import (
     scale_by_position,
     unit_norm,
 )
-from .base import Block, Decoder, DenseConfig, Layer
-from .windows import local_layers
+from .base import Block, Decoder, DenseConfig, Layer, local_layers
 
 ARCHES = ("llama4",)
 PERIOD = 4  # every fourth layer sees all of the past

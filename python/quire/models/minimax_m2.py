@@ -15,7 +15,7 @@ from ..checkpoint import (
 from ..checkpoint.rope import rope_of
 from ..nn import ExpertConfig, Keys, MoE, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
-from .olmoe import Attention
+from .olmo2 import Attention
 
 ARCHES = ("minimax-m2",)
 

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, f32, made, u32
-from ..nn import ExpertConfig, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from ..nn import ExpertConfig, Keys, MoE, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
+from .olmo2 import Attention
 
 ARCHES = ("olmoe",)
-
-
-class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.n_head * c.head_dim, c.eps)
-        self.k_norm = w.norm("attn_k_norm", c.n_kv_head * c.head_dim, c.eps)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q = rope(self.q_norm(self.q(x)).heads(self.n_head), step.positions, self.rotation)
-        k = rope(self.k_norm(self.k(x)).heads(self.n_kv_head), step.positions, self.rotation)
-        v = self.v(x).heads(self.n_kv_head)
-        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
 class Olmoe(Decoder):
