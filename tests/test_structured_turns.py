@@ -198,7 +198,7 @@ def test_a_grammar_that_is_ended_does_not_end_the_process_of_trials() -> None:
 
 def test_one_caller_s_time_is_not_another_s() -> None:
     compiler = Compiler(byte_vocabulary, CompilerLimits(budget=Budget(key_s=0.05, key_share=0.001)))
-    with pytest.raises(RequestError, match=r"within 0\.4 s|simple enough|too big"):
+    with pytest.raises(RequestError, match="must compile within|simple enough|too big"):
         compiler.begin(grammar_source(SLOW), "a").result()
     with pytest.raises(BusyError) as refused:
         compiler.begin(properties(300), "a").result()
