@@ -3,7 +3,7 @@
     python benchmarks/fuzz_gguf_keys.py SOURCE BUILD [NAME ...]
 
 SOURCE is a checkout of llama.cpp, whose names of keys are taken, BUILD the folder of its libraries (``build/bin``).
-Every key is set to values of several types in the tiny files of tests/tiny_checkpoints.py.  Where Quire opens such a
+Every key is set to values of several types in the tiny files of tests/tiny.  Where Quire opens such a
 file, its logits must be llama.cpp's, unless KNOWN says why not; where it refuses one, nothing was ignored.  Prints each
 difference and a line of counts per file; exits with 1 where there was one.
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TESTS / "support"))
 from quire.convert import convert  # noqa: E402
 from quire.errors import QuireError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402

@@ -22,7 +22,7 @@ from quire.tokenizer.from_gguf import vocabulary_of_metadata
 from tokenizers import models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from test_tokenizer_characters import of, oracle_of  # noqa: E402
 from test_tokenizer_families import (  # noqa: E402

@@ -25,7 +25,7 @@ import tokenizers
 from quire.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from test_tokenizer_families import rebuilt_scored, rebuilt_word_piece  # noqa: E402
 from test_tokenizer_ids import rebuilt  # noqa: E402

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from quire.convert import convert  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import architectures  # noqa: E402

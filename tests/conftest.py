@@ -27,6 +27,15 @@ os.environ.setdefault("QUIRE_DETERMINISTIC", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
+MARKS_OF_ROOMS = {"cli": ("python_only", "pythons"), "server": ("python_only", "pythons"), "house": ("python_only",)}
+MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for mark in MARKS_OF_ROOMS.get(item.path.parent.name, ()):
+        item.add_marker(mark)
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:

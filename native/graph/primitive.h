@@ -2,7 +2,7 @@
 //
 // To add one: a file in graph/primitives/ with a class like those there and a function that checks shapes and records it;
 // the function's declaration in graph/primitives.h; its line in bindings/bind_primitives.cpp and its stub; its entry in
-// tests/test_primitives.py, which runs every registered operation against NumPy by both ways of computing it.
+// tests/graph/test_primitives.py, which runs every registered operation against NumPy by both ways of computing it.
 #pragma once
 
 #include <ggml.h>

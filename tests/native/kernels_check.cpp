@@ -4,7 +4,7 @@
 //
 //   kernels_check [INSTRUCTION_SET ...]: those named, or all that this processor has; at least one must be there
 //
-// tests/test_kernels_matmul.py says what the packed values are; here they are unpack_row's.
+// tests/kernels/test_kernels_matmul.py says what the packed values are; here they are unpack_row's.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

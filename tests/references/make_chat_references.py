@@ -2,7 +2,7 @@
 
     python tests/references/make_chat_references.py ../shared/templates
 
-Needs transformers.  Tests compare Quire's renderings with it (tests/test_chat_template_references.py, which has the
+Needs transformers.  Tests compare Quire's renderings with it (tests/chat/test_chat_template_references.py, which has the
 same CASES and the same frozen day).
 """
 

@@ -1,6 +1,6 @@
 """Have transformers compute the answers that the tests compare with.
 
-    python tests/references/make_references.py NAME ...             # models/NAME.npz of tests/tiny_checkpoints.py
+    python tests/references/make_references.py NAME ...             # models/NAME.npz of tests/tiny
     python tests/references/make_references.py trained --shared DIR  # trained.npz, of tiny-chat and tiny-draft
     python tests/references/make_references.py package --shared DIR  # package.npz
 
@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "support"))
 from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_checkpoint  # noqa: E402
 
 torch.set_grad_enabled(False)

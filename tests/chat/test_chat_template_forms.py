@@ -1,0 +1,123 @@
+"""What templates are given: the forms of a conversation, variables of their publishers, data that they may change."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from quire.chat import ChatTemplate, sandbox
+from quire.errors import RequestError, UnsupportedError
+
+pytestmark = pytest.mark.python_only
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tools_of(text: Any) -> list[dict[str, Any]]:
+    parameters = {"type": "object", "properties": {text(): {"type": "string", "description": text()}}}
+    return [{"type": "function", "function": {"name": text(), "description": text(), "parameters": parameters}}]
+
+
+def test_arguments_are_objects_or_text_as_the_template_wants_them() -> None:
+    call = {"function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    loop = "{% for m in messages %}{% for c in m.tool_calls %}{{ %s }}{% endfor %}{% endfor %}"
+    for expression in (
+        "c.function.arguments | tojson",
+        "'' + c.function.arguments",
+        "'' ~ c.function.arguments",
+        "c.function.arguments if c.function.arguments is string else c.function.arguments | tojson",
+    ):
+        assert ChatTemplate(loop.replace("%s", expression)).render(messages) == '{"a": 1}'
+    broken = [messages[0], {**messages[1], "tool_calls": [{"function": {"name": "f", "arguments": "{no"}}]}]
+    assert ChatTemplate(loop.replace("%s", "c.function.arguments | tojson")).render(broken) == '"{no"'
+
+
+def test_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert "a\nb" in ChatTemplate(CHATML).render([{"role": "user", "content": parts}])
+    mixed = ChatTemplate(
+        "{% for m in messages %}{% if m.role == 'user' %}{% for p in m.content %}<{{ p.text }}>{% endfor %}"
+        "{% else %}{{ m.content + '' }}{% endif %}{% endfor %}"
+    )
+    chat = [{"role": "system", "content": parts}, {"role": "user", "content": parts}]
+    assert mixed.render(chat) == "a\nb<a><b>"
+    # A template that would leave some of the parts out does not take them.
+    first = ChatTemplate("{{ messages[0].content if messages[0].content is string else messages[0].content[0].text }}")
+    assert first.render([{"role": "user", "content": parts}]) == "a\nb"
+    with pytest.raises(UnsupportedError, match=r"messages\[0\].content\[1\].type must be text but is 'image_url'"):
+        ChatTemplate(CHATML).render([{"role": "user", "content": [parts[0], {"type": "image_url"}]}])
+
+
+def test_absent_content_is_what_the_template_takes() -> None:
+    call = {"function": {"name": "f", "arguments": {}}}
+    loop = "{% for m in messages %}{% if m.tool_calls %}{{ %s }}{% endif %}{% endfor %}"
+    for expression, text in (
+        ("'absent' if m.content is undefined else 'there'", "absent"),
+        ("m.content.strip() ~ '!'", "!"),
+        ("'none' if m['content'] is none else m.content + 1", "none"),
+    ):
+        template = ChatTemplate(loop.replace("%s", expression))
+        for message in (
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ):
+            assert template.render([{"role": "user", "content": "x"}, message]) == text
+    strict = ChatTemplate(
+        "{{ raise_exception('first') if messages[0].content is undefined else raise_exception('then') }}"
+    )
+    with pytest.raises(RequestError, match="refuses the messages: first"):
+        strict.render([{"role": "assistant", "tool_calls": [call]}])
+
+
+def test_lists_and_dicts_of_the_templates_own_change() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": [1]}}}
+    chat = [{"role": "assistant", "content": "x", "tool_calls": [call]}]
+    source = (
+        "{% set l = [1] %}{% set _ = l.append(2) %}{% set _ = l.extend([5, 6]) %}{% set _ = l.insert(0, 0) %}"
+        "{{ l.pop(0) }}{{ l.pop() }}{% set _ = l.remove(5) %}{% set _ = l.reverse() %}{{ l }}"
+        "{% set d = {'a': 1} %}{% set _ = d.update({'b': 2}, c=3) %}{% set _ = d.update([('e', 5)]) %}"
+        "{{ d.setdefault('f', 6) }}{{ d.pop('a') }}{{ d }}{% set copy = messages[:] %}{% set _ = copy.pop() %}{{ copy }}"
+    )
+    assert ChatTemplate(source).render(chat) == "06[2, 1]61{'b': 2, 'c': 3, 'e': 5, 'f': 6}[]"
+    for change in (
+        "messages.append(1)", "messages[0].update(a=1)", "messages[0].tool_calls.pop()", "messages[:][0].pop('role')",
+        "messages[0].tool_calls[0].function.arguments.a.append(1)", "messages[0].tool_calls[0].function.arguments.clear()",
+        "tools.insert(0, 1)", "tools[0].function.pop('name')", "style.append(1)", "(messages | list)[0].update(a=1)",
+        "(messages | map(attribute='tool_calls') | first).reverse()", "{'a': tools}.a.pop()", "[style][0].extend([1])",
+    ):  # fmt: skip
+        template = ChatTemplate("{% set f = " + change + " %}{{ f }}{{ style }}{{ tools }}")
+        with pytest.raises(UnsupportedError, match="the sandbox stops the template"):
+            template.render(chat, tools_of(lambda: "f"), style=[1])
+
+
+def test_what_publishers_code_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime(2025, 3, 14, 15, 9, 26)
+
+    monkeypatch.setattr(sandbox, "datetime", Frozen)
+    user = [{"role": "user", "content": "x"}]
+    needs = ChatTemplate("{{ functions + '|' + datetime + '|' + date_string }}")
+    assert needs.reads_tools
+    tools = tools_of(lambda: "f")
+    listed = json.dumps([tools[0]["function"]], indent=4)
+    assert needs.render(user, tools) == f"{listed}|2025-03-14 15:09:26 |14 Mar 2025"
+    assert needs.render(user, tools, date_string="a", datetime="b", functions="c") == "c|b|a"
+    # A template that can do without gets nothing, as in transformers.
+    able = ChatTemplate("{% if not date_string is defined %}{% set date_string = 'old' %}{% endif %}{{ date_string }}")
+    assert able.render(user) == "old"
+    assert not ChatTemplate("{{ functions | default('none') }}").reads_tools
+
+
+def test_empty_tools_and_absent_documents_are_as_in_transformers() -> None:
+    user = [{"role": "user", "content": "x"}]
+    template = ChatTemplate("{{ tools }}{{ documents is defined }}{{ documents }}")
+    assert template.render(user) == "NoneTrueNone"
+    assert template.render(user, []) == "[]TrueNone"

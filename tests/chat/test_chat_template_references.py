@@ -1,0 +1,83 @@
+"""Renderings against transformers' own, for every published template; references/make_chat_references.py made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire.chat import ChatTemplate, sandbox
+from quire.errors import QuireError
+
+pytestmark = pytest.mark.python_only
+
+REFERENCES = Path(__file__).resolve().parents[1] / "references"
+sys.path.insert(0, str(REFERENCES))
+from chat_cases import CASES, DAY, SPECIAL_TEXTS  # noqa: E402
+
+STORED: dict[str, dict[str, list[Any] | None]] = json.loads((REFERENCES / "chat.json").read_text(encoding="utf-8"))
+# Marks of published models, so that the exchange of user characters is on while comparing.
+CONTROL_TOKENS = [
+    "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "[INST]", "[/INST]",
+    "<start_of_turn>", "<end_of_turn>", "<|end|>", "<|user|>", "<|assistant|>", "<｜User｜>", "<｜Assistant｜>",
+]  # fmt: skip
+
+
+class Frozen(datetime):
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return DAY
+
+
+def render(template: ChatTemplate, case: Mapping[str, Any]) -> str:
+    values = dict(case)
+    for name in set(values) - {"messages", "tools", "add_generation_prompt"} - template.variables:
+        del values[name]  # transformers hands over what a template does not read; Quire refuses it
+    return template.render(**values)
+
+
+@pytest.mark.parametrize("control_tokens", [(), CONTROL_TOKENS], ids=["plain", "marked"])
+@pytest.mark.parametrize("name", sorted(STORED))
+def test_equal_to_transformers(
+    shared: Path, name: str, control_tokens: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shared / "templates" / name
+    if not path.exists():
+        pytest.skip(f"shared test data is absent: {path}")
+    monkeypatch.setattr(sandbox, "datetime", Frozen)
+    template = ChatTemplate(path.read_text(encoding="utf-8"), SPECIAL_TEXTS, control_tokens)
+    compared = 0
+    for case_name, case in CASES.items():
+        reference = STORED[name][case_name]
+        if reference is None:
+            continue
+        text = render(template, case)
+        assert [len(text), hashlib.sha256(text.encode()).hexdigest()[:16]] == reference, f"{case_name}:\n{text}"
+        compared += 1
+    assert compared >= 3
+
+
+def test_cases_that_transformers_refuses_are_refused(shared: Path) -> None:
+    refused = 0
+    for name, entry in STORED.items():
+        path = shared / "templates" / name
+        if not path.exists():
+            pytest.skip(f"shared test data is absent: {path}")
+        template = ChatTemplate(path.read_text(encoding="utf-8"), SPECIAL_TEXTS)
+        for case_name in (key for key, value in entry.items() if value is None):
+            with pytest.raises(QuireError):
+                render(template, CASES[case_name])
+            refused += 1
+    assert refused > 0
+
+
+def test_references_cover_the_templates() -> None:
+    assert len(STORED) >= 35
+    rendered = [value for entry in STORED.values() for value in entry.values() if value is not None]
+    assert len(rendered) > 500
+    assert all(list(entry) == list(CASES) for entry in STORED.values())

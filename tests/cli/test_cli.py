@@ -1,0 +1,513 @@
+"""The command line in process, with a fake model: options, streams, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from fake_llm import FakeLLM
+from quire.cli.main import main
+from quire.cli.model_options import ModelOptions
+from quire.cli.session import Session, Sizes
+from quire.errors import CapacityError, LoadError, RequestError
+from quire.sampling import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Command:
+    """Runs the command line as a process would see it."""
+
+    capture: pytest.CaptureFixture[str]
+    patch: pytest.MonkeyPatch
+    opened: list[tuple[ModelOptions, Sizes]] = field(default_factory=list)
+
+    def __call__(self, *arguments: str, llm: FakeLLM | BaseException | None = None, stdin: bytes = b"") -> Outcome:
+        self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+
+        def opener(options: ModelOptions, sizes: Sizes) -> FakeLLM:
+            self.opened.append((options, sizes))
+            options.device_name()
+            if isinstance(llm, BaseException):
+                raise llm
+            assert llm is not None
+            return llm
+
+        code = main(arguments, Session(opener))  # type: ignore[arg-type]
+        out, err = self.capture.readouterr()
+        return Outcome(code, out, err)
+
+
+@pytest.fixture
+def quire(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.delenv("QUIRE_LOG", raising=False)
+    return Command(capsys, monkeypatch)
+
+
+def in_a_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quire", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+
+
+# The program
+
+
+def test_version_is_that_of_the_native_module(quire: Command) -> None:
+    from quire._native import __version__
+
+    assert quire("--version") == Outcome(0, f"quire {__version__}\n", "")
+
+
+def test_version_imports_neither_numpy_nor_a_command() -> None:
+    program = (
+        "import sys; from quire.cli.main import main; main(['--version']);"
+        "print([m for m in sys.modules if m.split('.')[0] in ('numpy', 'rich', 'jinja2') or m == 'quire.engine' "
+        "or m in ('quire.cli.run', 'quire.cli.info')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["run", "chat", "info", "tokenize", "convert", "devices", "bench"])
+def test_every_command_has_help(quire: Command, name: str) -> None:
+    listed = quire("--help")
+    assert name in listed.out
+    outcome = quire(name, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"Usage: quire {name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing command"),
+        (("dance",), "No such command 'dance'"),
+        (("run", "x", "--dance"), "'--dance'"),
+        (("run", "x", "-c", "0"), "0 is not in the range"),
+        (("run", "x", "-t", "two"), "'two' is not a valid integer"),
+        (("run", "x", "--top-p", "1.5"), "top_p must be at least 0 and at most 1 but is 1.5"),
+        (("run", "x", "--temp", "nan"), "temperature must be finite but is nan"),
+        (("run", "x", "--repeat-penalty", "0"), "repetition_penalty must be above 0 but is 0"),
+        (("run", "x", "--samplers", "top_k;luck"), "samplers must be of"),
+        (("run", "x", "-l", "17"), "must be ID+BIAS or ID-BIAS but is '17'"),
+        (("run", "x", "-ngl", "-2"), "must be all, -1 or a number of layers but is '-2'"),
+        (("run", "x", "-ngl", "0", "--device", "CUDA0"), "-ngl 0 keeps the model on the CPU but --device is CUDA0"),
+        (("run", "x", "-ngl", "all", "--device", "cpu"), "-ngl all needs another device but --device is cpu"),
+        (("run", "x", "--raw", "--system", "s"), "--system is part of a chat"),
+        (("tokenize", "x", "--ids", "--json"), "give one"),
+        (("convert", "a"), "OUT.gguf"),
+        (("bench", "-p", "0", "-n", "0"), "there is nothing to measure"),
+        (("bench", "-b", "1,,2"), "must be numbers from 1 to 4096, with commas, but is '1,,2'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(quire: Command, arguments: tuple[str, ...], words: str) -> None:
+    outcome = quire(*arguments, llm=FakeLLM([["x"]]))
+    assert outcome.code == 2
+    assert outcome.out == ""
+    lines = [line for line in outcome.err.splitlines() if "no model given" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("quire: [")
+    assert words in lines[0]
+    assert lines[0].endswith("--help)")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (LoadError("[gguf] it must be sound\nbut is not"), 3, "quire: [gguf] it must be sound but is not\n"),
+        (CapacityError("[kv] full"), 1, "quire: [kv] full\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "quire: [system] Permission denied '/x'\n"),
+        (ZeroDivisionError("oh"), 1, "quire: [internal] ZeroDivisionError: oh (QUIRE_LOG=debug shows where)\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_are_one_line_and_a_code(quire: Command, error: BaseException, code: int, line: str) -> None:
+    assert quire("run", "-m", "a.gguf", "x", llm=error) == Outcome(code, "", line)
+
+
+def test_the_traceback_is_for_debugging_only(quire: Command) -> None:
+    quire.patch.setenv("QUIRE_LOG", "debug")
+    outcome = quire("run", "-m", "a.gguf", "x", llm=LoadError("[gguf] bad"))
+    assert outcome.code == 3
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.endswith("\nquire: [gguf] bad\n")
+
+
+# quire run
+
+
+def test_run_streams_the_answer_and_nothing_else(quire: Command) -> None:
+    llm = FakeLLM([["Once ", "upon", "", " a time."]])
+    assert quire("run", "-m", "a.gguf", "Tell", llm=llm) == Outcome(0, "Once upon a time.\n", "")
+    assert llm.asked[0][:2] == ("chat", [{"role": "user", "content": "Tell"}])
+    assert llm.closed
+    assert llm.n_closed_streams == 1
+
+
+def test_run_says_that_it_uses_the_packages_model(quire: Command) -> None:
+    outcome = quire("run", "Tell", llm=FakeLLM([["x"]]))
+    assert outcome.out == "x\n"
+    assert outcome.err.count("\n") == 1
+    assert "no model given" in outcome.err
+    assert quire.opened[0][0].path is None
+
+
+def test_run_ends_a_line_once(quire: Command) -> None:
+    assert quire("run", "-m", "a", "Tell", llm=FakeLLM([["done.\n"]])).out == "done.\n"
+
+
+def test_run_with_a_system_message(quire: Command) -> None:
+    llm = FakeLLM([["x"]])
+    quire("run", "-m", "a", "--system", "Be brief.", "Tell", llm=llm)
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell"}]
+    assert llm.asked[0][1] == expected
+
+
+@pytest.mark.parametrize(("flags", "template"), [(("--raw",), "a template"), ((), None)])
+def test_run_completes_plainly_with_raw_or_without_a_template(
+    quire: Command, flags: tuple[str, ...], template: str | None
+) -> None:
+    llm = FakeLLM([["x"]], chat_template=template)
+    assert quire("run", "-m", "a", *flags, "Tell", llm=llm).code == 0
+    assert llm.asked[0][:2] == ("raw", "Tell")
+
+
+def test_run_refuses_a_system_message_without_a_template(quire: Command) -> None:
+    outcome = quire("run", "-m", "a", "--system", "s", "Tell", llm=FakeLLM([["x"]], chat_template=None))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "--system must have a chat template" in outcome.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",)])
+def test_run_reads_the_prompt_from_standard_input(quire: Command, arguments: tuple[str, ...]) -> None:
+    llm = FakeLLM([["x"]])
+    assert quire("run", "-m", "a", *arguments, llm=llm, stdin="Grüße\nan alle\n".encode()).code == 0
+    assert llm.asked[0][1][0]["content"] == "Grüße\nan alle"
+
+
+@pytest.mark.parametrize(("stdin", "words"), [(b"", "is empty"), (b"ab\xff", "must be UTF-8 but byte 2 is not")])
+def test_run_refuses_input_that_is_no_text(quire: Command, stdin: bytes, words: str) -> None:
+    outcome = quire("run", "-m", "a", llm=FakeLLM([["x"]]), stdin=stdin)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert words in outcome.err
+
+
+def test_run_json_is_one_object(quire: Command) -> None:
+    outcome = quire("run", "-m", "a", "--json", "Tell", llm=FakeLLM([["grün"]]))
+    assert outcome.out.count("\n") == 1
+    assert json.loads(outcome.out) == {
+        "model": "fake",
+        "text": "grün",
+        "token_ids": [5, 5],
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "n_prompt_tokens": 3,
+        "n_cached_tokens": 1,
+        "timings": {"queue_s": 0.125, "prefill_s": 0.25, "decode_s": 0.5},
+    }
+
+
+def test_an_error_in_the_middle_keeps_what_came_and_ends_the_line(quire: Command) -> None:
+    llm = FakeLLM([["Once", CapacityError("[kv] full")]])
+    assert quire("run", "-m", "a", "Tell", llm=llm) == Outcome(1, "Once\n", "quire: [kv] full\n")
+    assert llm.closed
+
+
+def test_ctrl_c_in_the_middle_cancels_and_gives_130(quire: Command) -> None:
+    llm = FakeLLM([["Once", KeyboardInterrupt()]])
+    assert quire("run", "-m", "a", "Tell", llm=llm) == Outcome(130, "Once\n", "")
+    assert llm.n_closed_streams == 1
+    assert llm.closed
+
+
+def test_control_characters_are_shown_to_a_terminal_only(quire: Command) -> None:
+    text = "a\x1b[2Jb\tc\nd\r\x9b"
+    assert quire("run", "-m", "a", "Tell", llm=FakeLLM([[text]])).out == text + "\n"
+    quire.patch.setattr("quire.cli.text.Writer.__init__", _terminal_writer)
+    assert quire("run", "-m", "a", "Tell", llm=FakeLLM([[text]])).out == "a\ufffd[2Jb\tc\nd\ufffd\ufffd\n"
+
+
+def _terminal_writer(self: object) -> None:
+    self._is_terminal, self._at_line_start = True, True  # type: ignore[attr-defined]
+
+
+# Options
+
+
+def test_model_options_reach_the_model(quire: Command) -> None:
+    arguments = (
+        "-m a.gguf -c 512 -t 3 -C 0x5 -ngl all --device CUDA1 --kernels cpu --isa avx2 --kv-dtype bf16 --load lock"
+        " --packed-cache d --deterministic"
+    )
+    quire("run", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
+    options, sizes = quire.opened[0]
+    expected = ModelOptions(
+        path="a.gguf", n_ctx=512, threads=3, cpu_mask=5, gpu_layers="all", device="CUDA1", kernels="cpu", isa="avx2",
+        kv_dtype="bf16", load="lock", packed_cache="d", deterministic=True,
+    )  # fmt: skip
+    assert options == expected
+    assert options.device_name() == "CUDA1"
+    assert sizes == Sizes()
+
+
+@pytest.mark.parametrize("mask", ["0", "0x", "g", "-1", "", "f" * 257])
+def test_bad_masks_are_refused(quire: Command, mask: str) -> None:
+    result = quire("run", "-m", "a", "--cpu-mask", mask, "Tell", llm=FakeLLM([["x"]]))
+    assert result.code == 2
+    assert "hexadecimal" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "device"),
+    [("", "cpu"), ("--device CUDA0", "CUDA0"), ("-ngl 0", "cpu"), ("-ngl -1", "gpu"), ("-ngl all", "gpu")],
+)
+def test_layers_and_device(quire: Command, arguments: str, device: str) -> None:
+    quire("run", "-m", "a", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
+    assert quire.opened[0][0].device_name() == device
+
+
+SAMPLING = {
+    "-n 7": ("max_tokens", 7),
+    "-n -1": ("max_tokens", None),
+    "--min-tokens 2": ("min_tokens", 2),
+    "--seed 5": ("seed", 5),
+    "--seed -1": ("seed", None),
+    "--temp 0": ("temperature", 0.0),
+    "--top-k 3": ("top_k", 3),
+    "--top-p 0.5": ("top_p", 0.5),
+    "--min-p 0.2": ("min_p", 0.2),
+    "--top-n-sigma 1.5": ("top_n_sigma", 1.5),
+    "--typical 0.9": ("typical_p", 0.9),
+    "--tfs 0.8": ("tfs_z", 0.8),
+    "--xtc-probability 0.5": ("xtc_probability", 0.5),
+    "--xtc-threshold 0.2": ("xtc_threshold", 0.2),
+    "--dynatemp-range 0.3": ("dynatemp_range", 0.3),
+    "--dynatemp-exp 2": ("dynatemp_exponent", 2.0),
+    "--repeat-penalty 1.1": ("repetition_penalty", 1.1),
+    "--repeat-last-n 9": ("penalty_last_n", 9),
+    "--repeat-last-n -1": ("penalty_last_n", None),
+    "--presence-penalty 0.4": ("presence_penalty", 0.4),
+    "--frequency-penalty 0.6": ("frequency_penalty", 0.6),
+    "--dry-multiplier 0.7": ("dry_multiplier", 0.7),
+    "--dry-base 2": ("dry_base", 2.0),
+    "--dry-allowed-length 4": ("dry_allowed_length", 4),
+    "--dry-penalty-last-n 11": ("dry_penalty_last_n", 11),
+    "--dry-sequence-breaker ; --dry-sequence-breaker .": ("dry_sequence_breakers", (";", ".")),
+    "--mirostat 2": ("mirostat", 2),
+    "--mirostat-ent 3": ("mirostat_tau", 3.0),
+    "--mirostat-lr 0.2": ("mirostat_eta", 0.2),
+    "-l 5+1.5 -l 7-2": ("logit_bias", {5: 1.5, 7: -2.0}),
+    "--samplers top_k;min_p;top_p;temperature": ("samplers", ("top_k", "min_p", "top_p", "temperature")),
+    "--stop A --stop B": ("stop", ("A", "B")),
+    "--ignore-eos": ("ignore_eos", True),
+}
+
+
+@pytest.mark.parametrize("arguments", SAMPLING)
+def test_sampling_options_reach_the_request(quire: Command, arguments: str) -> None:
+    name, value = SAMPLING[arguments]
+    llm = FakeLLM([["x"]])
+    assert quire("run", "-m", "a", *arguments.split(), "Tell", llm=llm).err == ""
+    assert getattr(llm.asked[0][2], name) == value
+
+
+def test_every_sampling_parameter_has_an_option() -> None:
+    """All that a single answer on a terminal can use: the others are of batches, ids, or objects of Python."""
+    from dataclasses import fields
+
+    elsewhere = {
+        "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
+        "prompt_logprobs", "logits_processors", "structured_outputs",
+    }  # fmt: skip
+    assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
+
+
+def test_mirostat_takes_the_place_of_truncation_unless_it_is_asked_for(quire: Command) -> None:
+    llm = FakeLLM([["x"]])
+    quire("run", "-m", "a", "--mirostat", "2", "--top-k", "9", "Tell", llm=llm)
+    params = llm.asked[0][2]
+    assert (params.top_k, params.top_p, params.min_p) == (9, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_what_the_file_advises_holds_where_nothing_is_said(quire: Command, command: str) -> None:
+    advised = SamplingParams(temperature=0.25, top_k=7, repetition_penalty=1.5)
+    llm = FakeLLM([["x"]], advised_sampling=advised)
+    prompt = ("Tell",) if command == "run" else ()
+    quire(command, "-m", "a", "--top-k", "9", *prompt, llm=llm, stdin=b"Tell\n")
+    params = llm.asked[0][2]
+    # The rest are the commands' own: top-p 0.95, which the file says nothing of.
+    assert (params.temperature, params.top_k, params.repetition_penalty, params.top_p) == (0.25, 9, 1.5, 0.95)
+
+
+# quire bench
+
+
+def test_bench_measures_every_batch(quire: Command) -> None:
+    arguments = ("bench", "-m", "a", "-p", "40", "-n", "6", "-b", "1,3", "-r", "2", "--json")
+    llm = FakeLLM([])
+    outcome = quire(*arguments, llm=llm)
+    assert outcome.code == 0
+    results = json.loads(outcome.out)["results"]
+    assert [(r["test"], r["batch"], len(r["runs"])) for r in results] == [
+        ("pp40", 1, 2), ("tg6", 1, 2), ("pp40", 3, 2), ("tg6", 3, 2),
+    ]  # fmt: skip
+    assert all(r["tokens_per_s"] > 0 for r in results)
+    options, sizes = quire.opened[0]
+    assert options.load == "copy"
+    # 40 + 1 tokens are 2 blocks of 32; a spare one for each sequence, and the null block.
+    assert sizes == Sizes(n_ctx=41, n_blocks=3 * 3 + 1, max_sequences=3)
+    shapes = [(len(prompts), len(prompts[0]), params.max_tokens) for _, prompts, params in llm.asked]
+    assert shapes == [(1, 40, 1)] * 3 + [(1, 1, 6)] * 3 + [(3, 40, 1)] * 3 + [(3, 1, 6)] * 3
+    assert all(params.ignore_eos for _, _, params in llm.asked)
+    # Nothing may be found in the cache.
+    prompts = [tuple(prompt) for _, batch, _ in llm.asked for prompt in batch if len(prompt) == 40]
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_bench_reads_the_depth_first(quire: Command) -> None:
+    llm = FakeLLM([])
+    outcome = quire("bench", "-m", "a", "-p", "0", "-n", "6", "-d", "70", "-b", "2", "-r", "1", "--json", llm=llm)
+    assert [r["test"] for r in json.loads(outcome.out)["results"]] == ["tg6@70"]
+    assert quire.opened[0][1] == Sizes(n_ctx=76, n_blocks=2 * 4 + 1, max_sequences=2)
+    asked = [(prompts, params.max_tokens) for _, prompts, params in llm.asked]
+    # Of both runs, the one that does not count and the one that does: read, then write, the same prompts.
+    assert [(len(prompts), len(prompts[0]), n) for prompts, n in asked] == [(2, 70, 1), (2, 70, 6)] * 2
+    assert asked[0][0] == asked[1][0] != asked[2][0] == asked[3][0]
+
+
+def test_bench_prints_a_table(quire: Command) -> None:
+    outcome = quire("bench", "-m", "a", "-p", "0", "-n", "2", "-b", "2", "-r", "1", llm=FakeLLM([]))
+    assert outcome.code == 0
+    assert "tokens/s" in outcome.out
+    assert "tg2" in outcome.out
+
+
+# quire chat, without a terminal
+
+
+def chat(quire: Command, lines: str, llm: FakeLLM, *arguments: str) -> Outcome:
+    return quire("chat", "-m", "a", *arguments, llm=llm, stdin=lines.encode())
+
+
+def test_chat_remembers(quire: Command) -> None:
+    llm = FakeLLM([["Hi", "!"], ["Fine."]])
+    outcome = chat(quire, "Hello\n\nHow are you?\n", llm, "--system", "Be kind.")
+    assert outcome == Outcome(0, "Hi!\nFine.\n", "")
+    assert llm.asked[1][1] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi!"},
+        {"role": "user", "content": "How are you?"},
+    ]
+    assert llm.closed
+
+
+def test_chat_reset_keeps_the_system_message(quire: Command) -> None:
+    llm = FakeLLM([["a"], ["b"]])
+    chat(quire, "one\n/reset\ntwo\n", llm, "--system", "s")
+    assert llm.asked[1][1] == [{"role": "system", "content": "s"}, {"role": "user", "content": "two"}]
+
+
+def test_chat_lines_that_go_on(quire: Command) -> None:
+    llm = FakeLLM([["a"]])
+    chat(quire, "one\\\ntwo\\\nthree\n", llm)
+    assert llm.asked[0][1][0]["content"] == "one\ntwo\nthree"
+
+
+def test_chat_exit_and_help(quire: Command) -> None:
+    llm = FakeLLM([])
+    outcome = chat(quire, "/help\n/exit\nnever asked\n", llm)
+    assert outcome.code == 0
+    assert "/save FILE" in outcome.out
+    assert llm.asked == []
+
+
+def test_chat_unknown_command(quire: Command) -> None:
+    outcome = chat(quire, "/dance\x07\n", FakeLLM([]))
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == "quire: /dance\\x07 is unknown: /help lists what there is\n"
+
+
+def test_chat_save(quire: Command, tmp_path: Path) -> None:
+    llm = FakeLLM([["grün"], ["b"]])
+    path = tmp_path / "talk one.json"
+    outcome = chat(quire, f"x\n/save {path}\ny\n/save {path}\n/save\n", llm)
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "model": "fake",
+        "messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "grün"},
+            {"role": "user", "content": "y"},
+            {"role": "assistant", "content": "b"},
+        ],
+    }
+    assert "/save must have the name of a file" in outcome.err
+
+
+def test_chat_save_spares_files_of_others(quire: Command, tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("precious")
+    outcome = chat(quire, f"/save {path}\n/save {tmp_path}/absent/x\n", FakeLLM([]))
+    assert outcome.code == 0
+    assert path.read_text() == "precious"
+    assert "File exists" in outcome.err
+    assert "No such file" in outcome.err
+
+
+def test_chat_goes_on_after_an_error_without_the_failed_turn(quire: Command) -> None:
+    llm = FakeLLM([["a"], [RequestError("[prompt] too long")], ["c"]])
+    outcome = chat(quire, "one\ntwo\nthree\n", llm)
+    assert outcome == Outcome(0, "a\nc\n", "quire: [prompt] too long (/reset begins anew)\n")
+    assert [m["content"] for m in llm.asked[2][1]] == ["one", "a", "three"]
+
+
+def test_chat_ctrl_c_stops_the_answer_and_keeps_its_beginning(quire: Command) -> None:
+    llm = FakeLLM([["Once", KeyboardInterrupt()], ["c"]])
+    outcome = chat(quire, "one\ntwo\n", llm)
+    assert outcome == Outcome(0, "Once\nc\n", "")
+    assert [m["content"] for m in llm.asked[1][1]] == ["one", "Once", "two"]
+    assert llm.n_closed_streams == 2
+
+
+def test_chat_needs_a_template(quire: Command) -> None:
+    outcome = chat(quire, "x\n", FakeLLM([["x"]], chat_template=None))
+    assert outcome.code == 1
+    assert "must have a chat template but has none" in outcome.err
+
+
+# Processes
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m quire run --help | true; echo ${{PIPESTATUS[0]}}"
+    program = ["bash", "-c", command]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.strip() in {"0", "141"}
+
+
+def test_python_m_quire() -> None:
+    assert in_a_process("--version").stdout.startswith("quire ")
+
+
+def test_a_terminal_without_the_characters_shows_codes(quire: Command) -> None:
+    import os
+
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = in_a_process("tokenize", "-m", "/absent-grün", "x", env=environment)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr

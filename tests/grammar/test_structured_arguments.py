@@ -1,0 +1,206 @@
+"""Calls that are forced to their schemas in wire formats that write arguments one by one.
+
+Oracles: the readers of the formats (tests/chat/test_chat_tools.py) over random walks through the grammars, and
+``jsonschema`` over what they read.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from grammar_texts import allows_source
+from quire.call_syntax import Notation
+from quire.chat import AnswerFormat, parse_answer
+from quire.chat.tools import tool_format
+from quire.errors import RequestError, UnsupportedError
+from quire.grammar import ToolUse, answer_source
+from test_structured_tools import CALL_SYNTAXES, CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk
+
+jsonschema = pytest.importorskip("jsonschema")
+
+PAPER = tool(
+    "paper",
+    {
+        "title": {"type": "string"}, "kind": {"enum": ["a b", "c"]}, "year": {"$ref": "#/$defs/year"},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "any": {"description": "x"},
+        "pages": {"type": "array", "items": {"type": "string", "maxLength": 40}, "maxItems": 2},
+        "more": {"type": "object", "properties": {"x": {}, "y": {"type": ["string", "null"], "pattern": "^a"}}},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "code": {"type": "string", "minLength": 2, "maxLength": 3}, "draft": {"type": ["boolean", "null"]},
+    },
+    strict=True,
+)  # fmt: skip
+PAPER["function"]["parameters"]["required"] = ["title", "kind", "year", "code"]
+PAPER["function"]["parameters"]["$defs"] = {"year": {"type": "integer", "minimum": 1900, "maximum": 2100}}
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_arguments_one_by_one_are_of_their_schemas(name, control):
+    """The reader gives every text the type that makes it valid."""
+    form = AnswerFormat(tools=tool_format(name))
+    source = answer_source(layout(name), None, ToolUse([PAPER], "required", False))
+    end = CALL_SYNTAXES[name][0].argument.partition("{value}")[2].partition("{")[0]
+    n_done, seen = 0, set()
+    for seed in range(24):
+        text = walk(source, control, seed, end=end)
+        if text is None:
+            continue
+        (made,) = parse_answer(text, form, [PAPER]).tool_calls
+        arguments = json.loads(made.function.arguments)
+        jsonschema.validate(arguments, PAPER["function"]["parameters"])
+        seen |= arguments.keys()
+        n_done += 1
+    assert n_done >= 6
+    assert seen == PAPER["function"]["parameters"]["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"properties": {"a": {"type": "string", "pattern": "x+"}}}, "'a', a text, cannot be held to pattern, type"),
+        ({"properties": {"a": {"type": "string", "format": "date"}}}, "cannot be held to format, type"),
+        ({"properties": {"a": {"enum": ["x", 1]}}}, "cannot be held to enum"),
+        ({"properties": {"a": {"enum": ["x", "<y>"]}}}, "cannot be held to enum"),
+        ({"properties": {"a": {"maxLength": 3}}}, "cannot be held to maxLength"),
+        ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer", "maximum": 3}]}}}, "held to anyOf"),
+        ({"properties": {"a b": {"type": "null"}}}, "the name of an argument must be of"),
+        ({"properties": {"a": False}}, "'a' must allow a value"),
+        ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
+        ({"properties": {}, "minProperties": 1}, "'minProperties' cannot be enforced on arguments written one by one"),
+        ({"properties": {"a": {"type": "array", "items": {"const": "<"}}}}, "'a' must not contain '<'"),
+        ({"properties": {"a": {"type": "object", "allOf": [{}]}}}, "'allOf' in the argument 'a'"),
+        ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
+    ],
+)  # fmt: skip
+def test_what_texts_cannot_keep_is_refused(parameters, reason):
+    bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
+        answer_source(layout("glm"), None, ToolUse([bad], "required"))
+
+
+def test_loose_tools_beside_strict_ones_take_any_text():
+    loose = tool("weather", {"city": {"type": "string", "pattern": "x"}})
+    source = answer_source(layout("qwen3_coder"), None, ToolUse([loose, CLOCK], "auto"))
+    made = "<tool_call>\n<function=weather>\n{}</function>\n</tool_call>"
+    assert allows_source(source, made.format("<parameter=city>\nParis\nor <b>\n</parameter>\n"))
+    assert allows_source(source, made.format(""))
+
+
+# Notations
+
+
+NOTATED = [(name, i) for name, i in VARIANTS if CALL_SYNTAXES[name][i].notation is not Notation.JSON]
+BOOK = tool(
+    "book",
+    {
+        "title": {"type": "string"}, "kind": {"enum": ["a b", "c", None, 3, True]}, "code": {"$ref": "#/$defs/code"},
+        "note": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, "any": {"description": "x"},
+        "pages": {"type": "array", "items": {"type": ["integer", "string"]}, "minItems": 1, "maxItems": 2},
+        "more": {
+            "type": "object", "additionalProperties": False, "required": ["y"],
+            "properties": {"x": {"type": "number"}, "y": {"type": ["boolean", "null"]}},
+        },
+        "map": {"type": "object", "additionalProperties": {"type": "integer", "minimum": -2}},
+        "size": {"type": "number"},
+    },
+    strict=True,
+)  # fmt: skip
+BOOK["function"]["parameters"]["required"] = ["kind", "code", "more"]
+BOOK["function"]["parameters"]["$defs"] = {"code": {"type": "string", "minLength": 2, "maxLength": 3}}
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize(("name", "variant"), NOTATED)
+def test_arguments_in_notations_are_of_their_schemas(name, variant, control):
+    form = AnswerFormat(tools=tool_format(name))
+    syntax = CALL_SYNTAXES[name][variant]
+    source = answer_source(layout(name, variant), None, ToolUse([BOOK], "required", False))
+    n_done, seen = 0, set()
+    for seed in range(32):
+        text = walk(source, control, seed, end=syntax.string_mark or "'")
+        if text is None:
+            continue
+        (made,) = parse_answer(text, form, [BOOK]).tool_calls
+        arguments = json.loads(made.function.arguments)
+        jsonschema.validate(arguments, BOOK["function"]["parameters"])
+        seen |= arguments.keys()
+        n_done += 1
+    assert n_done >= 12
+    assert seen == BOOK["function"]["parameters"]["properties"].keys()
+
+
+def test_values_as_python_writes_them():
+    """Some of what a schema allows is there, and nothing of what it refuses."""
+    source = answer_source(layout("lfm2"), None, ToolUse([BOOK], "required"))
+    made = "<|tool_call_start|>[book({})]<|tool_call_end|>"
+    good = "kind='a b', code=\"xy\", pages=['a', 1], more={\"y\": true}, size=-1.5"
+    assert allows_source(source, made.format(good))
+    assert allows_source(
+        source, made.format("title='It', kind=None, code='xyz', any=[1, {\"a\": 2}], more={\"y\": null}")
+    )
+    for bad in (
+        good.replace("'a b'", "'d'"), good.replace("xy", "x"), good.replace("['a', 1]", "[]"),
+        good.replace("true", "1"), good.replace("size", "size2"), good.replace("kind='a b', ", ""),
+        good.replace("-1.5", "None"), good + ",", "title='<|tool_call_end|>', " + good, "note='abcd', " + good,
+    ):  # fmt: skip
+        assert not allows_source(source, made.format(bad)), bad
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in NOTATED}))
+def test_what_notations_cannot_keep_is_refused(name):
+    for parameters, reason in [
+        ({"properties": {"a b": {}}}, "must be a word of"),
+        ({"properties": {"a": False}}, "'a' must allow a value"),
+        ({"properties": {"a": {"type": "object", "allOf": [{}]}}}, "allOf"),
+        ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
+        ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
+        ({"properties": {"a": {"enum": ["<"]}}}, "'<'"),
+        ({"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 0}}}, "at most maxItems"),
+        ({"properties": {"a": {"type": "array", "items": False}}}, "must allow a value"),
+    ]:
+        bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
+            answer_source(layout(name), None, ToolUse([bad], "required"))
+
+
+def test_values_with_bare_keys_and_marks():
+    """As Gemma 4's template writes them."""
+    source = answer_source(layout("gemma", 1), None, ToolUse([BOOK], "required"))
+    made = "<|tool_call>call:book{{{}}}<tool_call|>"
+    good = 'any:{a:[<|"|>x<y<|"|>,null]},code:<|"|>xy<|"|>,kind:<|"|>a b<|"|>,map:{a:3},more:{x:1.5,y:true},pages:[1]'
+    assert allows_source(source, made.format(good))
+    for bad in (
+        good.replace("a b", "d"), good.replace("xy", "x"), good.replace("[1]", "[]"), good.replace("y:true", "y:1"),
+        good.replace("1.5", "None"), good.replace("a:3", "a:-3"), good.replace("code", "note"), good + ",",
+        good.replace(",y:true", ""), good.replace("more", "size:null,more"), good.replace("x<y", "<tool_call|>"),
+    ):  # fmt: skip
+        assert not allows_source(source, made.format(bad)), bad
+
+
+@pytest.mark.parametrize("name", ["gemma", "lfm2"])
+def test_definitions_that_contain_themselves(name):
+    tree = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 3}, {"type": "boolean"}]}
+    made = tool("grow", {"a": {"$ref": "#/$defs/tree"}}, strict=True)
+    made["function"]["parameters"]["$defs"] = {"tree": tree}
+    source = answer_source(layout(name, len(CALL_SYNTAXES[name]) - 1), None, ToolUse([made], "required", False))
+    text = "<|tool_call>call:grow{{a:{}}}<tool_call|>" if name == "gemma" else (
+        "<|tool_call_start|>[grow(a={})]<|tool_call_end|>"
+    )  # fmt: skip
+    comma = "," if name == "gemma" else ", "
+    assert allows_source(source, text.format(f"[true{comma}[[[[[false]]]]]]"))
+    assert not allows_source(source, text.format("[true,[[[[[1]]]]]]"))
+    wide = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": i} for i in range(1, 40)]}
+    made["function"]["parameters"]["$defs"] = {"tree": wide}
+    if name == "lfm2":
+        with pytest.raises(RequestError, match="at most 262144 bytes"):
+            answer_source(layout(name), None, ToolUse([made], "required"))
+
+
+def test_loose_tools_beside_strict_ones_take_any_value():
+    loose = tool("weather", {"city": {"type": "string", "pattern": "x"}})
+    source = answer_source(layout("lfm2"), None, ToolUse([loose, CLOCK], "auto"))
+    made = "Well, <|tool_call_start|>[weather({})]<|tool_call_end|>"
+    assert allows_source(source, made.format('city=["Paris", {"a": [null]}]'))
+    assert allows_source(source, made.format(""))

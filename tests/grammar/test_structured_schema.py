@@ -1,0 +1,211 @@
+"""JSON Schemas: which are refused, and that answers to the others hold.
+
+Oracle: the ``jsonschema`` package (tests/support/structured_schemas.py) over answers of a model with random weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from grammar_texts import allows, compiler
+from quire.engine import LLM
+from quire.errors import RequestError, UnsupportedError
+from quire.grammar import check_schema, grammar_source
+from quire.sampling import SamplingParams
+from quire.structured import StructuredOutputsParams
+
+pytest.importorskip("jsonschema")
+from structured_schemas import MAKERS, complaint, make_schemas
+from tiny_checkpoints import write_checkpoint
+
+# Every keyword of the drafts that is not enforced, and some that are no keywords.
+REFUSED = {
+    "not": {}, "if": True, "then": True, "else": True, "contains": True, "minContains": 1, "maxContains": 2,
+    "uniqueItems": True, "additionalItems": False, "unevaluatedItems": False, "unevaluatedProperties": False,
+    "propertyNames": True, "dependentRequired": {}, "dependentSchemas": {}, "dependencies": {},
+    "contentEncoding": "base64", "contentMediaType": "text/html", "contentSchema": {}, "$anchor": "a",
+    "$dynamicRef": "#a", "$dynamicAnchor": "a", "$recursiveRef": "#", "$vocabulary": {}, "id": "x", "extends": {},
+    "disallow": "string", "divisibleBy": 3, "nullable": True, "discriminator": {}, "requierd": ["a"], "x-foo": 1,
+    "x-guidance": {"lenient": True}, "": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    folder: Path = tmp_path_factory.mktemp("random") / "qwen3"
+    write_checkpoint(folder, "qwen3")
+    with LLM(folder, threads=1, n_ctx=256) as model:
+        yield model
+
+
+def check(schema: object) -> None:
+    check_schema(json.loads(json.dumps(schema)))
+
+
+@pytest.mark.parametrize("keyword", REFUSED)
+@pytest.mark.parametrize("place", ["top", "property", "items", "ref", "anyOf"])
+def test_keywords_that_cannot_be_enforced_are_refused_by_name(keyword, place):
+    schema: dict[str, object] = {keyword: REFUSED[keyword]}
+    wrapped = {
+        "top": schema,
+        "property": {"properties": {"a": schema}},
+        "items": {"items": {"prefixItems": [True, schema]}},
+        "ref": {"$ref": "#/default/0", "default": [schema]},  # no place where schemas are looked for
+        "anyOf": {"anyOf": [{"type": "null"}, {"additionalProperties": schema}]},
+    }[place]
+    with pytest.raises(UnsupportedError, match=r"the keyword '.*' at #/.* cannot be enforced") as caught:
+        check(wrapped)
+    assert repr(keyword) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"format": "idn-email"}, "the format 'idn-email' at #/format"),
+        ({"items": [{}]}, "must be written as prefixItems"),
+        ({"$ref": "https://example.com/s.json"}, "the reference 'https://example.com/s.json'"),
+        ({"$ref": "#name"}, "the reference '#name'"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "the dialect"),
+        ({"minProperties": 2}, "'minProperties' at #/ cannot be enforced beyond one key more than the 0 required"),
+        ({"const": [{"a": 2**53 + 1}]}, "an integer beyond 9007199254740992 at #/const"),
+        ({"properties": {"$id": {"$id": "x"}}}, r"the keyword '\$id' at #/properties/\$id"),
+    ],
+)
+def test_what_else_cannot_be_enforced(schema, reason):
+    with pytest.raises(UnsupportedError, match=reason):
+        check(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ([], "#/ must be a schema"),
+        ({"items": 3}, "#/items must be a schema but is 3"),
+        ({"properties": []}, "#/properties must be an object of schemas"),
+        ({"properties": {"a/b": None}}, "#/properties/a~1b must be a schema"),
+        ({"anyOf": []}, "#/anyOf must be a list of schemas"),
+        ({"type": "text"}, "#/type must be of array, .* but is 'text'"),
+        ({"type": []}, "#/type must be of"),
+        ({"minLength": -1}, "#/minLength must be an integer of at least 0"),
+        ({"minLength": 1.5}, "#/minLength must be an integer"),
+        ({"exclusiveMinimum": True}, "#/exclusiveMinimum must be a number but is True"),
+        ({"required": "a"}, "#/required must be a list of names"),
+        ({"enum": []}, "#/enum must be a list of values"),
+        ({"pattern": 3}, "#/pattern must be a string"),
+        ({"$ref": "#/$defs/a"}, "must lead to a schema of the same document but is '#/\\$defs/a'"),
+        ({"$ref": "#/enum/x", "enum": [1]}, "must lead to a schema"),
+    ],
+)
+def test_malformed(schema, reason):
+    with pytest.raises(RequestError, match=reason):
+        check(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"type": "string", "pattern": "(?=a)b"}, UnsupportedError),
+        ({"patternProperties": {"^a": {}, "a$": {}}}, UnsupportedError),
+        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, UnsupportedError),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1, "maxProperties": 3}, UnsupportedError),
+        ({"type": "string", "pattern": "("}, RequestError),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, RequestError),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, RequestError),
+        ({"const": 1, "type": "string"}, RequestError),
+        (False, RequestError),
+    ],
+)
+def test_what_the_compiler_refuses_is_typed(schema, kind):
+    with pytest.raises(kind):
+        compiler().compile(grammar_source(StructuredOutputsParams(json=schema)))
+
+
+def test_properties_named_like_keywords_are_no_keywords():
+    check({"properties": {"not": {"type": "null"}, "uniqueItems": True}, "$defs": {"if": {}}, "enum": [{"not": 1}]})
+
+
+def test_no_key_in_disguise():
+    """A free key that is a declared one written with escapes would replace a value that was checked."""
+    form = StructuredOutputsParams(json={"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert allows(form, '{"a": 1, "b": "x"}')
+    assert not allows(form, '{"\\u0061": "x"}')
+    assert not allows(form, '{"b": 1, "a": "x"}')
+    assert not allows(form, '{"a": 1, "a": "x"}')
+
+
+def test_addresses_of_mail_have_short_labels():
+    """RFC 5321 and RFC 1035; the schema may stand anywhere that a reference leads to."""
+    label = "a" * 63
+    good = ["a@b", "a.b+c@x-y.example", f"x@{label}.{label}.{label}.{label}", "o'neil@a.b"]
+    bad = ["a", "@b", "a@", "a@-b", "a@b-", "a..b@c", f"x@{label}a", "a b@c", "a@b@c"]
+    for schema in (
+        {"format": "email", "type": "string"},
+        {"$ref": "#/default/0", "default": [{"format": "email", "type": "string"}]},
+        {"type": "string", "anyOf": [{"format": "email"}, {"format": "email", "pattern": "x"}]},
+    ):
+        form = StructuredOutputsParams(json=schema)
+        assert all(allows(form, f'"{text}"') for text in good), schema
+        assert not any(allows(form, f'"{text}"') for text in bad), schema
+    named = StructuredOutputsParams(json={"const": {"format": "email"}})
+    assert allows(named, '{"format": "email"}')
+    inside = StructuredOutputsParams(grammar='start: "<" %json {"type": "string", "format": "email"} ">"')
+    assert allows(inside, f'<"{good[1]}">')
+    assert not allows(inside, f'<"x@{label}a">')
+
+
+def test_white_space():
+    schema = {"type": "array", "items": {"type": "integer"}}
+    for options, allowed, refused in [
+        ({}, ["[1]", "[ 1,\n  2 ]", "[" + " " * 32 + "1]"], [" [1]", "[1] ", "[" + " " * 33 + "1]"]),
+        ({"disable_any_whitespace": True}, ["[1,2]"], ["[1, 2]"]),
+        ({"whitespace_pattern": " ?"}, ["[1, 2]"], ["[1,  2]", "[1,\n2]"]),
+    ]:
+        form = StructuredOutputsParams(json=schema, **options)
+        assert all(allows(form, text) for text in allowed)
+        assert not any(allows(form, text) for text in refused)
+
+
+def test_the_oracle_can_say_no():
+    """Were every answer valid, the tests below would show nothing."""
+    no = 'p{"a" 1, []'
+    n_valid = 0
+    for schema in make_schemas(len(MAKERS)):
+        assert complaint(schema, no) is not None
+        n_valid += complaint(schema, "{}") is None
+    assert 0 < n_valid < len(MAKERS) / 2
+
+
+def invalid_answers(model: LLM, n: int, stride: int, max_tokens: int) -> tuple[list[object], int]:
+    """Complaints about the answers to every ``stride``-th of ``n`` schemas, and how many answers were complete."""
+    schemas = list(make_schemas(n))[::stride]
+    params = [
+        SamplingParams(
+            max_tokens=max_tokens, temperature=1.0, seed=i, structured_outputs=StructuredOutputsParams(json=schema)
+        )
+        for i, schema in enumerate(schemas)
+    ]
+    answers = model.generate(["JSON: "] * len(schemas), params)
+    complete = [
+        (schema, answer.text) for schema, answer in zip(schemas, answers, strict=True) if answer.finish_reason == "stop"
+    ]
+    complaints = [
+        (schema, text, reason) for schema, text in complete if (reason := complaint(schema, text)) is not None
+    ]
+    return complaints, len(complete)
+
+
+def test_random_weights_answer_within_their_schemas(random_model):
+    complaints, n_complete = invalid_answers(random_model, 300, 5, 120)
+    assert complaints == []
+    assert n_complete >= 20  # of 60; the others were cut at max_tokens
+
+
+@pytest.mark.slow
+def test_the_packages_model_answers_within_300_schemas():
+    with LLM(threads=1, n_ctx=512) as model:
+        complaints, n_complete = invalid_answers(model, 300, 1, 200)
+    assert complaints == []
+    assert n_complete >= 200

@@ -1,0 +1,249 @@
+"""The tree itself: layers, forbidden constructs, one version, links, and the examples of README and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.pythons
+
+ROOT = Path(__file__).resolve().parents[2]
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
+TEMPLATE_FOLDER = "python/quire/chat/"
+SANDBOX = "python/quire/chat/sandbox.py"
+ENVIRONMENT_MAKERS = {
+    "Environment",
+    "NativeEnvironment",
+    "SandboxedEnvironment",
+    "ImmutableSandboxedEnvironment",
+    "Template",
+}
+LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """Paths of the files under version control."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a git checkout")
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"git cannot list the files: {done.stderr.strip()}")
+    return [path for path in done.stdout.splitlines() if (ROOT / path).is_file()]
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of a name or attribute, "" of anything else."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def made_or_imported(node: ast.AST) -> list[str]:
+    """The last names of what a node calls, derives from or imports."""
+    if isinstance(node, ast.Call):
+        return [dotted(node.func).rpartition(".")[2]]
+    if isinstance(node, ast.ClassDef):
+        return [dotted(base).rpartition(".")[2] for base in node.bases]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.name for alias in node.names]
+    return []
+
+
+def forbidden(path: str, source: str) -> Iterator[str]:
+    """What a source of the package must not do, a line each."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        for name in names:
+            top = name.partition(".")[0]
+            if top in FORBIDDEN_MODULES:
+                yield f"{path}:{node.lineno}: imports {name}, which runs what a file says"
+            if top == "jinja2" and not path.startswith(TEMPLATE_FOLDER):
+                yield f"{path}:{node.lineno}: imports {name}; templates belong to {TEMPLATE_FOLDER}"
+        if path != SANDBOX and any(found in ENVIRONMENT_MAKERS for found in made_or_imported(node)):
+            yield f"{path}:{node.lineno}: makes a template environment; only {SANDBOX} does"
+        if isinstance(node, ast.Call) and dotted(node.func) in FORBIDDEN_CALLS:
+            yield f"{path}:{node.lineno}: calls {dotted(node.func)}"
+        if isinstance(node, ast.Subscript | ast.Call):
+            holder = node.value if isinstance(node, ast.Subscript) else node.func
+            key = node.slice if isinstance(node, ast.Subscript) else next(iter(node.args), None)
+            reads = dotted(holder) in {"os.environ", "os.environ.get", "os.getenv"}
+            if reads and not (isinstance(key, ast.Constant) and key.value == "QUIRE_LOG"):
+                yield f"{path}:{node.lineno}: reads an environment variable other than QUIRE_LOG"
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("import pickle", "pickle"),
+        ("from marshal import loads", "marshal"),
+        ("def f():\n    import jinja2.sandbox", "jinja2"),
+        ("import x\nx.Environment()", "environment"),
+        ("class Loose(x.NativeEnvironment): pass", "environment"),
+        ("eval('1')", "eval"),
+        ("import torch\ntorch.load('x')", "torch.load"),
+        ("import os\nos.environ['HOME']", "environment"),
+        ("import os\nos.environ.get('HOME')", "environment"),
+    ],
+)
+def test_forbidden_constructs_are_found(source: str, word: str) -> None:
+    assert [line for line in forbidden("python/quire/x.py", source) if word in line]
+
+
+def test_the_package_has_no_forbidden_construct(tracked: list[str]) -> None:
+    sources = [path for path in tracked if path.startswith("python/quire/") and path.endswith((".py", ".pyi"))]
+    assert len(sources) > 5
+    found = [line for path in sources for line in forbidden(path, (ROOT / path).read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_nothing_is_left_to_do(tracked: list[str]) -> None:
+    found = []
+    for path in tracked:
+        if path.startswith(("native/", "python/")) and not path.endswith((".gguf", ".so")):
+            lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+            found += [f"{path}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if LEFTOVER.search(line)]
+    assert found == []
+
+
+def test_no_build_product_is_tracked(tracked: list[str]) -> None:
+    assert [path for path in tracked if path.startswith(("build/", "vendor/ggml/")) or path.endswith(".so")] == []
+
+
+def test_native_layers() -> None:
+    if not (ROOT / "native").is_dir():
+        pytest.skip("the native sources are absent")
+    command = [sys.executable, str(ROOT / "ci" / "check_includes.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "word"),
+    [
+        ("core/dtype.h", '#include "kv/block_pool.h"', "core must not know kv"),
+        ("kernels/norm.cpp", '#include "core/dtype.h"', "kernels must not know core"),
+        ("kernels/avx2/norm.cpp", '#include "core/error.h"', "kernels must not know core"),
+        ("kernels/norm.cpp", "#include <ggml.h>", "ggml belongs to"),
+        ("engine/decoder.cpp", "#include <ggml-backend.h>", "ggml belongs to"),
+        ("kv/block_table.cpp", '#include "gguf.h"', "ggml belongs to"),
+        ("graph/tracer.cpp", "#include <pybind11/stl.h>", "Python belongs to bindings"),
+        ("engine/scheduler.cpp", "#include <chrono>", "must be pure"),
+        ("engine/sampler.h", '#include "core/device.h"', "must be pure"),
+        ("helper/x.cpp", "", "the folder must be one of"),
+        ("graph/utils.h", "", "must be named for what is in it"),
+        ("graph/tracer.h", "\n" * 501, "must have at most 500 lines"),
+    ],
+)
+def test_a_broken_layer_is_found(tmp_path: Path, path: str, text: str, word: str) -> None:
+    files = {"core/error.h": "", "core/device.h": "", "core/dtype.h": "", "kv/block_pool.h": "", path: text}
+    for name, content in files.items():
+        target = tmp_path / "native" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content + "\n", encoding="utf-8")
+    command = [sys.executable, str(ROOT / "ci" / "check_includes.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert word in done.stdout
+
+
+def test_one_version() -> None:
+    native = importlib.import_module("quire._native")
+    line = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert line is not None
+    assert native.__version__ == line[1]
+    assert importlib.import_module("quire").__version__ == line[1]
+
+
+def test_links_of_the_documentation(tracked: list[str]) -> None:
+    broken = []
+    for path in tracked:
+        if not path.endswith(".md"):
+            continue
+        text = re.sub(r"```.*?```", "", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if "://" not in target and not (ROOT / path).parent.joinpath(target).exists():
+                broken.append(f"{path}: {target}")
+    assert broken == []
+
+
+def test_the_table_of_sampling_parameters_is_complete() -> None:
+    from quire.sampling import SamplingParams
+
+    text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`|see below) \|", text, re.MULTILINE)
+    defaults = SamplingParams()
+    assert {name for name, _ in rows} == {entry.name for entry in dataclasses.fields(defaults)}
+    for name, text in rows:
+        if name != "samplers":
+            assert ast.literal_eval(text) == getattr(defaults, name), name
+
+
+def test_the_documented_commands_are_those_there_are() -> None:
+    from quire.cli.main import COMMANDS
+
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^\| `quire (\w+)", text, re.MULTILINE)) == COMMANDS
+
+
+def readme_blocks() -> list[tuple[int, str]]:
+    """The README's Python blocks, by line; those after a line ``<!-- not run: REASON -->`` are left out."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8") if (ROOT / "README.md").is_file() else ""
+    found = []
+    for match in re.finditer(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```", text, re.DOTALL):
+        if not match[1]:
+            found.append((text.count("\n", 0, match.start(2)) + 1, match[2]))
+    return found
+
+
+def test_readme_examples(tmp_path: Path) -> None:
+    blocks = readme_blocks()
+    if not blocks:
+        pytest.skip("README.md has no Python blocks")
+    # One program, as a reader types it, in a process and a folder of its own; lines are the README's.
+    program = "".join(f"exec(compile({chr(10) * (line - 1) + code!r}, 'README.md', 'exec'))\n" for line, code in blocks)
+    # The same quire as this process's, whose path may be relative to the folder that it was started in.
+    package = importlib.import_module("quire").__file__
+    assert package is not None
+    environment = {**os.environ, "PYTHONPATH": str(Path(package).resolve().parent.parent)}
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def package_modules() -> list[str]:
+    package = importlib.import_module("quire")
+    names = ["quire"]
+    for info in pkgutil.walk_packages(package.__path__, "quire."):
+        if not info.name.startswith(("quire._", "quire.__main__")):
+            names.append(info.name)
+    return names
+
+
+def test_docstring_examples() -> None:
+    n_examples, failed = 0, []
+    for name in package_modules():
+        module = importlib.import_module(name)
+        result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+        n_examples += result.attempted
+        failed += [name] * bool(result.failed)
+    if not n_examples:
+        pytest.skip("no docstring has an example")
+    assert failed == []

@@ -1,0 +1,255 @@
+"""Model files against transformers' stored answers (tests/references/make_references.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import quire.models
+from quire._native import graph
+from quire._native.core import Tensor, find_device
+from quire._native.quant import dequantize
+from quire.convert import convert
+from quire.errors import LoadError, UnsupportedError
+from quire.gguf import GGUFReader, GGUFWriter
+from quire.models import architectures, load_model
+from tiny_checkpoints import CONFIGS, N_VOCAB, write_checkpoint
+
+REFERENCES = Path(__file__).resolve().parents[1] / "references"
+PACKAGED = Path(quire.models.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
+TOLERANCE = 1e-3  # of the largest absolute logit
+Array = npt.NDArray[np.float32]
+
+
+class Runner:
+    """One sequence at a time through an executor, with a cache of its own."""
+
+    def __init__(self, path: Path, kernels: str = "auto") -> None:
+        model = load_model(GGUFReader(path))
+        self.has_rows = any(spec.n_kv_head for spec in model.cache)
+        self.scores_classes = model.config.scores_classes
+        self.n_ctx = model.config.n_ctx_train
+        self.has_state = any(spec.states for spec in model.cache)
+        self.state = 0
+        self.executor = graph.Executor(
+            model.trace(),
+            find_device("cpu"),
+            n_blocks=9,
+            n_states=33,
+            threads=2,
+            kv_dtype="f32",
+            kernels=kernels,
+            max_rows=64,
+            max_sequences=4,  # type: ignore[arg-type]
+        )
+
+    def logits(self, ids: list[int], start: int = 0) -> Array:
+        """Of ids[start:], a chunk at a time.  Who begins gets a recurrent state that nobody had."""
+        self.state += start == 0
+        parts = [self._chunk(ids[: min(begin + 64, len(ids))], begin) for begin in range(start, len(ids), 64)]
+        return np.concatenate(parts)
+
+    def _chunk(self, ids: list[int], start: int) -> Array:
+        rows = list(range(start, len(ids)))
+        return self.executor.run(
+            ids[start:], positions=rows, slots=[32 + p for p in rows] if self.has_rows else [], logit_rows=list(range(len(rows))),
+            row_begin=[0, len(rows)], n_kv=[len(ids)], tables=[list(range(1, 9))] if self.has_rows else [], states=[self.state] if self.has_state else [],
+        )  # fmt: skip
+
+    def answer(self, ids: list[int]) -> Array:
+        """What transformers' model answers: logits or vectors of every token, or scores of classes."""
+        rows = self.logits(ids)
+        return rows[0] if self.scores_classes else rows
+
+    def greedy(self, ids: list[int], n_new: int) -> list[int]:
+        out, start = list(ids), 0
+        for _ in range(n_new):
+            logits = self.logits(out, start)
+            start = len(out)
+            out.append(int(logits[-1].argmax()))
+        return out[len(ids) :]
+
+
+def close(found: Array, expected: Array, tolerance: float = TOLERANCE) -> None:
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Converted random checkpoints, by name."""
+    folder = tmp_path_factory.mktemp("tiny")
+
+    def make(name: str) -> Path:
+        out = folder / f"{name}.gguf"
+        if not out.is_file():
+            write_checkpoint(folder / name, name)
+            convert(folder / name, out, "f32")
+        return out
+
+    return make
+
+
+@pytest.mark.parametrize("kernels", ["auto", "stock"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str, kernels: str) -> None:
+    stored = np.load(REFERENCES / "models" / f"{name}.npz")
+    runner = Runner(tiny(name), kernels)
+    prompt = stored["prompt"].tolist()
+    # ggml looks GELU up in a table of half precision, which moves Gemma's logits by nearly as much as is allowed elsewhere.
+    tolerance = 3 * TOLERANCE if kernels == "stock" and name.startswith("gemma") else TOLERANCE
+    close(runner.answer(prompt), stored["logits"], tolerance)
+    if runner.executor.makes_logits:
+        assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
+
+
+def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], prefix: str) -> None:
+    for i in range(24):
+        ids = stored[f"{prefix}.prompt.{i}"].tolist()
+        expected = stored[f"{prefix}.greedy.{i}"].tolist()
+        assert len(expected) == 48
+        assert runner.greedy(ids, 48) == expected, f"prompt {i}"
+        if f"{prefix}.logits.{i}" in stored:
+            close(runner.logits(ids)[-1], stored[f"{prefix}.logits.{i}"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tiny-chat", "tiny-draft"])
+def test_trained_models_equal_transformers(shared: Path, tmp_path: Path, name: str) -> None:
+    convert(shared / "models" / name, tmp_path / "x.gguf", "f32")
+    check_prompts(Runner(tmp_path / "x.gguf"), dict(np.load(REFERENCES / "trained.npz")), name)
+
+
+def test_packaged_model_equals_transformers(tmp_path: Path) -> None:
+    """The weights that the package's Q8_0 file stands for, as f32; transformers had the same."""
+    reader = GGUFReader(PACKAGED)
+    with GGUFWriter(tmp_path / "x.gguf", "qwen3") as writer:
+        for key in reader.metadata:
+            kind = reader.metadata.type_of(key)
+            if key.startswith("qwen3.") or key == "tokenizer.ggml.tokens":
+                value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+                writer.set(key, value, kind)  # type: ignore[arg-type]
+        for info in reader.tensors:
+            writer.add_tensor(info.name, "f32", info.shape)
+        for info in reader.tensors:
+            writer.write(info.name, dequantize(reader.tensor(info.name)))
+    check_prompts(Runner(tmp_path / "x.gguf"), dict(np.load(REFERENCES / "package.npz")), "package")
+
+
+def test_packaged_model_itself_is_near() -> None:
+    """Products of Q8_0 round the activations to 8 bits as well, which costs up to a few percent of a logit."""
+    stored, runner = np.load(REFERENCES / "package.npz"), Runner(PACKAGED)
+    for i in range(0, 24, 3):
+        expected = stored[f"package.logits.{i}"]
+        found = runner.logits(stored[f"package.prompt.{i}"].tolist())[-1]
+        assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+# What one hostile change of the metadata does: a typed error, or a model that still loads; never a crash.
+HOSTILE_VALUES = [(0, "u32"), (1, "u32"), (3, "u32"), (2**31 - 1, "u32"), (2**32 - 1, "u32"), (2**63, "u64"), (-1, "i32"), (0.0, "f32"),
+                  (float("nan"), "f32"), (float("inf"), "f32"), ("x", "string"), (True, "bool"), ([1, 2], "u32[]"), ([], "u32[]"), (["a"], "string[]"), (None, "")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    reader = GGUFReader(tiny(name))
+    arch = reader.metadata.text("general.architecture")
+    keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
+    refused = 0
+    for changed in keys:
+        for hostile in HOSTILE_VALUES:
+            with GGUFWriter(tmp_path / "x.gguf", arch) as writer:
+                for key in keys:
+                    value, kind = hostile if key == changed else (reader.metadata[key], reader.metadata.type_of(key))
+                    if value is not None:
+                        writer.set(key, value, kind)  # type: ignore[arg-type]
+                for info in reader.tensors:
+                    writer.add_tensor(info.name, info.dtype, info.shape)
+                for info in reader.tensors:
+                    writer.write(info.name, reader.tensor(info.name).numpy())
+            try:
+                load_model(GGUFReader(tmp_path / "x.gguf"))
+            except (LoadError, UnsupportedError, ValueError):
+                refused += 1
+    assert refused > 5 * len(keys)
+
+
+def rewritten(
+    reader: GGUFReader,
+    out: Path,
+    change: Callable[[str, tuple[int, ...]], tuple[str, tuple[int, ...]] | None],
+    *,
+    arch: str | None = None,
+) -> None:
+    """The file with its tensors renamed, reshaped or dropped."""
+    with GGUFWriter(out, arch or reader.metadata.text("general.architecture")) as writer:
+        for key in reader.metadata:
+            if key.split(".")[0] not in ("general", "tokenizer"):
+                writer.set(key, reader.metadata[key], reader.metadata.type_of(key))  # type: ignore[arg-type]
+        changes = {info.name: change(info.name, info.shape) for info in reader.tensors}
+        for info in reader.tensors:
+            if (now := changes[info.name]) is not None:
+                writer.add_tensor(now[0], info.dtype, now[1])
+        for info in reader.tensors:
+            if (now := changes[info.name]) is not None:
+                writer.write(now[0], reader.tensor(info.name).numpy())
+
+
+def test_tensors_must_fit_and_all_be_used(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    reader, out = GGUFReader(tiny("qwen3")), tmp_path / "x.gguf"
+    for missing in [info.name for info in reader.tensors]:
+        rewritten(reader, out, lambda name, shape, missing=missing: None if name == missing else (name, shape))  # type: ignore[misc]
+        with pytest.raises(LoadError, match=missing.replace(".", r"\.")):
+            load_model(GGUFReader(out))
+        rewritten(
+            reader,
+            out,
+            lambda name, shape, odd=missing: (
+                (name, shape[::-1] if len(shape) > 1 else (1, *shape)) if name == odd else (name, shape)
+            ),
+        )  # type: ignore[misc]
+        if (
+            reader.tensor_info(missing).shape[0] != reader.tensor_info(missing).shape[-1]
+            or len(reader.tensor_info(missing).shape) == 1
+        ):
+            with pytest.raises((LoadError, ValueError)):
+                load_model(GGUFReader(out))
+    rewritten(
+        reader,
+        out,
+        lambda name, shape: (name, shape) if name != "blk.1.attn_q_norm.weight" else ("blk.1.extra.weight", shape),
+    )
+    with pytest.raises(LoadError, match=r"blk\.1\.attn_q_norm"):
+        load_model(GGUFReader(out))
+
+
+def test_leftover_tensors_are_an_error(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    reader, out = GGUFReader(tiny("llama")), tmp_path / "x.gguf"
+    with GGUFWriter(out, "llama") as writer:
+        for key in reader.metadata:
+            if key.startswith("llama."):
+                writer.set(key, reader.metadata[key], reader.metadata.type_of(key))  # type: ignore[arg-type]
+        names = [info.name for info in reader.tensors]
+        for name in names:
+            writer.add_tensor(name, "f32", reader.tensor_info(name).shape)
+        writer.add_tensor("blk.0.mystery.weight", "f32", (4,))
+        for name in names:
+            writer.write(name, reader.tensor(name).numpy())
+        writer.write("blk.0.mystery.weight", bytes(16))
+    with pytest.raises(LoadError, match=r"blk\.0\.mystery\.weight"):
+        load_model(GGUFReader(out))
+
+
+def test_unknown_architectures_are_refused_with_the_list(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    rewritten(GGUFReader(tiny("llama")), tmp_path / "x.gguf", lambda name, shape: (name, shape), arch="mystery")
+    with pytest.raises(UnsupportedError, match=f"must be one of {', '.join(architectures())} but is 'mystery'"):
+        load_model(GGUFReader(tmp_path / "x.gguf"))
+
+
+def test_a_vector_must_be_f32() -> None:
+    tensor = Tensor.from_numpy(np.ones(4, np.float16))
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=1, head_dim=4)])
+    embedding = graph.Weight("e", Tensor.from_numpy(np.ones((N_VOCAB, 4), np.float32)))
+    with pytest.raises(ValueError, match="w must be f32 but is f16"):
+        graph.rms_norm(graph.embed(tracer.tokens, embedding), graph.Weight("w", tensor), 1e-5)

@@ -1,0 +1,244 @@
+"""HTTP itself: what may come before a key, and how answers and connections end.
+
+Oracles: RFC 9110 and 9112; the statuses and limits written down for each case.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from quire.server.listener.http_protocol import MAX_HEAD_BYTES, MAX_HEAD_LINES
+from served import environment, impatient_server
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+SHORT = b'{"prompt": "short"}'
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with impatient_server() as port:
+        yield port
+
+
+def connect(port: int) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port))
+    made.settimeout(20.0)
+    return made
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    data = b""
+    while part := connection.recv(1 << 16):
+        data += part
+    return data
+
+
+def read_object(connection: socket.socket) -> bytes:
+    """One answer whose body is an object without others inside."""
+    data = b""
+    while not data.endswith(b"}"):
+        part = connection.recv(1 << 16)
+        assert part
+        data += part
+    return data
+
+
+def parsed(data: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one answer."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+def completion(body: bytes, version: str = "1.1") -> bytes:
+    head = f"POST /v1/completions HTTP/{version}\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+LARGE = {
+    "one header": HEALTH + b"x: " + b"y" * (8 << 20),
+    "a name": HEALTH + b"x" * (8 << 20),
+    "a path": b"GET /" + b"y" * (8 << 20),
+    "many headers": HEALTH + b"x: y\r\n" * (1 << 20),
+    "large headers": HEALTH + (b"x: " + b"y" * 8000 + b"\r\n") * 1000,
+    "empty lines": b"\r\n" * (4 << 20),
+    "a trailer": CHUNKED + b"0\r\nx: " + b"y" * (8 << 20),
+    "trailers": CHUNKED + b"0\r\n" + b"x: y\r\n" * (1 << 20),
+    "an extension of a chunk": CHUNKED + b"5;" + b"y" * (8 << 20),
+}
+
+
+@pytest.mark.parametrize("data", LARGE.values(), ids=LARGE.keys())
+def test_a_head_that_is_too_large_is_refused_before_it_has_come(port: int, data: bytes) -> None:
+    with connect(port) as connection:
+        n_sent = 0
+        try:
+            while n_sent < len(data):
+                n_sent += connection.send(data[n_sent : n_sent + (1 << 16)])
+        except ConnectionError:
+            pass
+        came = b""
+        with suppress(ConnectionError):
+            came = read_to_end(connection)
+    # A client that goes on for longer than the server has patience may not see the answer.
+    if came:
+        status, headers, body = parsed(came)
+        assert (status, headers["connection"]) == (431, "close")
+        assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize("data", LARGE.values(), ids=LARGE.keys())
+def test_such_a_head_is_refused_at_its_limit(port: int, data: bytes) -> None:
+    with connect(port) as connection:
+        connection.sendall(data[: MAX_HEAD_BYTES + (20 << 10)])
+        status, headers, body = parsed(read_to_end(connection))
+    assert (status, headers["content-type"]) == (431, "application/json")
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+def test_heads_up_to_the_limits_are_taken(port: int) -> None:
+    many = b"".join(b"x%d: y\r\n" % i for i in range(MAX_HEAD_LINES - 1))
+    large = b"x: " + b"y" * (MAX_HEAD_BYTES - 100) + b"\r\n"
+    for lines in (many, large):
+        with connect(port) as connection:
+            # One after another on the same connection: each has limits of its own.
+            for _ in range(3):
+                connection.sendall(HEALTH + lines + b"\r\n")
+                assert parsed(read_object(connection))[0] == 200
+    with connect(port) as connection:
+        connection.sendall(HEALTH + many + b"one: more\r\n\r\n")
+        assert parsed(read_to_end(connection))[0] == 431
+
+
+def test_a_client_that_stops_to_send_gets_its_answer(port: int) -> None:
+    for body in (SHORT, b'{"prompt": "short", "stream": true}'):
+        with connect(port) as connection:
+            connection.sendall(completion(body))
+            connection.shutdown(socket.SHUT_WR)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.status == 200
+            assert b"ab" in response.read() or body != SHORT
+            assert connection.recv(1) == b""
+
+
+def test_a_client_that_is_gone_is_not_waited_for(port: int) -> None:
+    """It looks like one that only stops to send until it is sent something: the prompt ``never`` has no answer."""
+
+    def n_counted() -> int:
+        with connect(port) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            text = read_to_end(connection).decode()
+        return sum(
+            int(n) for n in re.findall(r'^quire_http_requests_total\{.*status="499".*\} (\d+)', text, re.MULTILINE)
+        )
+
+    before = n_counted()
+    with connect(port) as connection:
+        connection.sendall(completion(b'{"prompt": "never"}'))
+        time.sleep(0.2)
+    end = time.monotonic() + 10
+    while n_counted() == before:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_is_not_whole_when_a_client_stops_gets_none(port: int) -> None:
+    for data in (b"", HEALTH, completion(SHORT)[:-1]):
+        with connect(port) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert read_to_end(connection) == b""
+
+
+@pytest.mark.parametrize("body", [SHORT, b'{"prompt": "short", "stream": true}'], ids=["whole", "stream"])
+def test_the_old_version_gets_no_chunks(port: int, body: bytes) -> None:
+    with connect(port) as connection:
+        connection.sendall(completion(body, "1.0"))
+        status, headers, content = parsed(read_to_end(connection))
+    assert status == 200
+    assert "transfer-encoding" not in headers
+    assert headers["connection"] == "close"
+    if body == SHORT:
+        assert int(headers["content-length"]) == len(content)
+        assert json.loads(content)["choices"][0]["text"] == "ab"
+    else:
+        events = content.decode().split("\n\n")
+        assert all(event.startswith("data: ") for event in events[:-1])
+        assert events[-2:] == ["data: [DONE]", ""]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", CHUNKED + b"zz\r\n", HEALTH + b"no colon\r\n\r\n", bytes(100)],
+)
+def test_what_is_no_request_is_refused_in_json(port: int, data: bytes) -> None:
+    with connect(port) as connection:
+        connection.sendall(data)
+        status, headers, body = parsed(read_to_end(connection))
+    assert (status, headers["content-type"], headers["connection"]) == (400, "application/json", "close")
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "malformed_request")
+
+
+def test_a_fault_after_a_request_does_not_answer_it(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(completion(SHORT) + b"nonsense\r\n\r\n")
+        came = read_to_end(connection)
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", came) in ([b"200"], [b"200", b"400"])
+
+
+def test_a_body_that_is_refused_while_it_comes_is_answered(port: int) -> None:
+    """To close with something unread is to reset, and a client may then not see why."""
+    with connect(port) as connection:
+        connection.sendall(completion(b"x" * 100)[:-100].replace(b"length: 100", b"length: 99999999") + b"x" * 200_000)
+        assert parsed(read_to_end(connection))[0] == 413
+
+
+def test_what_comes_while_a_server_stops_is_refused_and_not_reset() -> None:
+    """Connections from before, idle or fresh, and one that the system made while nobody listened any more."""
+    script = Path(__file__).resolve().parents[1] / "support" / "stopping_server.py"
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, env=environment(), text=True)
+    assert process.stderr is not None
+    found = re.search(r":(\d+)$", process.stderr.readline())
+    assert found is not None
+    port = int(found[1])
+    try:
+        with connect(port) as idle, connect(port) as fresh:
+            idle.sendall(HEALTH + b"\r\n")
+            assert parsed(read_object(idle))[0] == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr.readline() == "stopping\n"
+            with connect(port) as late:
+                for connection in (idle, fresh, late):
+                    connection.sendall(completion(SHORT))
+                for connection in (idle, fresh, late):
+                    status, headers, body = parsed(read_to_end(connection))
+                    assert (status, headers["connection"]) == (503, "close")
+                    assert json.loads(body)["error"]["code"] == "shutting_down"
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    with pytest.raises(ConnectionRefusedError):
+        connect(port)
+
+
+def test_a_server_without_clients_stops_at_once() -> None:
+    started = time.monotonic()
+    with impatient_server():
+        started = time.monotonic()
+    assert time.monotonic() - started < 5

@@ -1,0 +1,264 @@
+"""The worker's process: what ends or hangs is told to its requests and replaced.
+
+Oracles: the same request asked of an undisturbed worker; the processes that the system knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from quire.errors import LoadError
+from quire.server.failures import ApiError
+from quire.server.worker.awake_clock import AwakeClock
+from quire.server.worker.engine_client import EngineState
+from quire.server.worker.protocol import Ask, Delta, Generate, Open, Work
+from quire.server.worker.supervisor import Watch, WorkerSupervisor
+from quire.server.worker.worker_channel import time_apart
+
+SCRIPT = (sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "crashing_worker.py"))
+CONFIG = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
+QUICK = Watch(silent_s=1.2, hung_s=1.8, check_s=0.05)
+GREEDY = {"temperature": 0.0, "max_tokens": 16}
+LONG = Generate(0, "Once upon a time", {"max_tokens": 200, "ignore_eos": True})
+
+
+@pytest.fixture(autouse=True)
+def same_quire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker imports the same quire as this process, whatever the folder."""
+    import quire
+
+    assert quire.__file__ is not None
+    monkeypatch.setenv("PYTHONPATH", str(Path(quire.__file__).resolve().parent.parent))
+
+
+@asynccontextmanager
+async def running(config: dict[str, object] | None = None) -> AsyncIterator[WorkerSupervisor]:
+    engine = WorkerSupervisor(Open(None, config or CONFIG), QUICK, SCRIPT)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def run(test: Callable[[WorkerSupervisor], Awaitable[None]]) -> None:
+    async def with_engine() -> None:
+        async with running() as engine:
+            await test(engine)
+
+    asyncio.run(with_engine())
+
+
+async def text_of(engine: WorkerSupervisor, work: Work) -> str:
+    """The answer to a request; ApiError where it fails."""
+    texts = []
+    with engine.submit(work) as stream:
+        await stream.start()
+        while (batch := await stream.batch()) is not None:
+            texts += [event.content for event in batch if isinstance(event, Delta)]
+    return "".join(texts)
+
+
+async def code_of(engine: WorkerSupervisor, work: Work) -> str:
+    try:
+        await text_of(engine, work)
+    except ApiError as error:
+        return error.code
+    return "answered"
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def until_ready(engine: WorkerSupervisor, before: int | None) -> None:
+    await until(lambda: engine.state is EngineState.READY and engine.process_id != before)
+
+
+STORY = Generate(0, "Once upon a time", GREEDY)
+
+
+@pytest.mark.parametrize("prompt", ["abort", "kill", "stop", "mute"])
+def test_a_worker_that_ends_or_hangs_is_replaced(prompt: str) -> None:
+    async def test(engine: WorkerSupervisor) -> None:
+        expected = await text_of(engine, STORY)
+        before = engine.process_id
+        other = asyncio.ensure_future(code_of(engine, LONG))
+        await asyncio.sleep(0.05)
+        ended = asyncio.ensure_future(code_of(engine, Generate(0, prompt, {"max_tokens": 200, "ignore_eos": True})))
+        if prompt == "mute":
+            assert await ended == "answered"
+            await until(lambda: engine.state is not EngineState.READY)
+        else:
+            assert await asyncio.wait_for(ended, 15) == "worker_lost"
+            assert await asyncio.wait_for(other, 1) in ("worker_lost", "answered")
+        with pytest.raises(ApiError) as refused:
+            engine.submit(STORY)
+        assert refused.value.status == 503
+        assert refused.value.retry_after_s is not None
+        await until_ready(engine, before)
+        assert await text_of(engine, STORY) == expected
+        assert engine.n_restarts == 1
+        assert before is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+
+    run(test)
+
+
+def test_what_ended_the_worker_twice_is_refused() -> None:
+    poison = Generate(0, "abort", GREEDY)
+
+    async def test(engine: WorkerSupervisor) -> None:
+        for _ in range(2):
+            before = engine.process_id
+            assert await code_of(engine, poison) == "worker_lost"
+            await until_ready(engine, before)
+        assert await code_of(engine, poison) == "poison_request"
+        assert await code_of(engine, STORY) == "answered"
+        assert engine.n_restarts == 2
+
+    run(test)
+
+
+def test_what_was_there_when_somebody_else_ended_the_worker_is_not_suspected() -> None:
+    async def test(engine: WorkerSupervisor) -> None:
+        for _ in range(2):
+            before = engine.process_id
+            assert before is not None
+            under_way = asyncio.ensure_future(code_of(engine, LONG))
+            await until(lambda: engine.n_active == 1)
+            os.kill(before, signal.SIGKILL)
+            assert await under_way == "worker_lost"
+            await until_ready(engine, before)
+        assert await code_of(engine, LONG) == "answered"
+
+    run(test)
+
+
+def test_an_exception_is_an_error_of_its_request_only() -> None:
+    async def test(engine: WorkerSupervisor) -> None:
+        before = engine.process_id
+        other = asyncio.ensure_future(code_of(engine, LONG))
+        assert await code_of(engine, Generate(0, "throw", {})) == "internal_error"
+        assert await other == "answered"
+        assert engine.process_id == before
+
+    run(test)
+
+
+def test_blocks_come_back_after_cancellations() -> None:
+    async def test(engine: WorkerSupervisor) -> None:
+        for delay_s in (0.0, 0.001, 0.01, 0.05):
+            streams = [engine.submit(Generate(0, f"{i} of many", LONG.params)) for i in range(8)]
+            await asyncio.sleep(delay_s)
+            for stream in streams:
+                stream.close()
+        await until(lambda: engine.beat is not None and engine.beat.n_requests == 0)
+        assert engine.beat is not None
+        assert engine.beat.n_free_blocks == engine.beat.n_usable_blocks
+        assert engine.n_active == 0
+
+    run(test)
+
+
+def test_questions_are_answered() -> None:
+    async def test(engine: WorkerSupervisor) -> None:
+        values = {"text": "a fox", "add_special": False, "parse_special": False, "pieces": True}
+        with engine.submit(Ask(0, "tokenize", values)) as stream:
+            answer = await stream.answer()
+        assert "".join(token["piece"] for token in answer["tokens"]) == "a fox"
+        bad = Ask(0, "detokenize", {"tokens": [10**6], "pieces": False})
+        with engine.submit(bad) as stream, pytest.raises(ApiError, match="token id"):
+            await stream.answer()
+
+    run(test)
+
+
+def test_a_model_that_does_not_open() -> None:
+    async def test() -> None:
+        async with running({**CONFIG, "n_ctx": 77}):
+            pytest.fail("it must not start")
+
+    with pytest.raises(LoadError, match="must open"):
+        asyncio.run(test())
+
+
+def test_a_bug_of_the_worker_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        async with running({**CONFIG, "n_ctx": 78}):
+            pytest.fail("it must not start")
+
+    with pytest.raises(LoadError, match="but ended"):
+        asyncio.run(test())
+    assert "RuntimeError: a bug of the worker" in capfd.readouterr().err
+
+
+def test_a_worker_ends_with_its_listener() -> None:
+    async def test() -> int:
+        engine = WorkerSupervisor(Open(None, CONFIG), QUICK, SCRIPT)
+        await engine.start()
+        assert engine.process_id is not None
+        # As if the listener had been killed: its end of the socket is closed and nothing else happens.
+        assert engine._worker is not None
+        assert engine._worker.channel is not None
+        assert engine._supervising is not None
+        engine._supervising.cancel()
+        engine._worker.channel.close()
+        await asyncio.to_thread(engine._worker.process.wait, 10)
+        return engine._worker.process.returncode
+
+    assert asyncio.run(test()) == 0
+
+
+def test_frames_are_further_apart_with_more_streams() -> None:
+    def apart_s(n_streams: int) -> float:
+        return time_apart([Delta(id=i % n_streams, choice=0, content="a", token_ids=[1]) for i in range(200)])
+
+    assert time_apart([]) == apart_s(1) == apart_s(10) == pytest.approx(0.012)
+    assert apart_s(32) == pytest.approx(0.0384)
+    assert apart_s(200) == pytest.approx(0.05)
+
+
+def test_a_listener_that_was_held_itself_judges_nobody() -> None:
+    """Whether by one long callback, or by many that leave a moment between them for the watch to look."""
+
+    async def test(engine: WorkerSupervisor) -> None:
+        before = engine.process_id
+        expected = await text_of(engine, STORY)
+        for held_s in (2.2, 0.4, 0.4, 0.4, 0.4):
+            time.sleep(held_s)  # the event loop is held
+            assert engine.state is EngineState.READY
+            await asyncio.sleep(0)
+            assert engine.state is EngineState.READY
+        await asyncio.sleep(0.5)
+        assert (engine.state, engine.process_id, engine.n_restarts) == (EngineState.READY, before, 0)
+        assert await text_of(engine, STORY) == expected
+
+    run(test)
+
+
+def test_time_in_which_a_process_is_held_does_not_count() -> None:
+    true_s = 0.0
+    clock = AwakeClock(0.5, lambda: true_s)
+    began_s = clock.now()
+    for _ in range(10):
+        true_s += 0.25
+        clock.tick()
+    assert clock.now() - began_s == 2.5
+    true_s += 60.0
+    assert clock.now() - began_s == 3.0
+    clock.tick()
+    true_s += 0.25
+    assert clock.now() - began_s == 3.25

@@ -1,0 +1,113 @@
+"""Random tiny checkpoints of every architecture, the same on every machine: weights come from NumPy by name.
+
+Shared by the tests and by tests/references/make_references.py, which has transformers compute their answers: a file of
+references/models for each, with the shapes of its tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
+N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
+
+_COMMON = {
+    "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 256, "eos_token_id": 257,
+    "hidden_act": "silu", "torch_dtype": "float32",
+}  # fmt: skip
+
+
+TINY = Path(__file__).resolve().parents[1] / "tiny"
+# Names of references/models, each with what its configuration has beyond the common one.
+CONFIGS: dict[str, dict[str, object]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
+}
+# Names that begin so are of models that add 1 to the weights of norms; those that begin with the others are not.
+ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next"), ("gemma3n", "gemma4")
+
+
+def class_of(name: str) -> str:
+    """The class of transformers."""
+    (kind,) = CONFIGS[name]["architectures"]  # type: ignore[misc]
+    return str(kind)
+
+
+def config_of(name: str) -> dict[str, object]:
+    """config.json of the checkpoint; what is null in its file is absent."""
+    return {key: value for key, value in {**_COMMON, **CONFIGS[name]}.items() if value is not None}
+
+
+def shapes_of(name: str) -> dict[str, list[int]]:
+    """The tensors that transformers saves of the checkpoint."""
+    with np.load(REFERENCES / f"{name}.npz") as stored:
+        shapes: dict[str, list[int]] = json.loads(str(stored["shapes"]))
+    return shapes
+
+
+def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """The values of a tensor: a function of its name."""
+    rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
+    values = rng.standard_normal(shape)
+    if "norm" in tensor.lower():
+        is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
+        return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
+    if tensor.endswith("bias"):
+        return (0.2 * values).astype(np.float32)
+    scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5
+    return (scale * values).astype(np.float32)
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte (Radford et al. 2019)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+def tokenizer_json() -> dict[str, object]:
+    """A byte-level BPE without merges: every byte is a token."""
+    vocab = {character: i for i, character in enumerate(byte_characters())}
+    special = [{"id": 256 + i, "content": text, "special": True} for i, text in enumerate(("<s>", "</s>", "<pad>"))]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return {
+        "version": "1.0", "added_tokens": special, "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None,
+        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }  # fmt: skip
+
+
+def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
+    """F32 tensors as a safetensors file."""
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))
+
+
+def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | None = None, n_shards: int = 1) -> None:
+    """A checkpoint folder as transformers would save it; ``shapes`` by tensor name (default: those of its reference)."""
+    shapes = shapes_of(name) if shapes is None else shapes
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_of(name)))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False})
+    )
+    tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+    if n_shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return
+    where = {}
+    for i in range(n_shards):
+        shard = f"model-{i + 1:05}-of-{n_shards:05}.safetensors"
+        names = list(tensors)[i::n_shards]
+        write_safetensors(folder / shard, {tensor: tensors[tensor] for tensor in names})
+        where |= dict.fromkeys(names, shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
