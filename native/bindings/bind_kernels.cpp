@@ -9,9 +9,9 @@
 #include "core/error.h"
 #include "core/poison.h"
 #include "core/q8_layout.h"
-#include "kernels/attention_plan.h"
+#include "kernels/attention/attention_plan.h"
+#include "kernels/attention/paged_attention.h"
 #include "kernels/isa.h"
-#include "kernels/paged_attention.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "graph/packed_model.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
-#include "kernels/row_kernels.h"
+#include "kernels/rows/row_kernels.h"
 #include "kernels/thread_team.h"
 
 namespace quire::bindings {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/packed_model.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire {
 

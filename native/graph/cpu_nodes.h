@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "graph/cpu_program.h"
-#include "kernels/matmul.h"
-#include "kernels/row_kernels.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rows/row_kernels.h"
 
 namespace quire {
 

@@ -13,7 +13,7 @@
 #include "core/large_pages.h"
 #include "graph/executor.h"
 #include "graph/operations.h"
-#include "kernels/attention_plan.h"
+#include "kernels/attention/attention_plan.h"
 #include "kernels/thread_team.h"
 
 namespace quire {

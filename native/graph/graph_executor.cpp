@@ -11,7 +11,7 @@
 #include "graph/lower_cpu.h"
 #include "graph/lower_stock.h"
 #include "graph/step_inputs.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/thread_team.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "graph/cpu_program.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/row_kernels.h"
+#include "kernels/rows/row_kernels.h"
 #include "kv/cache_spec.h"
 
 namespace quire {

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "kernels/file_blocks.h"
+#include "kernels/matmul/file_blocks.h"
 #include "kv/blake2b.h"
 
 namespace quire {

@@ -15,7 +15,7 @@
 
 #include "core/tensor.h"
 #include "gguf/mapped_file.h"
-#include "kernels/packed_weights.h"
+#include "kernels/matmul/packed_weights.h"
 
 namespace quire {
 

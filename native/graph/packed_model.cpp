@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "graph/primitive.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire {
 namespace {

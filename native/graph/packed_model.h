@@ -9,7 +9,7 @@
 
 #include "graph/operations.h"
 #include "graph/packed_cache.h"
-#include "kernels/packed_weights.h"
+#include "kernels/matmul/packed_weights.h"
 
 namespace quire {
 

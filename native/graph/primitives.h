@@ -65,7 +65,7 @@ struct ScanInputs {
     TraceTensor x, dt, b, c;
 };
 // x, dt [tokens, channels], b, c [tokens, n_state]; a [channels, n_state], d [channels] (primitives/selective_scan.cpp).
-// State: channels * n_state, in blocks as kernels/recurrent_kernels.h has them.
+// State: channels * n_state, in blocks as kernels/rows/recurrent_kernels.h has them.
 TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 // x [tokens, n_head, head_dim], dt [tokens, n_head], b, c [tokens, n_group, n_state]; a, d [n_head]
 // (primitives/outer_state.cpp, as what follows).  State: [n_head][n_state * head_dim].

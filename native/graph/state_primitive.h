@@ -13,7 +13,7 @@
 
 #include "graph/primitive.h"
 #include "graph/primitives.h"
-#include "kernels/recurrent_kernels.h"
+#include "kernels/rows/recurrent_kernels.h"
 
 namespace quire {
 

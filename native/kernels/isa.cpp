@@ -17,10 +17,10 @@
 #endif
 
 #include "core/error.h"
-#include "kernels/attention_kernels.h"
-#include "kernels/matmul_kernels.h"
-#include "kernels/recurrent_kernels.h"
-#include "kernels/row_kernels.h"
+#include "kernels/attention/attention_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
+#include "kernels/rows/recurrent_kernels.h"
+#include "kernels/rows/row_kernels.h"
 
 namespace quire {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cache_lines.h"
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 
 namespace quire {
 namespace {

@@ -1,6 +1,6 @@
 // The bytes of the cache.  For every layer that keeps rows an array of K and one of V, each [n_blocks][n_kv_head] of the
 // tokens of a block; for every state an array [n_states][n].  How K and V lie in a block is a matter of whoever writes and
-// reads them: the stock lowering keeps rows, our own kernels K by dimension (kernels/paged_attention.h).
+// reads them: the stock lowering keeps rows, our own kernels K by dimension (kernels/attention/paged_attention.h).
 #pragma once
 
 #include <memory>

@@ -15,13 +15,13 @@
 #include <random>
 #include <vector>
 
-#include "kernels/attention_plan.h"
-#include "kernels/file_blocks.h"
+#include "kernels/attention/attention_plan.h"
+#include "kernels/matmul/file_blocks.h"
 #include "kernels/isa.h"
-#include "kernels/matmul.h"
-#include "kernels/paged_attention.h"
-#include "kernels/recurrent_kernels.h"
-#include "kernels/row_kernels.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/attention/paged_attention.h"
+#include "kernels/rows/recurrent_kernels.h"
+#include "kernels/rows/row_kernels.h"
 
 namespace {
 

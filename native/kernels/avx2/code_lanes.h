@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/avx2/lanes.h"
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 
 namespace quire {
 namespace {

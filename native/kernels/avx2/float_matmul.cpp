@@ -1,6 +1,6 @@
 #include "kernels/avx2/lanes.h"
 
-#include "kernels/float_matmul_tile.h"
+#include "kernels/matmul/float_matmul_tile.h"
 
 namespace quire {
 

@@ -1,8 +1,8 @@
 // Products of codes without VNNI: VPMADDUBSW.
 #include "kernels/avx2/code_lanes.h"
 
-#include "kernels/matmul_tile.h"
-#include "kernels/pair_products.h"
+#include "kernels/matmul/matmul_tile.h"
+#include "kernels/matmul/pair_products.h"
 
 namespace quire {
 namespace {

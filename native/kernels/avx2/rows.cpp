@@ -1,6 +1,6 @@
 #include "kernels/avx2/lanes.h"
 
-#include "kernels/row_tile.h"
+#include "kernels/rows/row_tile.h"
 
 namespace quire {
 namespace {

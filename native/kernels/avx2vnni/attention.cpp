@@ -1,5 +1,5 @@
 // Attention to an 8-bit cache with dot products of bytes.
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 #include "kernels/avx2/lanes.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
 #include "kernels/avx512/bf16_pairs.h"
 
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 
 namespace quire {
 namespace {

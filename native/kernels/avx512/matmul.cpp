@@ -1,7 +1,7 @@
 // Products of codes without VNNI: VPMADDUBSW.
 #include "kernels/avx512/quantize.h"
 
-#include "kernels/pair_products.h"
+#include "kernels/matmul/pair_products.h"
 
 namespace quire {
 namespace {

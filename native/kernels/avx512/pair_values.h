@@ -3,7 +3,7 @@
 // Included once by each instruction set's file, after attention_tile.h; nothing here has external linkage.
 #pragma once
 
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/bf16_pairs.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 
 #include "kernels/avx512/code_lanes.h"
 
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 namespace {

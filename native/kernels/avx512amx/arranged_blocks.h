@@ -1,7 +1,7 @@
 // Blocks of a BF16 cache, arranged for products of tiles; and memory asked for meanwhile.
 #pragma once
 
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/bf16_pairs.h"
 #include "kernels/avx512/column_pairs.h"
 #include "kernels/cache_lines.h"

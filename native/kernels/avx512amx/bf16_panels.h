@@ -14,7 +14,7 @@
 #pragma once
 
 #include "kernels/avx512amx/bf16_blocks.h"
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 
 namespace quire {
 namespace {

@@ -4,7 +4,7 @@
 #include "kernels/avx512/code_lanes.h"
 
 #include "kernels/avx512amx/bf16_panels.h"
-#include "kernels/packed_tile.h"
+#include "kernels/matmul/packed_tile.h"
 
 namespace quire {
 namespace {

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "kernels/avx512vnni/vnni_lanes.h"
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 namespace {

@@ -3,7 +3,7 @@
 // them in the same order.
 #include "kernels/avx512amx/dequantized.h"
 #include "kernels/avx512amx/tile_registers.h"
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 namespace {

@@ -1,8 +1,8 @@
 // What attention by tiles knows of each query of a tile; sums are in the order that products of tiles leave.
 #pragma once
 
+#include "kernels/attention/query_states.h"
 #include "kernels/avx512amx/query_tiles.h"
-#include "kernels/query_states.h"
 
 namespace quire {
 namespace {

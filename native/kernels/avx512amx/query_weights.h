@@ -3,7 +3,7 @@
 // Numbers of 32 tokens stand in the order of interleave() (column_pairs.h): where products leave them.
 #pragma once
 
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/column_pairs.h"
 #include "kernels/avx512/pair_weights.h"
 

@@ -1,7 +1,7 @@
 // Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
 // for many.  The instruction counts subnormal numbers as zero.
 #include "kernels/avx512/lanes.h"
-#include "kernels/float_blocks.h"
+#include "kernels/matmul/float_blocks.h"
 
 namespace quire {
 namespace {

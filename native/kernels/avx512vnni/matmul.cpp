@@ -2,7 +2,7 @@
 #include "kernels/avx512vnni/vnni_lanes.h"
 
 #include "kernels/avx512/quantize.h"
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 

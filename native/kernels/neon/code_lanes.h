@@ -1,7 +1,7 @@
 // Registers of 16 bytes of codes: NEON with the dot product.
 #pragma once
 
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 #include "kernels/neon/lanes.h"
 
 namespace quire {

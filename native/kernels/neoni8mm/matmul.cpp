@@ -1,7 +1,7 @@
 // Products of codes of two rows at a time by SMMLA, 2 x 8 times 8 x 2; of odd rows by SDOT.
 #include "kernels/neon/code_lanes.h"
 
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 namespace {

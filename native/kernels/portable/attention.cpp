@@ -1,6 +1,6 @@
 #include "kernels/portable/lanes.h"
 
-#include "kernels/attention_tile.h"
+#include "kernels/attention/attention_tile.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,7 @@
 // Registers of 16 bytes of codes in plain C++.
 #pragma once
 
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 #include "kernels/portable/lanes.h"
 
 namespace quire {

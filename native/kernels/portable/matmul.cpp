@@ -1,6 +1,6 @@
 #include "kernels/portable/code_lanes.h"
 
-#include "kernels/matmul_tile.h"
+#include "kernels/matmul/matmul_tile.h"
 
 namespace quire {
 

@@ -1,6 +1,6 @@
 #include "kernels/portable/lanes.h"
 
-#include "kernels/recurrent_tile.h"
+#include "kernels/rows/recurrent_tile.h"
 
 namespace quire {
 

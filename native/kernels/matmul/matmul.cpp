@@ -1,11 +1,11 @@
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "core/large_pages.h"
-#include "kernels/attention_kernels.h"
-#include "kernels/matmul_kernels.h"
+#include "kernels/attention/attention_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 
 namespace quire {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "kernels/determinism.h"
-#include "kernels/packed_weights.h"
-#include "kernels/row_kernels.h"
+#include "kernels/matmul/packed_weights.h"
+#include "kernels/rows/row_kernels.h"
 
 namespace quire {
 

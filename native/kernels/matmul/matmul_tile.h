@@ -6,7 +6,7 @@
 // Included once by each instruction set's file, after its CodeLanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/matmul_block.h"
+#include "kernels/matmul/matmul_block.h"
 
 namespace quire {
 namespace {

@@ -3,8 +3,8 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/recurrent_kernels.h"
-#include "kernels/row_tile.h"
+#include "kernels/rows/recurrent_kernels.h"
+#include "kernels/rows/row_tile.h"
 
 namespace quire {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/attention/paged_attention.h"
 #include "kernels/isa.h"
-#include "kernels/paged_attention.h"
 
 namespace quire {
 

@@ -1,4 +1,4 @@
-#include "kernels/file_blocks.h"
+#include "kernels/matmul/file_blocks.h"
 
 namespace quire {
 namespace {

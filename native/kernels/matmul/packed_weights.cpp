@@ -1,11 +1,11 @@
-#include "kernels/packed_weights.h"
+#include "kernels/matmul/packed_weights.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "kernels/file_blocks.h"
+#include "kernels/matmul/file_blocks.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "core/q8_layout.h"
-#include "kernels/attention_kernels.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/cache_lines.h"
 #include "kernels/vector_math.h"
 

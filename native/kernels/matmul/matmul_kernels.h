@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire {
 

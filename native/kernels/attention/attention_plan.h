@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/paged_attention.h"
+#include "kernels/attention/paged_attention.h"
 
 namespace quire {
 

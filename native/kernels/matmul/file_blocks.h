@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/packed_weights.h"
+#include "kernels/matmul/packed_weights.h"
 
 namespace quire {
 

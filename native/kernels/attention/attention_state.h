@@ -3,7 +3,7 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/attention_kernels.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/vector_math.h"
 
 namespace quire {

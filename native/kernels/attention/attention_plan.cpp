@@ -1,9 +1,9 @@
-#include "kernels/attention_plan.h"
+#include "kernels/attention/attention_plan.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/attention_kernels.h"
+#include "kernels/attention/attention_kernels.h"
 
 namespace quire {
 namespace {

@@ -2,7 +2,7 @@
 // C, an instruction set's CodeLanes, has the operations.
 #pragma once
 
-#include "kernels/matmul_kernels.h"
+#include "kernels/matmul/matmul_kernels.h"
 
 namespace quire {
 namespace {

@@ -14,8 +14,8 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/attention_products.h"
-#include "kernels/query_states.h"
+#include "kernels/attention/attention_products.h"
+#include "kernels/attention/query_states.h"
 
 namespace quire {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "kernels/float_blocks.h"
+#include "kernels/matmul/float_blocks.h"
 
 namespace quire {
 namespace {

@@ -5,7 +5,7 @@
 // is the same everywhere, and so are the bits of the result.
 #pragma once
 
-#include "kernels/packed_tile.h"
+#include "kernels/matmul/packed_tile.h"
 
 namespace quire {
 namespace {

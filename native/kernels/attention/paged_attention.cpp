@@ -1,4 +1,4 @@
-#include "kernels/paged_attention.h"
+#include "kernels/attention/paged_attention.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,8 +9,8 @@
 #include "core/large_pages.h"
 #include "core/poison.h"
 #include "core/q8_layout.h"
-#include "kernels/attention_kernels.h"
-#include "kernels/attention_plan.h"
+#include "kernels/attention/attention_kernels.h"
+#include "kernels/attention/attention_plan.h"
 #include "kernels/determinism.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
-#include "kernels/attention_steps.h"
+#include "kernels/attention/attention_steps.h"
 
 namespace quire {
 namespace {
