@@ -85,6 +85,10 @@ class LLMBase:
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
 
+    def __repr__(self) -> str:
+        name, kind = self.model_name, type(self).__name__
+        return f"{kind}({name!r}, {self.architecture}, {self.n_ctx} tokens of context, {self.config.device})"
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; UnsupportedError for a file without a vocabulary."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..models import LoadedModel
     from ..models.base import Config
 
-__all__ = ["OpenedModel", "advised_sampling", "cache_dtype", "open_model", "packaged_model"]
+__all__ = ["OpenedModel", "advised_sampling", "cache_dtype", "open_decoder", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
 # Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
@@ -106,6 +106,14 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     if source.is_dir():
         return _open_folder(source, config)
     return _open_file(source, config)
+
+
+def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
+    """The decoder alone of a model: what ``LLM`` is made of, for token ids and events (``Decoder.submit``, ``wait``).
+
+    ``close()`` gives its memory back.  Raises as ``LLM`` does.
+    """
+    return open_model(path, config or EngineConfig()).decoder
 
 
 def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
