@@ -75,7 +75,7 @@ class Page:
         self.asked: list[Any] = []
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-        self.tab.on("request", lambda request: self.asked.append(request))
+        self.tab.on("request", lambda request: self.asked.append(request))  # noqa: PLW0108 -- bound builtins are refused
         self.tab.goto(url)
         self.tab.locator("#model option").first.wait_for(state="attached")
 
