@@ -20,8 +20,8 @@ from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
 from .routes.openai import chat as openai_chat
+from .routes.openai import chat_fields, responses, responses_fields
 from .routes.openai import completions as openai_completions
-from .routes.openai import responses, responses_fields
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES", "build_app"]
 
-_CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
+_CHAT, _COMPLETION = chat_fields.ChatBody, openai_completions.CompletionBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA

@@ -12,7 +12,9 @@ __all__ = ["Body", "Seconds", "TimedBody"]
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The base of wire types: a field is declared only if it is honoured.
 
-    A subclass's ``refused`` names fields that are known and not honoured, each with the values that ask for nothing.
+    A subclass's ``refused`` names fields that would change the answer and are not honoured, each with the values that
+    ask for nothing; its ``hints`` those that would not, which are taken and named in a header of the reply; its
+    ``inner`` the types of fields that have such fields themselves.
     """
 
 

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from ...sampling import SamplingParams
 from ...sampling_defaults import chat_defaults
-from ..body_types import Body, TimedBody
+from ...structured import StructuredOutputsParams
+from ..body_types import Body
 from ..failures import Dialect, error_body
 from ..listener import sse
 from ..listener.replies import Events, Reply
@@ -22,7 +23,20 @@ from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
 from ..worker.protocol import Finished, Generate
 from .answers import Answering
-from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, hints_of, seed_of
+from .fields import (
+    ConstrainedBody,
+    Count,
+    Name,
+    NotNegative,
+    Penalty,
+    Positive,
+    Seed,
+    Share,
+    Stop,
+    Text,
+    hints_of,
+    seed_of,
+)
 
 __all__ = ["GenerateBody", "generate", "health", "metrics", "status"]
 
@@ -47,11 +61,12 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
 
-    def params(self, advised: dict[str, Any]) -> SamplingParams:
+    def params(self, advised: dict[str, Any], form: StructuredOutputsParams | None) -> SamplingParams:
         """The parameters, with what is usual in a chat where nothing is said."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         values = {**chat_defaults(advised, given), **given}
         values["stop"] = values.pop("stop_sequences")
+        values["structured_outputs"] = form
         values["seed"] = seed_of(self.seed)
         if self.repeat_penalty is not None:
             values["repetition_penalty"] = values.pop("repeat_penalty")
@@ -61,7 +76,7 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
         return SamplingParams(**values)
 
 
-class GenerateBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
+class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """A prompt as raw text, and how to go on."""
 
     prompt: Text
@@ -74,7 +89,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Complete a text; events of ``{"token": ..., "done": false}``, the last with ``"done": true``."""
     body = context.body
     engine = context.engine(body.model)
-    params = body.sampling_params.params(engine.info.advised)
+    params = body.sampling_params.params(engine.info.advised, body.wanted_form())
     work = Generate(0, body.prompt, set_fields(params), hints_of(context.caller))
     answering = Answering(context, context.submit(engine, work))
     await answering.start()

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -20,9 +20,9 @@ from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import Answering, Usage, new_id
-from ..fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
+from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
-from .chat import StreamOptions
+from .chat_fields import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
 
@@ -40,9 +40,6 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: FormFields | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = SharedFields.refused
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one by one: a text, ids, or a list of either."""
@@ -75,7 +72,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None:
             prompt_logprobs = max(self.logprobs, prompt_logprobs or 0)
-        form = form_of(self.response_format, self.structured_outputs)
+        form = self.wanted_form()
         params = self.params(
             engine.info,
             # The model reads a prompt to write a token, which is not shown where none is asked for.
@@ -85,7 +82,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             structured_outputs=form,
         )
         fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
-        return Generate(0, prompt, fields, self.hints(context.caller), self.echo or prompt_logprobs is not None)
+        return Generate(0, prompt, fields, self.hints_for(context.caller), self.echo or prompt_logprobs is not None)
 
 
 class _Choice:

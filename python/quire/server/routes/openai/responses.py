@@ -16,7 +16,7 @@ from ...worker.protocol import Chat
 from ..answers import Answering
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields
-from .chat import options_of
+from .chat_fields import options_of
 from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
 from .responses_fields import ResponsesBody
@@ -30,7 +30,7 @@ def _work(
     """What the engine is asked."""
     named = {"temperature": body.temperature, "top_p": body.top_p}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    form = None if body.text is None else body.text.form()
+    form = body.wanted_form(None if body.text is None else body.text.form())
     more = {"max_tokens": body.max_output_tokens, "structured_outputs": form}
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
@@ -44,7 +44,12 @@ def _work(
         if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
             raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
         choice = {"type": "function", "function": {"name": choice["name"]}}
-    options = options_of(tools, choice, effort, {})
+    told: dict[str, Any] = {}
+    if effort is not None:
+        name, value = ("enable_thinking", False) if effort == "none" else ("reasoning_effort", effort)
+        told[name] = value
+        context.said_by[name] = "reasoning.effort"
+    options = options_of(tools, choice, context, told)
     if not body.parallel_tool_calls:
         options["parallel_tool_calls"] = False
     own = [{"role": "system", "content": body.instructions}] if body.instructions else []
