@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
+from ..chat.generic_tools import FORMAT as GENERIC_FORMAT
+from ..chat.generic_tools import has_tool_turns, with_tools_as_text
 from ..chat.reply import joined
 from ..errors import RequestError, UnsupportedError
 from ..request_fields import RequestFields
@@ -29,8 +31,8 @@ __all__ = [
     "ChatResult",
     "ToolChoice",
     "conversations",
-    "marked_end",
-    "until_mark",
+    "format_of",
+    "rendered",
 ]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
@@ -249,7 +251,33 @@ def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenize
     return replace(request, engine=replace(request.engine, params=params))
 
 
-def check_tools(template: ChatTemplate, options: ChatOptions) -> None:
-    """Refuse tools that a template would not show to the model."""
-    if options.shown_tools and not template.reads_tools:
+def rendered(
+    template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]
+) -> list[tuple[str, bool]]:
+    """The prompt of a conversation: the template's, which may know no tools, up to where the answer begins.
+
+    UnsupportedError where tools shall be called in a format whose words only a template could tell.
+    """
+    tools = chat.shown_tools
+    shown = marked_end(messages) if chat.continue_final_message else messages
+    begins = not chat.continue_final_message
+    if template.reads_tools or not (tools or (has_tool_turns(shown) and "tool_calls" not in template.source)):
+        segments = template.render_segments(shown, tools, begins, **values)
+    elif tools and chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
         raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")
+    else:
+        try:
+            told = with_tools_as_text(shown, tools, system=True)
+            segments = template.render_segments(told, None, begins, **values)
+        except RequestError:  # some templates take no message of the system
+            told = with_tools_as_text(shown, tools, system=False)
+            segments = template.render_segments(told, None, begins, **values)
+    return until_mark(segments) if chat.continue_final_message else segments
+
+
+def format_of(template: ChatTemplate, chat: ChatOptions) -> AnswerFormat:
+    """How answers are read: with calls in the generic format where the template knows no tools."""
+    generic = bool(chat.shown_tools) and chat.tool_format == "auto" and not template.reads_tools
+    tools = GENERIC_FORMAT if generic else chat.tool_format
+    form = AnswerFormat.detect(template.source, tools, chat.reasoning_format)
+    return form.reading_calls(bool(chat.shown_tools))
