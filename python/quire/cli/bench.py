@@ -78,7 +78,7 @@ def command(
     """
     if not n_prompt and not n_gen:
         raise click.UsageError("-p or -n must be above 0: there is nothing to measure")
-    n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.n_ctx or 0)
+    n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.engine.get("n_ctx", 0))
     n_blocks = max(batches) * (-(-n_ctx // BLOCK_TOKENS) + 1) + 1
     sizes = Sizes(n_ctx=n_ctx, n_blocks=n_blocks, max_sequences=max(batches))
     with session.open(model, sizes) as llm:
