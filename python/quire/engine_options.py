@@ -110,27 +110,27 @@ _SNAPSHOT_TOKENS = EngineOption(
 class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
-    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one, else the
-    CPU.  ``n_ctx``: tokens of prompt and answer of
-    one sequence; ``None`` is what the model was trained on, as far as the memory at hand reaches.  ``threads``: 0 is
-    one per core.  ``cpu_mask``: the logical processors that the engine's threads may use, bit i for processor i;
-    ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where Quire's own kernels run on a processor
-    that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own
-    kernels.  ``n_blocks``: blocks of 32 tokens in the cache, shared by all sequences; ``None`` is a context, or 1024
-    tokens for each of ``max_sequences`` where that is more, within half of the memory that the weights leave.
-    ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the
-    instruction set of Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best
-    of this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
-    the cache held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and
-    holds for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
-    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the weights
-    are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs first.
-    ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where memory is
-    short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.  ``step_s``:
-    seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
+    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one,
+    and else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was
+    trained on, as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical
+    processors that the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache;
+    ``"auto"`` is ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``;
+    ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own kernels.  ``n_blocks``: blocks of 32
+    tokens in the cache, shared by all sequences; ``None`` is a context, or 1024 tokens for each of
+    ``max_sequences`` where that is more, within half of the memory that the weights leave.  ``kernels``: ``"auto"``
+    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of
+    Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
+    ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what the cache
+    held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and holds
+    for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
+    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the
+    weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs
+    first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where
+    memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.
+    ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
     ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
-    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed again
-    from its beginning.
+    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed
+    again from its beginning.
     """
 
     device: str = _option("cpu", _DEVICE)

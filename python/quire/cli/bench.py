@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..sampling import SamplingParams
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .progress import progress_bar
 from .session import Session, Sizes
@@ -48,6 +49,7 @@ class Measurement:
 
 
 @click.command("bench", short_help="Measure the speed of a model.")
+@model_argument
 @model_options(load="copy")
 @click.option("-p", "--n-prompt", "n_prompt", type=click.IntRange(0), default=512, show_default=True, metavar="N",
               help="Tokens of each prompt; 0: no such test.")  # fmt: skip

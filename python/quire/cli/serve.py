@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .serve_config import config_option
 from .text import note
@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 
 @click.command("serve", short_help="Serve a model over HTTP.")
-@click.argument("model_path", metavar="[MODEL]", required=False)
+@model_argument
 @config_option
 @model_options(server=True, policy="dynamic", step_s=0.25)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
@@ -72,14 +72,10 @@ def command(**options: Any) -> None:
     from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
-    path = options.pop("model_path")
-    source = click.get_current_context().get_parameter_source("path")
-    if path is not None and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("MODEL is given twice: as an argument and by -m")
-    path = path or model.path
+    path = model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
-    settings, config = _settings(options), replace(model, path=path).config()
+    settings, config = _settings(options), model.config()
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
     launched = launch() if path is not None or settings.models_dir is None else None
 

@@ -26,8 +26,12 @@ class Sizes:
 
 
 def _open(options: ModelOptions, sizes: Sizes) -> LLM:
+    import logging
+
     from ..engine import LLM
 
+    # What the engine warns of is a remark like the command's own.
+    logging.basicConfig(format="quire: %(message)s")
     wanted = {name: value for name, value in asdict(sizes).items() if value is not None}
     return LLM(options.path, **{**options.config(), **wanted})
 
