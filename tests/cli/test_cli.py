@@ -96,7 +96,7 @@ def test_every_command_has_help(quire: Command, name: str) -> None:
         ((), "Missing command"),
         (("dance",), "No such command 'dance'"),
         (("run", "x", "--dance"), "'--dance'"),
-        (("run", "x", "-c", "0"), "0 is not in the range"),
+        (("run", "x", "-c", "-5"), "-5 is not in the range"),
         (("run", "x", "-t", "two"), "'two' is not a valid integer"),
         (("run", "x", "--top-p", "1.5"), "top_p must be at least 0 and at most 1 but is 1.5"),
         (("run", "x", "--temp", "nan"), "temperature must be finite but is nan"),
@@ -250,14 +250,16 @@ def _terminal_writer(self: object) -> None:
 def test_model_options_reach_the_model(quire: Command) -> None:
     arguments = (
         "-m a.gguf -c 512 -t 3 -C 0x5 -ngl all --device CUDA1 --kernels cpu --isa avx2 --kv-dtype bf16 --load lock"
-        " --packed-cache d --deterministic"
+        " --packed-cache d --deterministic --snapshot-tokens 64 -ub 96"
     )
     quire("run", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
     options, sizes = quire.opened[0]
-    expected = ModelOptions(
-        path="a.gguf", n_ctx=512, threads=3, cpu_mask=5, gpu_layers="all", device="CUDA1", kernels="cpu", isa="avx2",
-        kv_dtype="bf16", load="lock", packed_cache="d", deterministic=True,
-    )  # fmt: skip
+    engine = {
+        "device": "CUDA1", "n_ctx": 512, "threads": 3, "cpu_mask": 5, "kv_dtype": "bf16", "kernels": "cpu", "isa": "avx2",
+        "deterministic": True, "load": "lock", "packed_cache": "d", "snapshot_tokens": 64,
+        "max_step_tokens": 96,
+    }  # fmt: skip
+    expected = ModelOptions("a.gguf", "all", engine)
     assert options == expected
     assert options.device_name() == "CUDA1"
     assert sizes == Sizes()
@@ -272,7 +274,14 @@ def test_bad_masks_are_refused(quire: Command, mask: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "device"),
-    [("", "cpu"), ("--device CUDA0", "CUDA0"), ("-ngl 0", "cpu"), ("-ngl -1", "gpu"), ("-ngl all", "gpu")],
+    [
+        ("", "cpu"),
+        ("--device CUDA0", "CUDA0"),
+        ("-ngl 0", "cpu"),
+        ("-ngl -1", "auto"),
+        ("-ngl all", "auto"),
+        ("-ngl 99", "auto"),
+    ],
 )
 def test_layers_and_device(quire: Command, arguments: str, device: str) -> None:
     quire("run", "-m", "a", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
@@ -367,7 +376,7 @@ def test_bench_measures_every_batch(quire: Command) -> None:
     ]  # fmt: skip
     assert all(r["tokens_per_s"] > 0 for r in results)
     options, sizes = quire.opened[0]
-    assert options.load == "copy"
+    assert options.engine["load"] == "copy"
     # 40 + 1 tokens are 2 blocks of 32; a spare one for each sequence, and the null block.
     assert sizes == Sizes(n_ctx=41, n_blocks=3 * 3 + 1, max_sequences=3)
     shapes = [(len(prompts), len(prompts[0]), params.max_tokens) for _, prompts, params in llm.asked]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..sampling import SamplingParams
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .progress import progress_bar
 from .session import Session, Sizes
@@ -48,6 +49,7 @@ class Measurement:
 
 
 @click.command("bench", short_help="Measure the speed of a model.")
+@model_argument
 @model_options(load="copy")
 @click.option("-p", "--n-prompt", "n_prompt", type=click.IntRange(0), default=512, show_default=True, metavar="N",
               help="Tokens of each prompt; 0: no such test.")  # fmt: skip
@@ -78,7 +80,7 @@ def command(
     """
     if not n_prompt and not n_gen:
         raise click.UsageError("-p or -n must be above 0: there is nothing to measure")
-    n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.n_ctx or 0)
+    n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.engine.get("n_ctx", 0))
     n_blocks = max(batches) * (-(-n_ctx // BLOCK_TOKENS) + 1) + 1
     sizes = Sizes(n_ctx=n_ctx, n_blocks=n_blocks, max_sequences=max(batches))
     with session.open(model, sizes) as llm:

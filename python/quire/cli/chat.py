@@ -16,6 +16,7 @@ import click
 from ..errors import QuireError, UnsupportedError
 from ..sampling import SamplingParams
 from .demo_tools import DEFINITIONS, answer
+from .model_argument import model_and_prompt
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
 from .session import Session
@@ -38,6 +39,7 @@ MAX_ROUNDS = 5  # of tool calls in one turn
 
 
 @click.command("chat", short_help="Talk to a model.")
+@model_and_prompt
 @model_options()
 @sampling_options
 @click.option(
@@ -51,18 +53,20 @@ MAX_ROUNDS = 5  # of tool calls in one turn
 def command(
     session: Session,
     *,
+    prompt: str | None,
     model: ModelOptions,
     params: SamplingParams,
     tools: bool,
     system: str | None,
     history: str | None,
 ) -> None:
-    """Talk to a model.  /help lists what can be typed beside messages."""
+    """Talk to MODEL.  /help lists what can be typed beside messages; PROMPT is the first one."""
     with session.open(model) as llm:
         if llm.tokenizer.chat_template is None:
             raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
         _use_history(history)
-        Conversation(llm, with_advice(params, llm.advised_sampling), system, DEFINITIONS if tools else None).talk()
+        params = with_advice(params, llm.advised_sampling)
+        Conversation(llm, params, system, DEFINITIONS if tools else None).talk(prompt)
         _keep_history(history)
 
 
@@ -84,8 +88,10 @@ class Conversation:
         self._saved: set[Path] = set()
         self._commands = {"/help": self._help, "/reset": self._reset, "/save": self._save}
 
-    def talk(self) -> None:
-        """Read and answer until the user leaves."""
+    def talk(self, first: str | None = None) -> None:
+        """Answer ``first``, then read and answer until the user leaves."""
+        if first is not None and first != "-":
+            self._answer(first)
         while True:
             try:
                 text = _read_message()
