@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_llm import FakeLLM
+from quire.cli.bench import Measurement, bars
 from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
@@ -404,6 +405,15 @@ def test_bench_prints_a_table(quire: Command) -> None:
     assert outcome.code == 0
     assert "tokens/s" in outcome.out
     assert "tg2" in outcome.out
+
+
+def test_bench_draws_bars(quire: Command) -> None:
+    outcome = quire("bench", "-m", "a", "-p", "0", "-n", "2", "-b", "1,2", "-r", "1", "--plot", llm=FakeLLM([]))
+    assert outcome.code == 0
+    assert "█" * 10 in outcome.out
+    slow, fast = bars([Measurement("tg1", 1, 1, 25.0, 0.0, ()), Measurement("tg1", 1, 8, 100.0, 0.0, ())], width=8)
+    assert (slow, fast) == ("tg1 x 1 ██ 25.0", "tg1 x 8 ████████ 100.0")
+    assert quire("bench", "-m", "a", "--plot", "--json", llm=FakeLLM([])).code == 2
 
 
 # quire chat, without a terminal
