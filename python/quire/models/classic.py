@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._native.graph import layer_norm, multiply_weight
 from ..checkpoint import DECODER_KEYS, Array, Change, Fields, Key, made
 from ..checkpoint.rope import rope_of
 from ..errors import CapacityError, UnsupportedError
-from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weights, rope, select_rows
+from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weight, Weights, rope, select_rows
 from .base import DenseConfig, Layer, Mixer
 
 EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
@@ -37,6 +38,27 @@ class Attention:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = self.placed(self.q(x).heads(self.n_head), step)
         k = self.placed(self.k(x).heads(self.n_kv_head), step)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class HeadNorms(Attention):
+    """With a norm for each head of q and k, where the file has them."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.eps = c.eps
+        shapes = {"attn_q_norm.weight": (c.n_head, c.head_dim), "attn_k_norm.weight": (c.n_kv_head, c.head_dim)}
+        self.q_norm, self.k_norm = (
+            w.tensor(name, shape, vector=True) if w.has(name) else None for name, shape in shapes.items()
+        )
+
+    def normed(self, x: Tensor, weight: Weight | None) -> Tensor:
+        return x if weight is None else multiply_weight(layer_norm(x, None, None, self.eps), weight)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.placed(self.normed(self.q(x).heads(self.n_head), self.q_norm), step)
+        k = self.placed(self.normed(self.k(x).heads(self.n_kv_head), self.k_norm), step)
         v = self.v(x).heads(self.n_kv_head)
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
