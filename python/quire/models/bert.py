@@ -1,11 +1,11 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2020), encoders.
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT; encoders.
 
 Tokens see each other both ways; the answer is a vector for each, or scores of classes.
 """
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Fields, Key, Source, made, rows, taken
+from ..checkpoint import Checkpoint, Fields, Key, Source, made, rows, taken, u32
 from ..nn import MLP, Keys, Weights
 from .encoding import (
     ENCODER_KEYS,
@@ -75,6 +75,38 @@ def _of(
     )
 
 
+_DISTIL_KEYS: dict[str, Key] = {
+    **ENCODER_KEYS,
+    "embedding_length": u32("dim"),
+    "block_count": u32("n_layers"),
+    "feed_forward_length": u32("hidden_dim"),
+    "attention.head_count": u32("n_heads", low=1),
+    "attention.layer_norm_epsilon": made("f32", lambda config: 1e-12),
+}
+_DISTIL_LAYER = "transformer.layer.{i}"
+_DISTIL_TENSORS: dict[str, str | Source] = {
+    "token_embd": "embeddings.word_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "blk.{i}.attn_q": f"{_DISTIL_LAYER}.attention.q_lin",
+    "blk.{i}.attn_k": f"{_DISTIL_LAYER}.attention.k_lin",
+    "blk.{i}.attn_v": f"{_DISTIL_LAYER}.attention.v_lin",
+    "blk.{i}.attn_output": f"{_DISTIL_LAYER}.attention.out_lin",
+    "blk.{i}.attn_output_norm": f"{_DISTIL_LAYER}.sa_layer_norm",
+    "blk.{i}.ffn_up": f"{_DISTIL_LAYER}.ffn.lin1",
+    "blk.{i}.ffn_down": f"{_DISTIL_LAYER}.ffn.lin2",
+    "blk.{i}.layer_output_norm": f"{_DISTIL_LAYER}.output_layer_norm",
+}
+_DISTIL = Checkpoint(
+    "bert",
+    _DISTIL_KEYS,
+    below("distilbert.", _DISTIL_TENSORS),
+    fixed={"activation": ("gelu",)},
+    rope=None,
+    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings", "hidden_act"),  # sines are weights too
+    ignored=("vocab_*",),
+    base="distilbert.",
+)
 _ROBERTA_KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": made("u32", lambda config: _n_positions(config) - _position_offset(config)),
@@ -86,6 +118,8 @@ _ROBERTA_TENSORS: dict[str, str | Source] = {
 _BERT_HEAD: dict[str, str | Source] = {"cls": "bert.pooler.dense", "cls.output": "classifier"}
 _ROBERTA_HEAD: dict[str, str | Source] = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}
 HF = {
+    "DistilBertModel": _DISTIL,
+    "DistilBertForMaskedLM": _DISTIL,
     "BertModel": _of("bert.", _TENSORS, {}),
     "BertForMaskedLM": _of("bert.", _TENSORS, {}),
     "BertForSequenceClassification": _of("bert.", _TENSORS, _BERT_HEAD),

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..checkpoint import Fields, Key, Source, f32, made, u32
-from ..errors import LoadError
+from ..checkpoint.rope import kind_of, rope_of, theta_of
+from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
     Keys,
@@ -214,6 +215,17 @@ HEAD_KEYS: dict[str, Key] = {
 }
 # Heads of training, and a pooler that no classifier reads.
 TRAINING_HEADS = ("pooler.*", "*.pooler.*", "*position_ids", "cls.*", "lm_head.*")
+
+
+def plain_base(name: str, default: float) -> Key:
+    """The base of a rotation without scaling, wherever the configuration has it; ``name``: its name in old ones."""
+
+    def read(config: Fields) -> float:
+        if (kind := kind_of(rope_of(config))) != "default":
+            raise UnsupportedError(f"[convert] the rope scaling must be default for this architecture but is '{kind}'")
+        return config.number(name) if config.has(name) else theta_of(config, default)
+
+    return Key("f32", read)
 
 
 def below(prefix: str, tensors: Mapping[str, str | Source]) -> dict[str, str | Source]:
