@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,6 +26,8 @@ from ..nn import (
     tanh,
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, RANK, Config, DenseConfig, Layer, Mixer, Vectors
+
+DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,36 @@ class Classifier:
         return self.out(x if self.norm is None else self.norm(x))
 
 
+class DenseHeads:
+    """Matrices that a vector goes through after it is pooled, where the file has any.
+
+    They are applied to each token's, which gives the same, as they are linear and poolings are means of some.
+    """
+
+    def __init__(self, m: Keys, w: Weights, dim: int) -> None:
+        self.layers: list[Linear] = []
+        for name in DENSE:
+            n_in, n_out = m.integer(f"{name}_feat_in", 0), m.integer(f"{name}_feat_out", 0)
+            if not w.has(f"{name}.weight"):
+                continue
+            rows = w.n_rows(f"{name}.weight")
+            if n_in not in (0, dim) or n_out not in (0, rows):
+                raise LoadError(
+                    f"[{m.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
+                )
+            self.layers.append(w.linear(name, dim, rows, bias=None))
+            dim = rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class Encoder:
     """Embeddings, blocks and, where the file has one, a classifier."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, embeddings: Embeddings, blocks: list[Mixer]) -> None:
+    def __init__(self, c: EncoderConfig, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
         self.config, self.embeddings, self.blocks = c, embeddings, blocks
         self.classifier = Classifier(c, w) if c.n_class else None
 
