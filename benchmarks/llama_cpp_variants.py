@@ -64,18 +64,8 @@ VARIANTS = {
     ),
     "gpt-oss": Variant(
         "llama.cpp rounds the ends of YaRN's ramp, which config.json says not to: compared where they are whole",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10765.0,
-                "factor": 32.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),  # fmt: skip
+        {"rope_parameters": WHOLE_RAMP},
+    ),
     "gpt2": Variant(LONGER, {"n_positions": 256, "n_ctx": 256}, {r"wpe\.weight": [256, 60]}),
     "lfm2moe": Variant("llama.cpp reads no routed_scaling_factor: compared with 1", {"routed_scaling_factor": 1.0}),
     "llama4": Variant(
