@@ -355,7 +355,7 @@ def test_mirostat_takes_the_place_of_truncation_unless_it_is_asked_for(quire: Co
 
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_what_the_file_advises_holds_where_nothing_is_said(quire: Command, command: str) -> None:
-    advised = SamplingParams(temperature=0.25, top_k=7, repetition_penalty=1.5)
+    advised = {"temperature": 0.25, "top_k": 7, "repetition_penalty": 1.5}
     llm = FakeLLM([["x"]], advised_sampling=advised)
     prompt = ("Tell",) if command == "run" else ()
     quire(command, "-m", "a", "--top-k", "9", *prompt, llm=llm, stdin=b"Tell\n")

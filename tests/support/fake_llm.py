@@ -44,7 +44,7 @@ class FakeLLM:
     model_name: str = "fake"
     architecture: str = "none"
     n_vocab: int = 100
-    advised_sampling: SamplingParams = field(default_factory=SamplingParams)
+    advised_sampling: dict[str, Any] = field(default_factory=dict)
     kv_dtype: str = "f16"
     config: Any = field(default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto"))
 
