@@ -17,6 +17,7 @@ class FakeDelta:
     finish_reason: str | None = None
     tool_calls: tuple[ToolCallDelta, ...] = ()
     reasoning_content: str = ""
+    token_ids: tuple[int, ...] = (0,)
 
     @property
     def content(self) -> str:
@@ -53,6 +54,9 @@ class FakeLLM:
 
     def __enter__(self) -> FakeLLM:
         return self
+
+    def close(self) -> None:
+        self.closed = True
 
     def __exit__(self, *_: object) -> None:
         self.closed = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QuireError, UnsupportedError
+from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
 from .text import one_line, size_text
@@ -49,7 +50,8 @@ class Memory:
 
 
 @click.command("info", short_help="Show what a GGUF file holds.")
-@click.argument("file", required=False)
+@model_argument
+@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file [the package's own].")
 @click.option(
     "-c",
     "--ctx-size",
@@ -66,14 +68,14 @@ class Memory:
     help="Type of the KV cache.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
-def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
-    """Show metadata, tensors, types and sizes of FILE (or the package's model) and the memory that it needs."""
+def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
+    """Show metadata, tensors, types and sizes of MODEL (or the package's model) and the memory that it needs."""
     from ..gguf import GGUFReader
 
-    path = model_path(file)
-    if path.is_dir():
-        raise UnsupportedError(f"[info] FILE must be a GGUF file but '{path}' is a folder")
-    reader = GGUFReader(path)
+    source = model_path(path)
+    if source.is_dir():
+        raise UnsupportedError(f"[info] MODEL must be a GGUF file but '{source}' is a folder")
+    reader = GGUFReader(source)
     memory: Memory | None = None
     reason = ""
     try:

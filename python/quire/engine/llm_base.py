@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError, UnsupportedError
@@ -72,6 +73,7 @@ class LLMBase:
             snapshot_tokens=snapshot_tokens,
         )
         opened = open_model(model, self.config)
+        self.config = replace(self.config, device=opened.device)
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
         self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from .._native.core import find_device
+from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
@@ -81,6 +81,7 @@ class OpenedModel:
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
     output: ModelOutput
+    device: str  # what the options' device stands for
 
 
 def packaged_model() -> Path:
@@ -98,6 +99,7 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
     CapacityError when the weights or the cache do not fit into memory.
     """
+    config = replace(config, device=_device_at_hand(config.device))
     if config.isa is not None:
         _use_isa(config.isa, find_device(config.device))
     if config.deterministic is not None:
@@ -106,6 +108,19 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     if source.is_dir():
         return _open_folder(source, config)
     return _open_file(source, config)
+
+
+def _device_at_hand(wanted: str) -> str:
+    """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves."""
+    if wanted.lower() != "auto":
+        return wanted
+    if any(device.kind in ("gpu", "integrated_gpu") for device in devices()):
+        return "gpu"
+    _LOG.warning(
+        "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
+        "(README: Install tells how to build for one; 'quire devices' lists what is there)"
+    )
+    return "cpu"
 
 
 def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
@@ -194,6 +209,11 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels, is_kept=not model.config.is_encoder)
     needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
+    if sizes.n_ctx > needs.n_ctx_train:
+        _LOG.warning(
+            "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
+            sizes.n_ctx, needs.n_ctx_train, path.name,
+        )  # fmt: skip
     executor = Executor(
         model.trace(sizes.n_ctx),
         device,
@@ -233,7 +253,9 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         tells_texts_apart=model.config.tells_texts_apart,
         labels=_labels_of(reader.metadata, arch),
     )
-    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output)
+    return OpenedModel(
+        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device
+    )
 
 
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
