@@ -268,7 +268,9 @@ def test_nobody_sets_a_templates_own_variables(client: httpx.Client, path: str) 
 
 def test_models_health_status_and_figures(client: httpx.Client) -> None:
     assert client.get("/health").json() == {"status": "ok"}
-    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-chat", "gpt-x"]
+    (listed,) = client.get("/v1/models").json()["data"]
+    assert (listed["id"], listed["aliases"], listed["tags"]) == ("gpt-x", ["tiny-chat"], [])
+    assert client.get("/v1/models/tiny-chat").json()["aliases"] == ["gpt-x"]
     assert client.get("/v1/models/gpt-x").json()["meta"]["architecture"] == "qwen3"
     assert client.get("/v1/models/other").status_code == 404
     body = {"prompt": STORY, "max_tokens": 3, "model": "gpt-x"}

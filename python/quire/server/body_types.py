@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-__all__ = ["Body", "Seconds", "TimedBody"]
+__all__ = ["MEDIA", "Body", "Seconds", "TimedBody"]
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +18,11 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
 
+# What an answer would be about: refused wherever no field takes it, never passed over as unknown.
+MEDIA = frozenset(
+    ("image_data", "image_url", "images", "input_image", "audio", "audio_data", "input_audio", "video", "video_url",
+     "files", "multimodal_data", "mm_data")
+)  # fmt: skip
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ..body_types import MEDIA
 from ..failures import ApiError
 from .body_meter import BodyMeter
 from .plain_words import of_decoding, of_validation
@@ -164,8 +165,8 @@ def _sorted_out(given: Mapping[str, Any], wire: type, strict: bool, place: str, 
         if name in known:
             is_inner = name in inner and isinstance(value, dict)
             taken[name] = _sorted_out(value, inner[name], strict, f"{at}.", ignored) if is_inner else value
-        elif name in refused:
-            if value not in refused[name]:
+        elif name in refused or name in MEDIA:
+            if value not in refused.get(name, ([], "")):
                 text = f"{at!r} must be left out (or ask for nothing) but is set: it is not supported"
                 raise ApiError(400, "unsupported_parameter", text, at)
         elif name in hints:

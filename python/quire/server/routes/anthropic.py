@@ -142,6 +142,11 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     """Anthropic's fields."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    example: ClassVar[dict[str, object]] = {
+        "model": "tiny-chat",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     top_k: Count | None = None

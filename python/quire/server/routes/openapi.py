@@ -102,7 +102,7 @@ def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
             component["x-refused"] = refused
         if hints := sorted(getattr(body, "hints", {})):
             component["x-without-effect"] = hints
-        if example := getattr(body, "example", None):
+        if example := vars(body).get("example"):
             component["examples"] = [example]
     paths: dict[str, Any] = {}
     for route in routes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -38,7 +38,7 @@ from .fields import (
     seed_of,
 )
 
-__all__ = ["GenerateBody", "generate", "health", "metrics", "status"]
+__all__ = ["GenerateBody", "generate", "health", "metrics", "ping", "status", "version"]
 
 
 class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +80,11 @@ class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """A prompt as raw text, and how to go on."""
 
     prompt: Text
+    example: ClassVar[dict[str, object]] = {
+        "prompt": "Once upon a time",
+        "sampling_params": {"max_tokens": 16},
+        "stream": False,
+    }
     sampling_params: GenerateParams = msgspec.field(default_factory=GenerateParams)
     model: Name | None = None
     stream: bool = True
@@ -123,6 +128,17 @@ async def health(context: RequestContext[None]) -> Reply:
     if bad := not_ready(context.service.engines()):
         return Reply.json({"status": next(iter(bad.values())), "models": bad}, 503)
     return Reply.json({"status": "ok"})
+
+
+async def version(context: RequestContext[None]) -> Reply:
+    """The server's version."""
+    return Reply.json({"version": context.service.version})
+
+
+async def ping(context: RequestContext[None]) -> Reply:
+    """As ``health``, with nothing in the body."""
+    answer = await health(context)
+    return Reply(b"", answer.status)
 
 
 async def metrics(context: RequestContext[None]) -> Reply:

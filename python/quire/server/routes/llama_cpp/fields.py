@@ -145,6 +145,7 @@ class CompletionBody(GenerationFields, kw_only=True, forbid_unknown_fields=True)
     """A prompt or several: texts, ids, lists that mix both."""
 
     prompt: Text | Annotated[list[PromptItem], Meta(min_length=1, max_length=1 << 22)] | PromptObject
+    example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "n_predict": 16}
 
 
 class Extra(msgspec.Struct, forbid_unknown_fields=True):

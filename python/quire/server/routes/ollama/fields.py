@@ -181,6 +181,11 @@ class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     messages: Annotated[list[dict[str, Any]], Meta(max_length=4096)] = []
+    example: ClassVar[dict[str, object]] = {
+        "model": "tiny-chat",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": False,
+    }
     tools: Tools = []
 
     def conversation(self) -> list[dict[str, Any]]:

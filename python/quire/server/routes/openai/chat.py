@@ -14,9 +14,9 @@ from ...worker.protocol import CallDelta, Delta, Finished, Logprob
 from ..answers import Answering, Message, Usage, new_id
 from ..fields import shown_tier
 from ..timings import progress_of, timings_of, timings_so_far
-from .chat_fields import ChatBody
+from .chat_fields import ChatBody, checked_messages, counted
 
-__all__ = ["complete", "delta_fields", "openai_logprob"]
+__all__ = ["complete", "count", "delta_fields", "openai_logprob"]
 
 
 async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
@@ -30,6 +30,15 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     if body.stream:
         return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
     return Reply.json(await shape.whole(answering))
+
+
+async def count(context: RequestContext[ChatBody]) -> Reply:
+    """How many tokens the prompt of a conversation has."""
+    body = context.body
+    values = await context.prepared(
+        lambda: {"messages": checked_messages(body.messages, context), "options": body.options(context)}
+    )
+    return Reply.json(await counted(context, context.engine(body.model), values))
 
 
 class _Shape:

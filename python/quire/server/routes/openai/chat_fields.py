@@ -13,11 +13,11 @@ from ...failures import ApiError
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
-from ...worker.protocol import Chat, ModelInfo
+from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields
 from ..stages import stages_of
 
-__all__ = ["ChatBody", "StreamOptions", "checked_messages", "one_of", "options_of"]
+__all__ = ["ChatBody", "StreamOptions", "checked_messages", "counted", "one_of", "options_of"]
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1, extra_json_schema={"not": {"const": 0}})]
 Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
@@ -36,6 +36,10 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields, and those of Quire's sampling and templates; by llama.cpp's names, too."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    example: ClassVar[dict[str, object]] = {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 64,
+    }
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
     n_predict: Limit | None = None
@@ -215,6 +219,13 @@ def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any
                 raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
             context.ignore(at)
     return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
+
+
+async def counted(context: RequestContext[Any], engine: EngineClient, values: dict[str, Any]) -> dict[str, Any]:
+    """The answer of routes that count; ``values``: ``messages`` and ``options`` of a ``Chat``."""
+    answer = await context.ask(engine, Ask(0, "count", values))
+    context.note(answer["ignored"])
+    return {"object": "response.input_tokens", "input_tokens": answer["n_tokens"]}
 
 
 def options_of(

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields, and those of Quire's sampling."""
 
     prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+    example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "max_tokens": 16}
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
     echo: bool = False

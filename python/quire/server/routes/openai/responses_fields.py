@@ -39,6 +39,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields."""
 
     input: Text | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    example: ClassVar[dict[str, object]] = {"input": "What is the capital of France?", "max_output_tokens": 64}
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
