@@ -1,0 +1,7 @@
+"""Quantized files: which type each tensor gets, importance matrices, and writing the file."""
+
+from .importance import Importance
+from .mixes import MIXES, Mix, mix_named
+from .run import Plan, Planned, plan, quantize_model
+
+__all__ = ["MIXES", "Importance", "Mix", "Plan", "Planned", "mix_named", "plan", "quantize_model"]
