@@ -2,6 +2,6 @@
 
 from .importance import Importance
 from .mixes import MIXES, Mix, mix_named
-from .run import Plan, Planned, plan, quantize_model
+from .run import Plan, Planned, Wishes, plan, quantize_model
 
-__all__ = ["MIXES", "Importance", "Mix", "Plan", "Planned", "mix_named", "plan", "quantize_model"]
+__all__ = ["MIXES", "Importance", "Mix", "Plan", "Planned", "Wishes", "mix_named", "plan", "quantize_model"]

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .._native.core import DType
-from ..errors import LoadError
+from ..errors import LoadError, RequestError
 from ..gguf import Metadata
 from .mixes import Mix
 from .roles import Role, role_of
 
-__all__ = ["Chooser", "ModelFacts", "fallback", "needs_importance"]
+__all__ = ["Chooser", "ModelFacts", "exactly", "fallback", "needs_importance"]
 
 _FEW_BITS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ1_S", "IQ1_M")
 _TERNARY = ("TQ1_0", "TQ2_0", "Q2_0")
@@ -175,10 +175,6 @@ class Chooser:
     def _usual(self, role: Role, name: str) -> str | None:
         if role.is_value:
             return self._value()
-        if role is Role.K:
-            return "q8_0" if self.model.n_expert == 8 else _QUERY.get(self.mix.name)
-        if role is Role.Q:
-            return _QUERY.get(self.mix.name)
         if role is Role.DOWN:
             return self._down(self._depth("down", name))
         if role is Role.ATTENTION_OUT:
@@ -186,7 +182,9 @@ class Chooser:
         if role in (Role.GATE, Role.UP):
             depth = self._depth(role.value, name)
             return "iq3_xxs" if self.mix.name == "IQ3_XS" and not depth.early and not depth.late else None
-        return None
+        if role is Role.K and self.model.n_expert == 8:
+            return "q8_0"
+        return _QUERY.get(self.mix.name) if role in (Role.Q, Role.K) else None
 
     def _depth(self, what: str, name: str) -> _Depth:
         """With experts a layer's tensors do not follow each other in order: its number is in the name."""
@@ -256,12 +254,31 @@ class Chooser:
         return _ATTENTION_OUT.get(mix)
 
 
-def fallback(dtype: str, n_columns: int) -> str:
-    """``dtype``, or what takes its place where rows are no whole blocks of it."""
-    if n_columns % DType(dtype).block_size == 0:
+def fallback(name: str, dtype: str, n_columns: int) -> str:
+    """``dtype`` for the tensor of that name, or what takes its place where rows are no whole blocks of it.
+
+    RequestError where nothing does.
+    """
+    block = DType(dtype).block_size
+    if n_columns % block == 0:
         return dtype
+    if dtype not in _FALLBACKS and block > 32:
+        raise _no_whole_blocks(name, dtype, n_columns)
     other = _FALLBACKS.get(dtype, dtype)
     return other if n_columns % DType(other).block_size == 0 else "f16"
+
+
+def exactly(name: str, dtype: str, n_columns: int) -> str:
+    """``dtype``, which the user named for this tensor.  RequestError where rows are no whole blocks of it."""
+    if n_columns % DType(dtype).block_size:
+        raise _no_whole_blocks(name, dtype, n_columns)
+    return dtype
+
+
+def _no_whole_blocks(name: str, dtype: str, n_columns: int) -> RequestError:
+    return RequestError(
+        f"[quantize] '{name}' must have rows of whole blocks of {dtype} but they have {n_columns} columns"
+    )
 
 
 def needs_importance(name: str, dtype: str, mix: Mix) -> bool:

@@ -156,9 +156,11 @@ def _read_legacy(file: BinaryIO) -> Importance:
     for _ in range(number(1, 1 << 20)):
         name = file.read(number(1, _MOST_NAME_BYTES)).decode("utf-8", "surrogateescape")
         n_calls = number(0, 2**31 - 1)
-        values = np.frombuffer(file.read(4 * (n := number(1, _MOST_VALUES))), "<f4")
-        if len(values) != n:
-            raise LoadError(f"[imatrix] '{name:.60}' must have {n} numbers but has {len(values)}")
+        n = number(1, _MOST_VALUES)
+        data = file.read(4 * n)
+        if len(data) != 4 * n:
+            raise LoadError(f"[imatrix] '{name:.60}' must have {n} numbers but has {len(data) // 4}")
+        values = np.frombuffer(data, "<f4")
         made.sums[name] = Sums(values.reshape(1, -1).copy(), np.array([n_calls or 1], np.float32))
     rest = file.read(8)
     if len(rest) == 8:

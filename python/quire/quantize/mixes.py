@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import RequestError
 
-__all__ = ["COPY", "MIXES", "Mix", "mix_named"]
+__all__ = ["ALIASES", "COPY", "MIXES", "Mix", "mix_named"]
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ MIXES = {
         Mix("F16", 1, "f16"), Mix("BF16", 32, "bf16"), Mix("F32", 0, "f32"),
     )
 }  # fmt: skip
-_ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
 def mix_named(name: str) -> Mix:
     """The mix of a name, in letters of any case.  RequestError for others."""
     upper = name.upper()
-    found = MIXES.get(_ALIASES.get(upper, upper))
+    found = MIXES.get(ALIASES.get(upper, upper))
     if found is None:
         raise RequestError(f"[quantize] the type must be one of {', '.join((*MIXES, COPY))} but is '{name:.40}'")
     return found

@@ -46,7 +46,8 @@ _KEPT_PARTS = (
 _KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 _KEPT_BY_ARCHITECTURE = {
     "glm5-next": (
-        "hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate", "indexer_compressor_ape",
+        "hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate",
+        "indexer_compressor_ape",
         "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight", "ssm_beta.weight",
         "attn_kv_a_mqa.weight", "attn_k_b.weight", "attn_v_b.weight",
     ),

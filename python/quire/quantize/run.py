@@ -13,7 +13,7 @@ from .._native.core import DType
 from .._native.quant import can_quantize, dequantize, quantize
 from ..errors import RequestError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
-from .choice import Chooser, ModelFacts, fallback, needs_importance
+from .choice import Chooser, ModelFacts, exactly, fallback, needs_importance
 from .importance import Importance
 from .mixes import COPY, Mix, mix_named
 from .roles import Role, is_quantizable, role_of
@@ -127,7 +127,7 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
     for a source that is quantized where that is not allowed.
     """
     wishes = wishes or Wishes()
-    infos = sorted(reader.tensors, key=lambda info: _place(info.name))
+    infos = sorted(reader.tensors, key=lambda info: _place_of(info.name))
     if mix.upper() == COPY:
         kept = (Planned(info.name, info.shape, str(info.dtype), str(info.dtype), info.part) for info in infos)
         return Plan(None, tuple(kept))
@@ -144,8 +144,10 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
     tensors, lacking = [], []
     for info in infos:
         source = str(info.dtype)
-        wanted = _wanted(chooser, facts, info.name, info.shape, source, wishes)
-        dtype = fallback(wanted, info.shape[-1]) if chosen.is_quantized else wanted
+        wanted, is_named = _wanted(chooser, wishes, info.name, info.shape)
+        wanted = wanted or source
+        settle = exactly if is_named else fallback
+        dtype = settle(info.name, wanted, info.shape[-1]) if wanted != source else source
         if dtype != source and DType(source).block_size > 1 and not wishes.allow_requantize:
             raise UnsupportedError(
                 f"[quantize] '{info.name}' must be F32, F16 or BF16 but is {source}: quantizing what is quantized "
@@ -157,25 +159,29 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
     return Plan(chosen, tuple(tensors), tuple(lacking))
 
 
-def _wanted(chooser: Chooser, facts: ModelFacts, name: str, shape: tuple[int, ...], source: str, wishes: Wishes) -> str:
-    if not is_quantizable(name, shape, facts.architecture) or (wishes.keep_output and role_of(name) is Role.OUTPUT):
-        return source
+def _wanted(chooser: Chooser, wishes: Wishes, name: str, shape: tuple[int, ...]) -> tuple[str | None, bool]:
+    """The type of a tensor, None for one that stays as it is; and whether the user named it for this very tensor."""
+    if not is_quantizable(name, shape, chooser.model.architecture):
+        return None, False
     role, named = role_of(name), wishes.wanted(name)
-    if wishes.embedding_dtype is not None and role is Role.EMBEDDING:
-        if not (name.startswith("per_layer") and named is not None):
-            return wishes.embedding_dtype
+    if role is Role.OUTPUT and wishes.keep_output:
+        return None, False
+    # The embeddings of layers are a large table of their own: whoever names it means it.
+    has_own = named is not None and name.startswith("per_layer")
+    if wishes.embedding_dtype is not None and role is Role.EMBEDDING and not has_own:
+        return wishes.embedding_dtype, True
     if wishes.output_dtype is not None and role is Role.OUTPUT:
-        return wishes.output_dtype
+        return wishes.output_dtype, True
     if not chooser.mix.is_quantized or (wishes.pure and named is None):
-        return chooser.mix.dtype
-    return named or chooser.choose(name, shape)
+        return chooser.mix.dtype, False
+    return named or chooser.choose(name, shape), False
 
 
 def _has(importance: Importance | None, name: str) -> bool:
     return importance is not None and name in importance.sums
 
 
-def _place(name: str) -> tuple[int, bytes]:
+def _place_of(name: str) -> tuple[int, bytes]:
     found = re.match(r"blk\.(\d+)\.", name)
     return int(found[1]) if found else -1, name.encode()
 
@@ -215,7 +221,7 @@ def quantize_model(
                 writer.set("split.count", n_parts, "u16")
                 writer.set("split.tensors.count", len(todo.tensors), "i32")
             for tensor in tensors:
-                writer.add_tensor(tensor.name, tensor.dtype, tensor.shape)
+                writer.add_tensor(tensor.name, tensor.dtype, _without_leading_ones(tensor.shape))
             for tensor in tensors:
                 if progress is not None:
                     progress(done, len(todo.tensors), tensor.name)
@@ -226,6 +232,12 @@ def quantize_model(
     if progress is not None:
         progress(done, len(todo.tensors), "")
     return paths
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape as ggml writes it."""
+    first = next((i for i, n in enumerate(shape[:-1]) if n > 1), len(shape) - 1)
+    return shape[first:]
 
 
 def _part_path(out: Path, part: int, n_parts: int) -> Path:
