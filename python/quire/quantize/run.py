@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .._native.core import Tensor
 
-__all__ = ["Plan", "Planned", "Wishes", "plan", "quantize_model"]
+__all__ = ["Plan", "Planned", "Wishes", "announce", "pieces", "plan", "quantize_model"]
 
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
 _SLAB_VALUES = 1 << 24
@@ -202,11 +202,7 @@ def quantize_model(
     ``overrides``: keys with type and value.  Each file appears when it is complete.  Raises RequestError where the
     importance that a plan needs is missing or of another model, CapacityError when the disk is full.
     """
-    if todo.lacking:
-        raise RequestError(
-            f"[quantize] '{todo.lacking[0]}' and {len(todo.lacking) - 1} more must have importance for so few bits but "
-            "have none (--imatrix)"
-        )
+    _check_importance(todo)
     n_parts = reader.n_files if keep_split else 1
     paths = []
     done = 0
@@ -225,13 +221,29 @@ def quantize_model(
             for tensor in tensors:
                 if progress is not None:
                     progress(done, len(todo.tensors), tensor.name)
-                for piece in _pieces(reader, tensor, importance, threads):
+                for piece in pieces(reader, tensor, importance, threads):
                     writer.write(tensor.name, piece)
                 done += 1
         paths.append(path)
     if progress is not None:
         progress(done, len(todo.tensors), "")
     return paths
+
+
+def announce(writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Importance | None) -> None:
+    """Everything that comes before the data.  Raises as ``quantize_model``."""
+    _check_importance(todo)
+    _copy_keys(writer, reader, todo, importance, {})
+    for tensor in todo.tensors:
+        writer.add_tensor(tensor.name, tensor.dtype, _without_leading_ones(tensor.shape))
+
+
+def _check_importance(todo: Plan) -> None:
+    if todo.lacking:
+        raise RequestError(
+            f"[quantize] '{todo.lacking[0]}' and {len(todo.lacking) - 1} more must have importance for so few bits but "
+            "have none (--imatrix)"
+        )
 
 
 def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -266,9 +278,7 @@ def _copy_keys(
             writer.set("quantize.imatrix.chunks_count", importance.n_chunks, "u32")
 
 
-def _pieces(
-    reader: GGUFReader, tensor: Planned, importance: Importance | None, threads: int
-) -> Iterator[npt.NDArray[np.generic] | Tensor]:
+def pieces(reader: GGUFReader, tensor: Planned, importance: Importance | None, threads: int) -> Iterator[Tensor]:
     """The storage of a tensor in its new type, some rows at a time."""
     source = reader.tensor(tensor.name)
     if tensor.source == tensor.dtype:
@@ -284,7 +294,7 @@ def _pieces(
         for at in range(begin, begin + rows_of_matrix, most):
             rows = storage[at : min(at + most, begin + rows_of_matrix)]
             values = dequantize(rows, tensor.source, threads=threads)
-            yield quantize(values, tensor.dtype, row_weights, threads=threads).numpy()
+            yield quantize(values, tensor.dtype, row_weights, threads=threads)
 
 
 def _weights(tensor: Planned, importance: Importance | None) -> npt.NDArray[np.float32] | None:
