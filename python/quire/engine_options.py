@@ -131,7 +131,8 @@ class EngineConfig:
     weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``quantize``: the mix that
     weights of F32, F16 or BF16 become while they are read, as ``quire quantize`` names it; ``None``: they stay.
     ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and
-    32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.
+    32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the
+    machine has left.
     ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
     ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
     (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed

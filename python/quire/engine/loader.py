@@ -170,12 +170,14 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
     from ..convert import CheckpointReader
 
-    with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
-        with CheckpointReader(folder, Path(scratch), _checkpoint_dtype(folder)) as reader:
-            if config.quantize is not None:
-                return _open_quantized(reader, config)
-            check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
-            return _open(reader, Path(reader.path), config)
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        CheckpointReader(folder, Path(scratch), _checkpoint_dtype(folder)) as reader,
+    ):
+        if config.quantize is not None:
+            return _open_quantized(reader, config)
+        check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
+        return _open(reader, Path(reader.path), config)
 
 
 def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
@@ -185,12 +187,13 @@ def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
     from ..quantize import QuantizedReader
 
     assert config.quantize is not None
-    with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
-        with QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader:
-            check_weights(
-                Path(source.path).name, reader.size_bytes, _memory_at_hand(config, find_device(config.device))
-            )
-            return _open(reader, Path(reader.path), config)
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
+    ):
+        available = _memory_at_hand(config, find_device(config.device))
+        check_weights(Path(source.path).name, reader.size_bytes, available)
+        return _open(reader, Path(reader.path), config)
 
 
 def _checkpoint_dtype(folder: Path) -> str:
