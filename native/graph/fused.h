@@ -36,7 +36,7 @@ struct AttendSpec {
     int layer;
     float scale;
     float soft_cap;
-    WeightRef sinks; // may be null
+    WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
 };
 TraceTensor attend(const Heads &heads, AttendSpec spec);
 TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec); // by another operation of the step
@@ -45,6 +45,7 @@ struct AttendRowsSpec {
     float scale;
     float soft_cap;
     int window; // w: w / 2 positions to either side; 0: all
+    WeightRef bias; // as above, [n_head, odd]; may be null
 };
 TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec);
 

@@ -190,6 +190,10 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("gpt-oss", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"swiglu_limit": 3.0}, "swiglu_limit"),
         ("qwen2moe", {"qkv_bias": False}, "qkv_bias"),
+        ("mamba", {"use_conv_bias": False}, "use_conv_bias"),
+        ("granitehybrid", {"mamba_conv_bias": None}, "mamba_conv_bias"),
+        ("granitehybrid", {"attention_multiplier": 0.0}, "attention_multiplier"),
+        ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
         ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
 )

@@ -14,7 +14,7 @@ class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
     std::string describe() const override { return cat("attend layer ", spec_.layer); }
-    size_t n_tensors() const override { return 28; }
+    size_t n_tensors() const override { return 40; }
     ggml_tensor *lower(const StockParts &parts) const override;
     void prepare(CpuLowering &lowering, int i) const override;
     void add_nodes(CpuLowering &lowering, int i) const override;
@@ -59,6 +59,15 @@ ggml_tensor *Attend::lower(const StockParts &p) const {
         scale = 1.0F;
     }
     const GraphKey &key = graph.out.key;
+    if (spec_.bias) {
+        scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
+        scale = 1.0F;
+        const auto n = static_cast<int>(spec_.bias->tensor.shape()[1]);
+        ggml_tensor *columns = graph.shared_input(graph.out.inputs.bias_columns, n, [&] {
+            return graph.new_input(GGML_TYPE_I32, key.n_kv, key.n_tokens, "bias_columns");
+        });
+        scores = stock_with_bias(p, scores, spec_.bias, columns);
+    }
     ggml_tensor *mask = graph.shared_input(graph.out.inputs.masks, CacheLifetime{kept.window, kept.chunk}, [&] {
         return graph.new_input(GGML_TYPE_F32, key.n_kv, key.n_tokens, "mask");
     });
@@ -84,13 +93,15 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
                   {layout.group_of(spec_.layer).value(),
                    shape,
                    {pools.k.data(), pools.v.data(), nullptr, nullptr},
-                   weight_floats(spec_.sinks)});
+                   weight_floats(spec_.sinks),
+                   distance_bias(spec_.bias)});
 }
 
 void expect_spec(const AttendSpec &spec, int64_t n_head) {
     expect_positive("attend", "scale", spec.scale);
     expect_not_negative("attend", "soft_cap", spec.soft_cap);
     expect_f32("attend", spec.sinks, {n_head});
+    expect_bias("attend", spec.bias, n_head);
 }
 
 } // namespace

@@ -11,9 +11,9 @@ namespace {
 
 class AttendRows : public OperationKind {
   public:
-    explicit AttendRows(AttendRowsSpec spec) : spec_(spec) {}
+    explicit AttendRows(AttendRowsSpec spec) : spec_(std::move(spec)) {}
     std::string describe() const override { return "attend_rows"; }
-    size_t n_tensors() const override { return 28; }
+    size_t n_tensors() const override { return 40; }
     bool attends_both_ways() const override { return true; }
     ggml_tensor *lower(const StockParts &parts) const override;
     void prepare(CpuLowering &lowering, int i) const override {
@@ -39,6 +39,14 @@ ggml_tensor *AttendRows::lower(const StockParts &p) const {
         scale = 1.0F;
     }
     const int64_t n = graph.out.key.n_tokens;
+    if (spec_.bias) {
+        scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
+        scale = 1.0F;
+        const auto n_columns = static_cast<int>(spec_.bias->tensor.shape()[1]);
+        ggml_tensor *columns = graph.shared_input(graph.out.inputs.row_bias_columns, n_columns,
+                                                  [&] { return graph.new_input(GGML_TYPE_I32, n, n, "bias_columns"); });
+        scores = stock_with_bias(p, scores, spec_.bias, columns);
+    }
     ggml_tensor *mask = graph.shared_input(graph.out.inputs.row_masks, spec_.window,
                                            [&] { return graph.new_input(GGML_TYPE_F32, n, n, "row_mask"); });
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
@@ -61,7 +69,7 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     };
     const int group = static_cast<int>(layout.groups().size()); // after the cache's
     CpuValue *own_k = blocks(head_dim), *own_v = blocks(v_head_dim);
-    add_attention(lowering, i, {group, shape, {nullptr, nullptr, own_k, own_v}, nullptr});
+    add_attention(lowering, i, {group, shape, {nullptr, nullptr, own_k, own_v}, nullptr, distance_bias(spec_.bias)});
 }
 
 } // namespace
@@ -80,7 +88,11 @@ TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec) {
     expect_positive("attend_rows", "scale", spec.scale);
     expect_not_negative("attend_rows", "soft_cap", spec.soft_cap);
     expect_not_negative("attend_rows", "window", spec.window);
-    return q.tracer->record(std::make_shared<AttendRows>(spec), {q, k, v}, {Lead::tokens, {n_head, v.shape().rest[1]}});
+    expect_bias("attend_rows", spec.bias, n_head);
+    if (spec.bias && spec.bias->tensor.shape()[1] % 2 == 0)
+        throw ShapeError("attend_rows", "the columns of bias must be odd but are even");
+    return q.tracer->record(std::make_shared<AttendRows>(std::move(spec)), {q, k, v},
+                            {Lead::tokens, {n_head, v.shape().rest[1]}});
 }
 
 } // namespace quire

@@ -6,6 +6,8 @@
 #include "core/error.h"
 #include "core/poison.h"
 #include "graph/cpu_lowering.h"
+#include "graph/shape_checks.h"
+#include "graph/stock_parts.h"
 
 namespace quire {
 namespace {
@@ -48,7 +50,7 @@ class AttendNode : public CpuNode {
   public:
     AttendNode(const AttentionPlace &place, CpuValue *q, CpuValue *out)
         : group_(static_cast<size_t>(place.group)), shape_(place.shape), pools_(place.pools), sinks_(place.sinks),
-          q_(q), out_(out) {}
+          bias_(place.bias), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
@@ -56,6 +58,7 @@ class AttendNode : public CpuNode {
     AttentionShape shape_;
     AttentionPools pools_;
     const float *sinks_;
+    DistanceBias bias_;
     CpuValue *q_, *out_;
 };
 
@@ -72,6 +75,7 @@ void AttendNode::run(const CpuRun &run) {
     data.k_pool = pools_.k_data();
     data.v_pool = pools_.v_data();
     data.sinks = sinks_;
+    data.bias = bias_;
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;
@@ -81,6 +85,28 @@ void AttendNode::run(const CpuRun &run) {
 }
 
 } // namespace
+
+void expect_bias(const char *place, const WeightRef &bias, int64_t n_head) {
+    if (!bias) return;
+    const Shape &shape = bias->tensor.shape();
+    if (shape.size() != 2 || shape[0] != n_head || shape[1] > (int64_t{1} << 24) || bias->tensor.dtype() != DType::f32)
+        throw ShapeError(place, cat(bias->name, " must be f32 [", n_head, ", n] but is ", name(bias->tensor.dtype()),
+                                    " ", to_string(shape)));
+}
+
+DistanceBias distance_bias(const WeightRef &bias) {
+    if (!bias) return {};
+    return {weight_floats(bias), static_cast<int>(bias->tensor.shape()[1])};
+}
+
+ggml_tensor *stock_with_bias(const StockParts &p, ggml_tensor *scores, const WeightRef &bias, ggml_tensor *columns) {
+    ggml_context *ctx = p.context;
+    ggml_tensor *by_column = ggml_cont(ctx, ggml_transpose(ctx, p.weight(bias))); // {n_head, n}
+    ggml_tensor *flat = ggml_reshape_1d(ctx, columns, ggml_nelements(columns));
+    ggml_tensor *rows =
+        ggml_reshape_3d(ctx, ggml_get_rows(ctx, by_column, flat), scores->ne[2], scores->ne[0], scores->ne[1]);
+    return ggml_add(ctx, scores, ggml_cont(ctx, ggml_permute(ctx, rows, 2, 0, 1, 3)));
+}
 
 KvType kv_type(DType dtype) {
     switch (dtype) {
