@@ -137,6 +137,7 @@ def ours(folder: Path) -> Array | None:
         return None
 
 
+@pytest.mark.python_only  # what it runs is run by test_models.py, under the sanitizers too
 @pytest.mark.filterwarnings("ignore")  # of torch and transformers
 @pytest.mark.parametrize("name", FUZZED)
 def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
