@@ -63,6 +63,98 @@ def llama_config(config: Config) -> dict[str, object]:
     return {**config, "model_type": "llama"}
 
 
+def internlm2(config: Config, tensors: Tensors) -> Tensors:
+    n_kv_head = number(config, "num_key_value_heads")
+    out = dict(tensors)
+    for name in tensors:
+        if ".self_attn.q_proj" in name:
+            q, k, v = (out.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv")
+            groups = [x.reshape(n_kv_head, -1, *x.shape[1:]) for x in (q, k, v)]
+            out[name.replace("self_attn.q_proj", "attention.wqkv")] = np.concatenate(groups, 1).reshape(
+                -1, *q.shape[1:]
+            )
+    return renamed(
+        {
+            "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+            "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+            "embed_tokens": "tok_embeddings", "lm_head": "output",
+        }
+    )(config, out)  # fmt: skip
+
+
+EXAONE = {
+    "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+    "self_attn.o_proj": "attn.attention.out_proj", "self_attn": "attn.attention", "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2", "mlp.gate_proj": "mlp.c_fc_0", "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj",
+}  # fmt: skip
+
+
+def qwen(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.c_attn")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+            "mlp.up_proj": "mlp.w1", "mlp.gate_proj": "mlp.w2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def qwen_config(config: Config) -> dict[str, object]:
+    half = number(config, "intermediate_size") // 2
+    return {
+        **config, "model_type": "qwen2", "intermediate_size": half, "rms_norm_eps": config["layer_norm_epsilon"],
+        "num_key_value_heads": config["num_attention_heads"], "rope_theta": config["rotary_emb_base"],
+    }  # fmt: skip
+
+
+def orion_config(config: Config) -> dict[str, object]:
+    return {
+        **config, "model_type": "stablelm", "layer_norm_eps": config["rms_norm_eps"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+    }  # fmt: skip
+
+
+def codeshell(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.c_attn")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def codeshell_config(config: Config) -> dict[str, object]:
+    return {
+        "model_type": "starcoder2", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "use_bias": True,
+        "intermediate_size": config["n_inner"], "num_hidden_layers": config["n_layer"], "sliding_window": None,
+        "num_attention_heads": config["n_head"], "num_key_value_heads": config["num_query_groups"],
+        "norm_epsilon": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
+        "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 257,
+    }  # fmt: skip
+
+
 SIBLINGS = {
     "XverseForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "InternLM2ForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {**llama_config(config), "attention_bias": config["bias"], "rope_scaling": None},
+        internlm2,
+    ),
+    "ExaoneForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {
+            **llama_config(config),
+            "num_hidden_layers": config["num_layers"],
+            "rms_norm_eps": config["layer_norm_epsilon"],
+        },
+        renamed(EXAONE),
+    ),
+    "QWenLMHeadModel": Sibling("Qwen2ForCausalLM", qwen_config, qwen),
+    "OrionForCausalLM": Sibling("StableLmForCausalLM", orion_config, renamed({})),
+    "CodeShellForCausalLM": Sibling("Starcoder2ForCausalLM", codeshell_config, codeshell),
+    "PanguEmbeddedForCausalLM": Sibling(
+        "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
+    ),
 }
