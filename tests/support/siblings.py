@@ -40,7 +40,8 @@ def renamed(names: Mapping[str, str]) -> Callable[[Config, Tensors], Tensors]:
 
     def published(config: Config, tensors: Tensors) -> Tensors:
         out = {}
-        for name, values in tensors.items():
+        for old, values in tensors.items():
+            name = old
             for part, other in names.items():
                 name = name.replace(part, other)
             out[name] = values
@@ -90,7 +91,7 @@ EXAONE = {
 
 
 def qwen(config: Config, tensors: Tensors) -> Tensors:
-    fusion = fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.c_attn")
+    fusion = fused(tensors, QKV, "attn.c_attn")
     return renamed(
         {
             "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
@@ -116,7 +117,7 @@ def orion_config(config: Config) -> dict[str, object]:
 
 
 def codeshell(config: Config, tensors: Tensors) -> Tensors:
-    fusion = fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.c_attn")
+    fusion = fused(tensors, QKV, "attn.c_attn")
     return renamed(
         {
             "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
@@ -133,6 +134,93 @@ def codeshell_config(config: Config) -> dict[str, object]:
         "norm_epsilon": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
         "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 257,
     }  # fmt: skip
+
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def minicpm_config(config: Config) -> dict[str, object]:
+    n_layer, width, n_head = (
+        number(config, f"{name}") for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
+    scale = config["scale_depth"]
+    assert isinstance(scale, float)
+    return {
+        **config, "model_type": "granite", "embedding_multiplier": config["scale_emb"], "residual_multiplier": scale / n_layer**0.5,
+        "logits_scaling": width / number(config, "dim_model_base"), "attention_multiplier": (width // n_head) ** -0.5,
+    }  # fmt: skip
+
+
+def chatglm(config: Config, tensors: Tensors) -> Tensors:
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.embedding.word_embeddings", "model.norm": "transformer.encoder.final_layernorm",
+            "lm_head": "transformer.output_layer", "model.layers": "transformer.encoder.layers", "self_attn.o_proj": "self_attention.dense",
+            "mlp.gate_up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h",
+        }
+    )(config, fused(tensors, QKV, "self_attention.query_key_value"))  # fmt: skip
+
+
+def chatglm_config(config: Config) -> dict[str, object]:
+    ratio = config["rope_ratio"]
+    assert isinstance(ratio, float)
+    return {
+        "model_type": "glm", "vocab_size": config["vocab_size"], "hidden_size": config["hidden_size"], "pad_token_id": 258,
+        "intermediate_size": config["ffn_hidden_size"], "num_hidden_layers": config["num_layers"], "head_dim": config["kv_channels"],
+        "num_attention_heads": config["num_attention_heads"], "num_key_value_heads": config["multi_query_group_num"],
+        "rms_norm_eps": config["layernorm_epsilon"], "max_position_embeddings": config["seq_length"], "attention_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0 * ratio, "partial_rotary_factor": 0.5},
+    }  # fmt: skip
+
+
+def linear_biases(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
+    """Inputs that replace llama's rotation: every position is 0, and masks hold ALiBi (Press, Smith and Lewis 2021)."""
+
+    def slopes(n: int) -> list[float]:
+        if n & (n - 1) == 0:
+            return [2 ** (-8 / n * (i + 1)) for i in range(n)]
+        below = 1 << (n.bit_length() - 1)
+        return slopes(below) + slopes(2 * below)[0::2][: n - below]
+
+    def inputs(config: Config, n: int) -> dict[str, Array]:
+        at = np.arange(n)
+        distance = at[:, None] - at
+        bias = -np.array(slopes(n_head))[:, None, None] * distance
+        mask = np.where(distance < 0, -np.inf, bias)[None].astype(np.float32)
+        return {"attention_mask": mask, "position_ids": np.zeros((1, n), np.int64)}
+
+    return inputs
+
+
+def refact_config(config: Config) -> dict[str, object]:
+    return {
+        "model_type": "llama", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "num_hidden_layers": config["n_layer"],
+        "intermediate_size": 256, "num_attention_heads": config["n_head"], "num_key_value_heads": 1, "bos_token_id": 256,
+        "eos_token_id": 257, "rms_norm_eps": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
+    }  # fmt: skip
+
+
+def refact(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, QKV[1:], "attn.kv")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.q_proj": "attn.q", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fused(fusion, ("mlp.gate_proj", "mlp.up_proj"), "mlp.gate_up_proj"))  # fmt: skip
+
+
+def baichuan(config: Config, tensors: Tensors) -> Tensors:
+    return fused(tensors, QKV, "self_attn.W_pack")
+
+
+def baichuan_config(config: Config) -> dict[str, object]:
+    return {
+        **llama_config(config),
+        "max_position_embeddings": 256,
+        "num_key_value_heads": config["num_attention_heads"],
+    }
 
 
 SIBLINGS = {
@@ -157,4 +245,9 @@ SIBLINGS = {
     "PanguEmbeddedForCausalLM": Sibling(
         "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
     ),
+    "MiniCPMForCausalLM": Sibling("GraniteForCausalLM", minicpm_config, renamed({})),
+    "ChatGLMModel": Sibling("GlmForCausalLM", chatglm_config, chatglm),
+    "GPTRefactForCausalLM": Sibling("LlamaForCausalLM", refact_config, refact, linear_biases(6)),
+    "BaiChuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan),
+    "BaichuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan, linear_biases(5)),
 }
