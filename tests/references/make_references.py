@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "support"))
+from adapted_models import ADAPTED  # noqa: E402
 from siblings import SIBLINGS, Sibling  # noqa: E402
 from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_safetensors  # noqa: E402
 
@@ -76,13 +77,26 @@ def make_model(name: str) -> None:
     def inputs(n: int) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
 
+    def build() -> torch.nn.Module:
+        model = kind._from_config(config, attn_implementation="eager").float()
+        if adapt is not None:
+            adapt(model, config_of(name))
+        return model
+
+    adapt = ADAPTED.get(class_of(name))
     with tempfile.TemporaryDirectory() as folder:
-        kind._from_config(config, attn_implementation="eager").float().save_pretrained(folder)
+        build().save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "pt") as file:
             shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
         weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
         write_safetensors(Path(folder) / "model.safetensors", weights)
-        model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        if adapt is None:
+            model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        else:
+            model = build().eval()
+            left = model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()}, strict=False)
+            assert [*left.missing_keys, *left.unexpected_keys] in ([], ["lm_head.weight"])
+            model.tie_weights()
     embedding = model.get_input_embeddings().weight.numpy()
     ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
     assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"

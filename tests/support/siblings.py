@@ -223,6 +223,47 @@ def baichuan_config(config: Config) -> dict[str, object]:
     }
 
 
+def openelm_config(config: Config) -> dict[str, object]:
+    """Sizes of layers: see references/adapted_models.py."""
+    return {
+        "model_type": "qwen3", "vocab_size": config["vocab_size"], "hidden_size": config["model_dim"], "head_dim": config["head_dim"],
+        "num_hidden_layers": config["num_transformer_layers"], "num_attention_heads": 1, "num_key_value_heads": 1, "bos_token_id": 256,
+        "eos_token_id": 257, "rms_norm_eps": 1e-6, "rope_theta": config["rope_freq_constant"], "tie_word_embeddings": True,
+        "max_position_embeddings": config["max_context_length"],
+    }  # fmt: skip
+
+
+def openelm(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(fused(tensors, QKV, "attn.qkv_proj"), ("mlp.gate_proj", "mlp.up_proj"), "ffn.proj_1")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.token_embeddings", "model.": "transformer.", "self_attn.o_proj": "attn.out_proj",
+            "self_attn": "attn", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn.proj_2",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def jais_config(config: Config) -> dict[str, object]:
+    """Norms and scales: see references/adapted_models.py."""
+    return {
+        "model_type": "llama", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "num_hidden_layers": config["n_layer"],
+        "intermediate_size": config["n_inner"], "num_attention_heads": config["n_head"], "num_key_value_heads": config["n_head"],
+        "bos_token_id": 256, "eos_token_id": 257, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+        "max_position_embeddings": config["n_positions"],
+    }  # fmt: skip
+
+
+def jais(config: Config, tensors: Tensors) -> Tensors:
+    out = renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+            "mlp.up_proj": "mlp.c_fc", "mlp.gate_proj": "mlp.c_fc2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fused(tensors, QKV, "attn.c_attn"))  # fmt: skip
+    return {name: np.ascontiguousarray(x.T) if ".c_" in name else x for name, x in out.items()}
+
+
 SIBLINGS = {
     "XverseForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLM2ForCausalLM": Sibling(
@@ -250,4 +291,6 @@ SIBLINGS = {
     "GPTRefactForCausalLM": Sibling("LlamaForCausalLM", refact_config, refact, linear_biases(6)),
     "BaiChuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan),
     "BaichuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan, linear_biases(5)),
+    "OpenELMForCausalLM": Sibling("Qwen3ForCausalLM", openelm_config, openelm),
+    "JAISLMHeadModel": Sibling("LlamaForCausalLM", jais_config, jais, linear_biases(6)),
 }

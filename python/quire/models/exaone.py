@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, f32, made, no_windows, u32
+from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, f32, made, no_windows, rope_keys, u32
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention, head_dim_of
@@ -29,9 +29,10 @@ HF = {
         {
             **DECODER_KEYS,
             "block_count": u32("num_layers", "num_hidden_layers"),
+            "attention.head_count_kv": u32("num_key_value_heads", default=8, low=1),
             "attention.key_length": made("u32", head_dim_of),
             "attention.value_length": made("u32", head_dim_of),
-            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-6),
+            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
             "rope.dimension_count": made("u32", head_dim_of),
         },
         {
@@ -48,6 +49,7 @@ HF = {
         },
         fixed={"activation_function": SILU, "hidden_act": SILU},
         checks=(no_windows,),
+        rope=lambda config: rope_keys(config, 500000.0),
         base="transformer.",
     )
 }
