@@ -137,7 +137,8 @@ def ours(folder: Path) -> Array | None:
     """Our logits; None where the configuration is refused."""
     try:
         convert(folder, folder / "x.gguf", "f32")
-        return Runner(folder / "x.gguf").answer(IDS)
+        runner = Runner(folder / "x.gguf")
+        return runner.answer(IDS) if runner.n_ctx >= len(IDS) else None  # traces are for contexts up to that
     except QuireError:
         return None
 
