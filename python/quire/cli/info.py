@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QuireError, UnsupportedError
+from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
 from .text import one_line, size_text
@@ -49,7 +50,8 @@ class Memory:
 
 
 @click.command("info", short_help="Show what a GGUF file holds.")
-@click.argument("file", required=False)
+@model_argument
+@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file [the package's own].")
 @click.option(
     "-c",
     "--ctx-size",
@@ -66,14 +68,14 @@ class Memory:
     help="Type of the KV cache.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
-def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
-    """Show metadata, tensors, types and sizes of FILE (or the package's model) and the memory that it needs."""
+def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
+    """Show metadata, tensors, types and sizes of MODEL (or the package's model) and the memory that it needs."""
     from ..gguf import GGUFReader
 
-    path = model_path(file)
-    if path.is_dir():
-        raise UnsupportedError(f"[info] FILE must be a GGUF file but '{path}' is a folder")
-    reader = GGUFReader(path)
+    source = model_path(path)
+    if source.is_dir():
+        raise UnsupportedError(f"[info] MODEL must be a GGUF file but '{source}' is a folder")
+    reader = GGUFReader(source)
     memory: Memory | None = None
     reason = ""
     try:
@@ -160,6 +162,8 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
     )
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
+    if (sampling := _sampling(reader)) is not None:
+        print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
     if memory is None:
         print(f"memory: not known: {one_line(reason)}")
         return
@@ -182,6 +186,21 @@ def _tool_support(reader: GGUFReader) -> ToolSupport | None:
 
     key = "tokenizer.chat_template"
     return tool_support(reader.metadata.text(key)) if key in reader.metadata else None
+
+
+def _sampling(reader: GGUFReader) -> dict[str, object] | None:
+    """What a chat is sampled by where a request says nothing; None for a model that no chat is answered with."""
+    from ..engine.loader import advised_sampling
+    from ..sampling_defaults import chat_defaults
+
+    if "tokenizer.chat_template" not in reader.metadata:
+        return None
+    return {name: _rounded(value) for name, value in chat_defaults(advised_sampling(reader.metadata)).items()}
+
+
+def _rounded(value: object) -> object:
+    """A number as it was before the file made 32 bits of it."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _calls_text(support: ToolSupport) -> str:
@@ -228,6 +247,7 @@ def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[s
             for name, n, elements, size in _types(reader.tensors)
         ],
         "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
+        "chat_sampling": _sampling(reader),
         "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
         "memory_unknown_because": reason or None,
     }

@@ -144,6 +144,8 @@ def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DT
         shape = todo.shape(target)
         dtypes[target.name] = _dtype(target, shape, DType(dtype))
         writer.add_tensor(target.name, dtypes[target.name], shape)
+        if target.name == "token_types.weight":  # without the key llama.cpp opens no encoder
+            writer.set("tokenizer.ggml.token_type_count", shape[0], "u32")
     return dtypes
 
 
