@@ -293,4 +293,9 @@ SIBLINGS = {
     "BaichuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan, linear_biases(5)),
     "OpenELMForCausalLM": Sibling("Qwen3ForCausalLM", openelm_config, openelm),
     "JAISLMHeadModel": Sibling("LlamaForCausalLM", jais_config, jais, linear_biases(6)),
+    "DeciLMForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {name: value for name, value in llama_config(config).items() if name != "block_configs"},
+        renamed({}),
+    ),
 }
