@@ -68,6 +68,10 @@ class Checkpoint:
         """The configuration of the text model."""
         return whole.inner(self.section) if self.section and whole.has(self.section) else whole
 
+    def arch_of(self, config: Fields) -> str:
+        """``general.architecture``; a subclass chooses where one class has several."""
+        return self.arch
+
     def entries(self, config: Fields) -> Iterator[Entry]:
         """Every key below the architecture's name; then no field is left that could change an answer."""
         for name, permitted in {**FIXED, **self.fixed}.items():

@@ -34,6 +34,7 @@ class _Conversion:
         self.whole = Fields("config.json", read_json(source / "config.json"))
         self.mapping = self._mapping()
         self.config = self.mapping.config_of(self.whole)
+        self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
         self.checkpoint = SafetensorsFolder(source)
         self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
@@ -116,7 +117,7 @@ def convert(
     if dtype not in DTYPES:
         raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
     todo = _Conversion(Path(folder))
-    with GGUFWriter(out, todo.mapping.arch) as writer:
+    with GGUFWriter(out, todo.arch) as writer:
         dtypes = _announce(writer, todo, dtype)
         load_model(GGUFReader(writer.reserve()))
         for done, target in enumerate(todo.targets):
@@ -149,7 +150,7 @@ class CheckpointReader(GGUFReader):
     def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
         self._todo = _Conversion(folder)
         self._targets = {target.name: target for target in self._todo.targets}
-        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.mapping.arch)
+        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
         try:
             self._dtypes = _announce(self._writer, self._todo, dtype)
             super().__init__(self._writer.reserve())
@@ -191,9 +192,9 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     writer.set("general.file_type", DTYPES[dtype], "u32")
     writer.set("general.quantization_version", 2, "u32")
     for key, kind, value in todo.entries:
-        writer.set(f"{todo.mapping.arch}.{key}", value, kind)
+        writer.set(f"{todo.arch}.{key}", value, kind)
     pooling = pooling_type(todo.source)
     if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
-        writer.set(f"{todo.mapping.arch}.pooling_type", pooling, "u32")
+        writer.set(f"{todo.arch}.pooling_type", pooling, "u32")
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
     write_sampling(writer, todo.source)
