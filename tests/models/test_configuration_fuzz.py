@@ -290,7 +290,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 # Keys of the next test that an architecture computes.
 HONOURED = {
-    *((name, key) for name in ("granite", "granite_swa") for key in ("logit_scale", "attention.scale")),
+    *((name, key) for name in ("granite", "granite_swa", "bamba") for key in ("logit_scale", "attention.scale")),
     *(
         (name, "nextn_predict_layers")
         for name in ("qwen35", "qwen35-vl", "qwen35moe", "qwen3next", *MORE_NAMES, "nemotron_h_moe")
