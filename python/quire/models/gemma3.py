@@ -115,7 +115,7 @@ def _scale_is_known(config: Fields) -> None:
         raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
 
 
-def _rope(config: Fields) -> Iterator[Entry]:
+def rope_of_gemma3(config: Fields) -> Iterator[Entry]:
     """Scaling is that of the layers that see everything; the others have a base alone."""
     local = rope_of(config, "sliding_attention")
     if config.has("rope_parameters"):
@@ -177,7 +177,7 @@ HF = {
             "attn_logit_softcapping": (None,),
         },
         checks=(_scale_is_known,),
-        rope=_rope,
+        rope=rope_of_gemma3,
         tied=True,
         unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
     )

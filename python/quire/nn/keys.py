@@ -69,6 +69,16 @@ class Keys:
                 raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
         return numbers
 
+    def numbers(self, name: str, n: int) -> list[float]:
+        """An array of one number, or infinity, for each of ``n`` layers."""
+        import numpy as np
+
+        full = self._reading(name)
+        values = self._metadata.array(full)
+        if values.dtype.kind != "f" or len(values) < n or np.isnan(values).any():
+            raise LoadError(f"[gguf] key '{full}' must hold {n} numbers but has {len(values)} {values.dtype}")
+        return [float(value) for value in values[:n]]
+
     def same(
         self, name: str, n: int, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1
     ) -> int:
