@@ -45,7 +45,7 @@ class _Conversion:
         names = self.whole.value("architectures")
         if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
             raise LoadError("[convert] 'architectures' of config.json must name one architecture")
-        return checkpoint_of(names[0])
+        return checkpoint_of(names[0]).chosen(self.whole)
 
     def _with_head(self, targets: list[Target]) -> list[Target]:
         """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""

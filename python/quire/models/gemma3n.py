@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, Key, f32, made, taken, u32
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, Key, f32, made, taken, u32, with_pictures
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Keys, RopeSpec, Step, Tensor, Weight, Weights, rope, rope_spec, select_rows, soft_cap
 from .base import MAX_DIM, Config, DenseConfig, head, local_layers
@@ -306,37 +306,36 @@ _KEYS: dict[str, Key] = {
 }
 _LAYER = "model.layers.{i}"
 _ALTUP = f"{_LAYER}.altup"
-HF = {
-    "Gemma3nForCausalLM": Checkpoint(
-        "gemma3n",
-        _KEYS,
-        {
-            **DECODER_TENSORS,
-            **NORMS,
-            "per_layer_token_embd": taken("model.embed_tokens_per_layer", change=_padded),
-            "per_layer_model_proj": "model.per_layer_model_projection",
-            "per_layer_proj_norm": "model.per_layer_projection_norm",
-            "altup_proj": "model.altup_projections.{e}",
-            "altup_unembd_proj": "model.altup_unembed_projections.{e}",
-            "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
-            "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
-            "blk.{i}.altup_router": f"{_ALTUP}.modality_router",
-            "blk.{i}.altup_router_norm": f"{_ALTUP}.router_norm",
-            "blk.{i}.altup_predict_coef": f"{_ALTUP}.prediction_coefs",
-            "blk.{i}.altup_correct_coef": f"{_ALTUP}.correction_coefs",
-            "blk.{i}.altup_correct_scale.weight": f"{_ALTUP}.correct_output_scale",
-            "blk.{i}.laurel_l": f"{_LAYER}.laurel.linear_left",
-            "blk.{i}.laurel_r": f"{_LAYER}.laurel.linear_right",
-            "blk.{i}.laurel_post_norm": f"{_LAYER}.laurel.post_laurel_norm",
-            "blk.{i}.inp_gate": f"{_LAYER}.per_layer_input_gate",
-            "blk.{i}.proj": f"{_LAYER}.per_layer_projection",
-            "blk.{i}.post_norm": f"{_LAYER}.post_per_layer_input_norm",
-        },
-        fixed={"hidden_activation": (*GELU_TANH, None), "altup_correct_scale": (True, None)},
-        rope=rope_of_gemma3,
-        tied=True,
-        # AltUp's coefficients are clipped in training; what follows from the tensors.
-        unused=("attention_bias", "hidden_act", "altup_coef_clip", "laurel_rank", "vocab_size_per_layer_input",
-                "query_pre_attn_scalar", "attn_logit_softcapping"),
-    ),
-}  # fmt: skip
+_TEXT = Checkpoint(
+    "gemma3n",
+    _KEYS,
+    {
+        **DECODER_TENSORS,
+        **NORMS,
+        "per_layer_token_embd": taken("model.embed_tokens_per_layer", change=_padded),
+        "per_layer_model_proj": "model.per_layer_model_projection",
+        "per_layer_proj_norm": "model.per_layer_projection_norm",
+        "altup_proj": "model.altup_projections.{e}",
+        "altup_unembd_proj": "model.altup_unembed_projections.{e}",
+        "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
+        "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
+        "blk.{i}.altup_router": f"{_ALTUP}.modality_router",
+        "blk.{i}.altup_router_norm": f"{_ALTUP}.router_norm",
+        "blk.{i}.altup_predict_coef": f"{_ALTUP}.prediction_coefs",
+        "blk.{i}.altup_correct_coef": f"{_ALTUP}.correction_coefs",
+        "blk.{i}.altup_correct_scale.weight": f"{_ALTUP}.correct_output_scale",
+        "blk.{i}.laurel_l": f"{_LAYER}.laurel.linear_left",
+        "blk.{i}.laurel_r": f"{_LAYER}.laurel.linear_right",
+        "blk.{i}.laurel_post_norm": f"{_LAYER}.laurel.post_laurel_norm",
+        "blk.{i}.inp_gate": f"{_LAYER}.per_layer_input_gate",
+        "blk.{i}.proj": f"{_LAYER}.per_layer_projection",
+        "blk.{i}.post_norm": f"{_LAYER}.post_per_layer_input_norm",
+    },
+    fixed={"hidden_activation": (*GELU_TANH, None), "altup_correct_scale": (True, None)},
+    rope=rope_of_gemma3,
+    tied=True,
+    # AltUp's coefficients are clipped in training; what follows from the tensors.
+    unused=("attention_bias", "hidden_act", "altup_coef_clip", "laurel_rank", "vocab_size_per_layer_input",
+            "query_pre_attn_scalar", "attn_logit_softcapping"),
+)  # fmt: skip
+HF = {"Gemma3nForCausalLM": _TEXT, "Gemma3nForConditionalGeneration": with_pictures(_TEXT)}

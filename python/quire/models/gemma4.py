@@ -20,6 +20,7 @@ from ..checkpoint import (
     made,
     taken,
     u32,
+    with_pictures,
 )
 from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
@@ -350,15 +351,14 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
 }
-HF = {
-    "Gemma4ForCausalLM": _Checkpoint(
-        "gemma4",
-        _KEYS,
-        _TENSORS,
-        fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
-        rope=_rope,
-        tied=True,
-        # The table of the layers' embeddings tells its own size; biases are in the file or not.
-        unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
-    ),
-}
+_TEXT = _Checkpoint(
+    "gemma4",
+    _KEYS,
+    _TENSORS,
+    fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
+    rope=_rope,
+    tied=True,
+    # The table of the layers' embeddings tells its own size; biases are in the file or not.
+    unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
+)
+HF = {"Gemma4ForCausalLM": _TEXT, "Gemma4ForConditionalGeneration": with_pictures(_TEXT)}
