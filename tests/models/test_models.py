@@ -105,6 +105,35 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
         assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "q8_0"])
+@pytest.mark.parametrize("name", ["gemma4-moe", "qwen3moe"])
+def test_gates_and_ups_of_experts_may_be_one_tensor(tmp_path: Path, name: str, dtype: str) -> None:
+    """As llama.cpp's converter writes them for Gemma 4."""
+    write_checkpoint(tmp_path / name, name)
+    convert(tmp_path / name, tmp_path / "two.gguf", dtype)
+    reader = GGUFReader(tmp_path / "two.gguf")
+    with GGUFWriter(tmp_path / "one.gguf", reader.metadata.text("general.architecture")) as writer:
+        for key in reader.metadata:
+            kind = reader.metadata.type_of(key)
+            value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+            writer.set(key, value, kind)  # type: ignore[arg-type]
+        tensors = {}
+        for info in reader.tensors:
+            values, shape = reader.tensor(info.name).numpy(), tuple(info.shape)
+            if "ffn_up_exps" in info.name:
+                continue
+            if "ffn_gate_exps" in info.name:
+                up = reader.tensor(info.name.replace("gate", "up")).numpy()
+                values, shape = np.concatenate([values, up], 1), (shape[0], 2 * shape[1], shape[2])
+            tensors[info.name.replace("gate_exps", "gate_up_exps")] = (info.dtype, shape, values)
+        for tensor, (kind, shape, _) in tensors.items():
+            writer.add_tensor(tensor, kind, shape)
+        for tensor, (_, _, values) in tensors.items():
+            writer.write(tensor, values)
+    ids = list(range(3, 40))
+    assert np.array_equal(Runner(tmp_path / "one.gguf").logits(ids), Runner(tmp_path / "two.gguf").logits(ids))
+
+
 def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], prefix: str) -> None:
     for i in range(24):
         ids = stored[f"{prefix}.prompt.{i}"].tolist()

@@ -119,6 +119,22 @@ class Weights:
             for n, end in zip(n_outs, ends, strict=True)
         ]
 
+    def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:
+        """Of experts, each ``[n_expert, ffn_dim, dim]``: two tensors, or one with an expert's gate above its up."""
+        shape = (n_expert, ffn_dim, dim)
+        if not self.has("ffn_gate_up_exps.weight"):
+            return self.tensor("ffn_gate_exps.weight", shape), self.tensor("ffn_up_exps.weight", shape)
+        name = "ffn_gate_up_exps.weight"
+        self.tensor(name, (n_expert, 2 * ffn_dim, dim))
+        both = self._reader.tensor(self._prefix + name)
+        stored = both.numpy().view("u1").reshape(n_expert, 2, -1)
+        halves = []
+        for i, half in enumerate(("gate", "up")):
+            tensor = Tensor.empty(both.dtype, shape)
+            tensor.numpy().view("u1").reshape(n_expert, -1)[:] = stored[:, i]
+            halves.append(Weight(f"{self._prefix}ffn_{half}_exps.weight", self._place(tensor)))
+        return halves[0], halves[1]
+
     def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
         """``name.weight [dim]`` of a layer norm and ``name.bias [dim]``; ``bias`` None: where the file has one."""
         from .layers import LayerNorm
