@@ -19,6 +19,9 @@ from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..checkpoint import Array
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
@@ -74,6 +77,8 @@ class _Conversion:
         if target.made is not None:
             return tuple(target.made.shape)
         shapes = [self.checkpoint.shape(source) for source in target.sources]
+        if target.packing is not None:
+            return target.packing.shape(target.name, shapes)
         if target.change is not None:
             try:
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
@@ -89,6 +94,18 @@ class _Conversion:
             return (len(shapes), *shapes[0])
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
+    def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
+        """The tensor as the file holds it, a part at a time."""
+        if target.packing is not None:
+            blocks, exponents = (self.checkpoint.bytes_of(source) for source in target.sources)
+            if blocks.ndim == 3:
+                yield target.packing.packed(blocks, exponents)
+            else:
+                yield from map(target.packing.packed, blocks, exponents)
+        else:
+            for piece in self.pieces(target):
+                yield quantize(piece, dtype).numpy()
+
     def pieces(self, target: Target) -> Iterator[Array]:
         if target.made is not None:
             yield target.made
@@ -98,7 +115,9 @@ class _Conversion:
 
 
 def _dtype(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
-    """Vectors and routers stay f32; rows that do not divide into blocks become f16."""
+    """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so."""
+    if target.packing is not None:
+        return DType(target.packing.dtype)
     if target.keep_f32 or len(shape) == 1:
         return DType("f32")
     return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
@@ -123,8 +142,8 @@ def convert(
         for done, target in enumerate(todo.targets):
             if progress is not None:
                 progress(done, len(todo.targets), target.name)
-            for piece in todo.pieces(target):
-                writer.write(target.name, quantize(piece, dtypes[target.name]).numpy())
+            for data in todo.data(target, dtypes[target.name]):
+                writer.write(target.name, data)
         if progress is not None:
             progress(len(todo.targets), len(todo.targets), "")
 
@@ -173,15 +192,21 @@ class CheckpointReader(GGUFReader):
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
         info, target = self.tensor_info(name), self._targets[name]
-        if len(target.sources) == 1 and target.change is None and target.made is None and not target.stacked:
+        if (
+            len(target.sources) == 1
+            and target.packing is None
+            and target.change is None
+            and target.made is None
+            and not target.stacked
+        ):
             stored = self._todo.checkpoint[target.sources[0]]
             if stored.dtype == info.dtype and stored.shape == info.shape:
                 return stored
         out = Tensor.empty(info.dtype, info.shape)
         storage = out.numpy().reshape(-1).view("u1")
         at = 0
-        for piece in self._todo.pieces(target):
-            data = quantize(piece, self._dtypes[name]).numpy().reshape(-1).view("u1")
+        for piece in self._todo.data(target, self._dtypes[name]):
+            data = piece.reshape(-1).view("u1")
             storage[at : at + len(data)] = data
             at += len(data)
         return out
