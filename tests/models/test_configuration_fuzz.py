@@ -293,7 +293,16 @@ HONOURED = {
     *((name, key) for name in ("granite", "granite_swa", "bamba") for key in ("logit_scale", "attention.scale")),
     *(
         (name, "nextn_predict_layers")
-        for name in ("qwen35", "qwen35-vl", "qwen35moe", "qwen3next", *MORE_NAMES, "nemotron_h_moe")
+        for name in (
+            "qwen35",
+            "qwen35-vl",
+            "qwen35moe",
+            "qwen3next",
+            *MORE_NAMES,
+            "nemotron_h_moe",
+            "mimo2",
+            "exaone-moe",
+        )
     ),
 }
 
