@@ -71,13 +71,13 @@ class Keys:
         return numbers
 
     def numbers(self, name: str, n: int) -> list[float]:
-        """One finite number for each of ``n`` layers: an array, or one for all."""
+        """One number (no nan) for each of ``n`` layers: an array, or one for all."""
         if not self.is_array(name):
             return [self.number(name)] * n
         full = self._reading(name)
         values = self._metadata.array(full)
-        if values.dtype.kind != "f" or len(values) < n or not all(math.isfinite(value) for value in values[:n]):
-            raise LoadError(f"[gguf] key '{full}' must hold {n} finite numbers but has {len(values)} {values.dtype}")
+        if values.dtype.kind != "f" or len(values) < n or any(math.isnan(value) for value in values[:n]):
+            raise LoadError(f"[gguf] key '{full}' must hold {n} numbers but has {len(values)} {values.dtype}")
         return [float(value) for value in values[:n]]
 
     def same(
