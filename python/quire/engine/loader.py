@@ -184,7 +184,7 @@ def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
     """A model, whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
-    from ..quantize import QuantizedReader
+    from ..quantization import QuantizedReader
 
     assert config.quantize is not None
     with (
