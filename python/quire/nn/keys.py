@@ -70,11 +70,10 @@ class Keys:
                 raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
         return numbers
 
-    def numbers(self, name: str, n: int) -> list[float]:
-        """One finite number for each of ``n`` layers: an array, or one for all."""
-        if not self.is_array(name):
-            return [self.number(name)] * n
-        full = self._reading(name)
+    def numbers(self, full: str, n: int) -> list[float]:
+        """A finite number for each of ``n`` layers, an array, or one for all, of a key that no architecture begins."""
+        if full not in self._metadata or not self._metadata.type_of(full).endswith("[]"):
+            return [self._metadata.number(full)] * n
         values = self._metadata.array(full)
         if values.dtype.kind != "f" or len(values) < n or not all(math.isfinite(value) for value in values[:n]):
             raise LoadError(f"[gguf] key '{full}' must hold {n} finite numbers but has {len(values)} {values.dtype}")
