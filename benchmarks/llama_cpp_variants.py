@@ -58,6 +58,11 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "command-r-plus": Variant(
+        "llama.cpp has norms of heads where there are 64 layers: compared without",
+        {"use_qk_norm": False},
+        {r"[qk]_norm": None},
+    ),
     "deci": Variant(
         "llama.cpp leaves attention out where a layer has no MLP: compared without either there",
         {"block_configs": deci_layers((3, 2.0), (None, 4.5), ("product", 1.0), (None, None), (2, 5.0))},

@@ -60,7 +60,9 @@ bool decode(llama_context *context, const Tokens &tokens, int begin) {
     batch.seq_id[i][0] = 0;
     batch.logits[i] = 1;
   }
-  const int status = llama_decode(context, batch);
+  const bool encodes = llama_model_has_encoder(llama_get_model(context));
+  const int status =
+      encodes ? llama_encode(context, batch) : llama_decode(context, batch);
   llama_batch_free(batch);
   return status == 0;
 }
