@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 from .errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ._native.core import Tensor
 
 __all__ = ["SafetensorsFile", "SafetensorsFolder"]
@@ -137,6 +140,15 @@ class SafetensorsFile:
             array = array.copy()
         return Storage.from_numpy(array, DType(dtype))
 
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor of U8 over the mapped file; LoadError for others."""
+        import numpy as np
+
+        entry = self._find(name)
+        if entry.dtype != "U8":
+            raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {entry.dtype}")
+        return np.frombuffer(self._map, np.uint8, entry.end - entry.begin, entry.begin).reshape(entry.shape)
+
 
 class SafetensorsFolder(Mapping[str, "Tensor"]):
     """The checkpoint of a folder: ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
@@ -175,6 +187,10 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._files[self._shard(name)].tensor(name)
+
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor of U8."""
+        return self._files[self._shard(name)].bytes_of(name)
 
     def _shard(self, name: str) -> str:
         if name not in self._where:

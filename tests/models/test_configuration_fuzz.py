@@ -24,14 +24,15 @@ from tiny_checkpoints import CONFIGS, class_of, config_of, shapes_of, weight_of,
 
 Array = npt.NDArray[np.float32]
 IDS = [3, 250, 17, 99, 12, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18, 27, 111, 90, 45, 8]
-# One checkpoint of each class of transformers.
-NAMES = list({class_of(name): name for name in reversed(CONFIGS)}.values())
+# One checkpoint of each class of transformers, the one with more fields where a class has two architectures.
+MORE_NAMES = ["nemotron_h"]
+NAMES = list({class_of(name): name for name in reversed(CONFIGS) if name not in MORE_NAMES}.values()) + MORE_NAMES
 # Those whose fields are changed in every run; the others take minutes, and ``pytest -m fuzz`` has them.
 ALWAYS = ("llama", "mistral", "qwen2", "qwen3", "qwen3moe", "gemma3")
 FUZZED = [
     name if name in ALWAYS else pytest.param(name, marks=pytest.mark.fuzz)
     for name in NAMES
-    if class_of(name) not in SIBLINGS  # transformers does not read their fields
+    if name not in MORE_NAMES and class_of(name) not in SIBLINGS  # transformers does not read their fields
 ]
 
 # Fields that classes read although their own configuration does not list them, and names of old and new versions.
@@ -296,8 +297,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 # Keys of the next test that an architecture computes.
 HONOURED = {
-    *((name, key) for name in ("granite", "granite_swa") for key in ("logit_scale", "attention.scale")),
-    *((name, "nextn_predict_layers") for name in ("qwen35", "qwen35-vl", "qwen35moe", "qwen3next")),
+    *((name, key) for name in ("granite", "granite_swa", "bamba") for key in ("logit_scale", "attention.scale")),
+    *(
+        (name, "nextn_predict_layers")
+        for name in (
+            "qwen35",
+            "qwen35-vl",
+            "qwen35moe",
+            "qwen3next",
+            *MORE_NAMES,
+            "nemotron_h_moe",
+            "mimo2",
+            "exaone-moe",
+        )
+    ),
 }
 
 

@@ -105,6 +105,72 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
         assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
 
 
+def with_tensors(source: Path, out: Path, changes: dict[str, Array]) -> Path:
+    """The f32 file with tensors added, or instead of its own."""
+    reader = GGUFReader(source)
+    tensors = {info.name: reader.tensor(info.name).numpy() for info in reader.tensors} | changes
+    with GGUFWriter(out, reader.metadata.text("general.architecture")) as writer:
+        for key in reader.metadata:
+            kind = reader.metadata.type_of(key)
+            value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+            writer.set(key, value, kind)  # type: ignore[arg-type]
+        for name, values in tensors.items():
+            writer.add_tensor(name, "f32", values.shape)
+        for name, values in tensors.items():
+            writer.write(name, values)
+    return out
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("qwen2", "attn_q"), ("qwen3", "ffn_down"), ("phi3", "attn_qkv")])
+def test_products_are_scaled_where_the_file_says_so(
+    tiny: Callable[[str], Path], tmp_path: Path, name: str, tensor: str
+) -> None:
+    """As in files with NVFP4, whose scales of blocks need another one: the same as a smaller matrix."""
+    weight = f"blk.0.{tensor}.weight"
+    smaller = GGUFReader(tiny(name)).tensor(weight).numpy() * np.float32(0.25)
+    expected = Runner(with_tensors(tiny(name), tmp_path / "a.gguf", {weight: smaller})).logits([3, 5, 8])
+    scales = {
+        f"blk.0.{tensor}.scale": np.array([0.25], np.float32),
+        f"blk.0.{tensor}.input_scale": np.ones(1, np.float32),
+    }
+    close(Runner(with_tensors(tiny(name), tmp_path / "b.gguf", scales)).logits([3, 5, 8]), expected, 1e-5)
+
+
+def test_a_scale_that_cannot_be_applied_is_refused_by_name(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    scales = {"blk.0.ffn_gate_exps.scale": np.full(8, 0.25, np.float32)}
+    with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_gate_exps\.scale"):
+        load_model(GGUFReader(with_tensors(tiny("qwen3moe"), tmp_path / "a.gguf", scales)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q8_0"])
+@pytest.mark.parametrize("name", ["gemma4-moe", "qwen3moe"])
+def test_gates_and_ups_of_experts_may_be_one_tensor(tmp_path: Path, name: str, dtype: str) -> None:
+    """As llama.cpp's converter writes them for Gemma 4."""
+    write_checkpoint(tmp_path / name, name)
+    convert(tmp_path / name, tmp_path / "two.gguf", dtype)
+    reader = GGUFReader(tmp_path / "two.gguf")
+    with GGUFWriter(tmp_path / "one.gguf", reader.metadata.text("general.architecture")) as writer:
+        for key in reader.metadata:
+            kind = reader.metadata.type_of(key)
+            value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
+            writer.set(key, value, kind)  # type: ignore[arg-type]
+        tensors = {}
+        for info in reader.tensors:
+            values, shape = reader.tensor(info.name).numpy(), tuple(info.shape)
+            if "ffn_up_exps" in info.name:
+                continue
+            if "ffn_gate_exps" in info.name:
+                up = reader.tensor(info.name.replace("gate", "up")).numpy()
+                values, shape = np.concatenate([values, up], 1), (shape[0], 2 * shape[1], shape[2])
+            tensors[info.name.replace("gate_exps", "gate_up_exps")] = (info.dtype, shape, values)
+        for tensor, (kind, shape, _) in tensors.items():
+            writer.add_tensor(tensor, kind, shape)
+        for tensor, (_, _, values) in tensors.items():
+            writer.write(tensor, values)
+    ids = list(range(3, 40))
+    assert np.array_equal(Runner(tmp_path / "one.gguf").logits(ids), Runner(tmp_path / "two.gguf").logits(ids))
+
+
 def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], prefix: str) -> None:
     for i in range(24):
         ids = stored[f"{prefix}.prompt.{i}"].tolist()

@@ -8,6 +8,7 @@ from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, local_layers
 from .fields import Fields, read_json
 from .keys import Key, f32, factor, flag, made, u32
 from .mapping import SILU, Checkpoint
+from .pictures import with_pictures
 from .rope import Entry, rope_keys
 from .tensors import Source, Target, taken
 
@@ -40,4 +41,5 @@ __all__ = [
     "taken",
     "transposed",
     "u32",
+    "with_pictures",
 ]

@@ -102,6 +102,11 @@ class Fields:
             self._inner[name] = Fields(f"'{name}' of {self.where}", value)
         return self._inner[name]
 
+    def filled(self, defaults: Mapping[str, object]) -> Fields:
+        """These, with values of fields that are absent."""
+        self._values = {**defaults, **self._values}
+        return self
+
     def read(self, names: Iterable[str]) -> None:
         """Count fields as read: their values have no effect."""
         self._read.update(names)

@@ -67,10 +67,24 @@ class Checkpoint:
     section: str = ""  # the field that holds the configuration of the text model, where there are several
     has_empty_layers: bool = False  # layers may be without tensors
     base: str = "model."  # what checkpoints of the model without its head leave out of names
+    # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
+    homes: tuple[tuple[str, str], ...] = ()
+    # Transformers' values of fields that the text model's configuration leaves out as part of a larger one.
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
     def config_of(self, whole: Fields) -> Fields:
         """The configuration of the text model."""
-        return whole.inner(self.section) if self.section and whole.has(self.section) else whole
+        if not self.section or not whole.has(self.section):
+            return whole
+        return whole.inner(self.section).filled(self.defaults)
+
+    def chosen(self, whole: Fields) -> Checkpoint:
+        """The same; a subclass chooses by the text model where one class has several."""
+        return self
+
+    def arch_of(self, config: Fields) -> str:
+        """``general.architecture``; a subclass chooses where one class has several."""
+        return self.arch
 
     def entries(self, config: Fields) -> Iterator[Entry]:
         """Every key below the architecture's name; then no field is left that could change an answer."""
@@ -135,7 +149,11 @@ class Checkpoint:
         yield from longrope_factors(rope_of(config), n_rot)
 
     def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
-        """The table, without the prefix where the checkpoint is of the model without its head."""
+        """The table, without the prefix where the checkpoint is of the model without its head, or moved."""
+        for old, new in self.homes:
+            moved = {target: Source.of(entry).moved(old, new) for target, entry in self.tensors.items()}
+            if f"{moved['token_embd'].names[0]}.weight" in there:
+                return moved
         if not self.base or any(name.startswith(self.base) for name in there):
             return self.tensors
         return {target: Source.of(entry).without(self.base) for target, entry in self.tensors.items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .changes import Array, Change
+from .packed import MXFP4
 
 SUFFIXES = ("", ".weight", ".bias")
 # What GGUF files keep in f32 although it has two dimensions.
@@ -23,19 +24,19 @@ class Source:
 
     names: tuple[str, ...]
     change: Change | None = None
+    packing: MXFP4 | None = None
 
     @classmethod
     def of(cls, entry: str | Source) -> Source:
         return entry if isinstance(entry, Source) else cls((entry,))
 
     def without(self, prefix: str) -> Source:
-        return Source(tuple(name.removeprefix(prefix) for name in self.names), self.change)
+        return replace(self, names=tuple(name.removeprefix(prefix) for name in self.names))
 
     def moved(self, prefix: str, to: str) -> Source:
         """With another prefix."""
-        return Source(
-            tuple(to + name[len(prefix) :] if name.startswith(prefix) else name for name in self.names), self.change
-        )
+        names = tuple(to + name[len(prefix) :] if name.startswith(prefix) else name for name in self.names)
+        return replace(self, names=names)
 
 
 def taken(*names: str, change: Change | None = None) -> Source:
@@ -52,6 +53,7 @@ class Target:
     change: Change | None = None
     stacked: bool = False  # along a new first dimension
     made: Array | None = None  # computed from the configuration, with no source
+    packing: MXFP4 | None = None  # the sources are the parts of a matrix that is taken as it is
 
     @property
     def keep_f32(self) -> bool:
@@ -82,7 +84,7 @@ def _module(target: str, source: Source, there: Collection[str], layer: str) -> 
         if stacked:
             full = [name.replace("{e}", str(e)) for name in full for e in range(_count(name, there))]
         if full and all(name in there for name in full):
-            yield Target(target + suffix, tuple(full), source.change, stacked)
+            yield Target(target + suffix, tuple(full), source.change, stacked, packing=source.packing)
 
 
 def _count(name: str, there: Collection[str]) -> int:

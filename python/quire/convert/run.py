@@ -19,6 +19,9 @@ from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..checkpoint import Array
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
@@ -34,6 +37,7 @@ class _Conversion:
         self.whole = Fields("config.json", read_json(source / "config.json"))
         self.mapping = self._mapping()
         self.config = self.mapping.config_of(self.whole)
+        self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
         self.checkpoint = SafetensorsFolder(source)
         self.numbers = list(self._numbers())
@@ -45,7 +49,7 @@ class _Conversion:
         names = self.whole.value("architectures")
         if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
             raise LoadError("[convert] 'architectures' of config.json must name one architecture")
-        return checkpoint_of(names[0])
+        return checkpoint_of(names[0]).chosen(self.whole)
 
     def _numbers(self) -> Iterator[Entry]:
         """Keys whose numbers the checkpoint has as tensors of one number."""
@@ -83,6 +87,8 @@ class _Conversion:
         if target.made is not None:
             return tuple(target.made.shape)
         shapes = [self.checkpoint.shape(source) for source in target.sources]
+        if target.packing is not None:
+            return target.packing.shape(target.name, shapes)
         if target.change is not None:
             try:
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
@@ -98,6 +104,18 @@ class _Conversion:
             return (len(shapes), *shapes[0])
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
+    def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
+        """The tensor as the file holds it, a part at a time."""
+        if target.packing is not None:
+            blocks, exponents = (self.checkpoint.bytes_of(source) for source in target.sources)
+            if blocks.ndim == 3:
+                yield target.packing.packed(blocks, exponents)
+            else:
+                yield from map(target.packing.packed, blocks, exponents)
+        else:
+            for piece in self.pieces(target):
+                yield quantize(piece, dtype).numpy()
+
     def pieces(self, target: Target) -> Iterator[Array]:
         if target.made is not None:
             yield target.made
@@ -107,7 +125,9 @@ class _Conversion:
 
 
 def _dtype(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
-    """Vectors and routers stay f32; rows that do not divide into blocks become f16."""
+    """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so."""
+    if target.packing is not None:
+        return DType(target.packing.dtype)
     if target.keep_f32 or len(shape) == 1:
         return DType("f32")
     return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
@@ -126,14 +146,14 @@ def convert(
     if dtype not in DTYPES:
         raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
     todo = _Conversion(Path(folder))
-    with GGUFWriter(out, todo.mapping.arch) as writer:
+    with GGUFWriter(out, todo.arch) as writer:
         dtypes = _announce(writer, todo, dtype)
         load_model(GGUFReader(writer.reserve()))
         for done, target in enumerate(todo.targets):
             if progress is not None:
                 progress(done, len(todo.targets), target.name)
-            for piece in todo.pieces(target):
-                writer.write(target.name, quantize(piece, dtypes[target.name]).numpy())
+            for data in todo.data(target, dtypes[target.name]):
+                writer.write(target.name, data)
         if progress is not None:
             progress(len(todo.targets), len(todo.targets), "")
 
@@ -161,7 +181,7 @@ class CheckpointReader(GGUFReader):
     def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
         self._todo = _Conversion(folder)
         self._targets = {target.name: target for target in self._todo.targets}
-        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.mapping.arch)
+        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
         try:
             self._dtypes = _announce(self._writer, self._todo, dtype)
             super().__init__(self._writer.reserve())
@@ -181,18 +201,29 @@ class CheckpointReader(GGUFReader):
         """Empty: nobody can tell whether the checkpoint is the same another time."""
         return ""
 
+    @property
+    def is_mapped(self) -> bool:
+        """False: what is made from a tensor is in memory alone."""
+        return False
+
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
         info, target = self.tensor_info(name), self._targets[name]
-        if len(target.sources) == 1 and target.change is None and target.made is None and not target.stacked:
+        if (
+            len(target.sources) == 1
+            and target.packing is None
+            and target.change is None
+            and target.made is None
+            and not target.stacked
+        ):
             stored = self._todo.checkpoint[target.sources[0]]
             if stored.dtype == info.dtype and stored.shape == info.shape:
                 return stored
         out = Tensor.empty(info.dtype, info.shape)
         storage = out.numpy().reshape(-1).view("u1")
         at = 0
-        for piece in self._todo.pieces(target):
-            data = quantize(piece, self._dtypes[name]).numpy().reshape(-1).view("u1")
+        for piece in self._todo.data(target, self._dtypes[name]):
+            data = piece.reshape(-1).view("u1")
             storage[at : at + len(data)] = data
             at += len(data)
         return out
@@ -203,11 +234,11 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     writer.set("general.file_type", DTYPES[dtype], "u32")
     writer.set("general.quantization_version", 2, "u32")
     for key, kind, value in todo.entries:
-        writer.set(f"{todo.mapping.arch}.{key}", value, kind)
+        writer.set(f"{todo.arch}.{key}", value, kind)
     for key, kind, value in todo.numbers:
         writer.set(key, value, kind)
     pooling = pooling_type(todo.source)
     if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
-        writer.set(f"{todo.mapping.arch}.pooling_type", pooling, "u32")
+        writer.set(f"{todo.arch}.pooling_type", pooling, "u32")
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
     write_sampling(writer, todo.source)

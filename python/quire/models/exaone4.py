@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, local_layers, made
 from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
-from . import qwen3
 from .base import Decoder, DenseConfig, PostNormBlock
 from .base import local_layers as locals_of
+from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("exaone4",)
 PERIOD = 4  # every fourth layer sees all of the past
 
 
-class WithoutPositions(qwen3.Attention):
+class WithoutPositions(Attention):
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = self.q_norm(self.q(x).heads(self.n_head))
         k = self.k_norm(self.k(x).heads(self.n_kv_head))
@@ -29,7 +29,7 @@ class Exaone4(Decoder):
         local = locals_of(m, c.n_layer, PERIOD)
         self.windows = [window if is_local else 0 for is_local in local]
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        kinds = [qwen3.Attention if is_local or not window else WithoutPositions for is_local in local]
+        kinds = [Attention if is_local or not window else WithoutPositions for is_local in local]
         blocks = [
             PostNormBlock(c, b, kinds[i](c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
             for i, b in enumerate(w.blocks(c.n_layer))
@@ -43,21 +43,21 @@ class Exaone4(Decoder):
 MODEL = Exaone4
 
 
-def _window(config: Fields) -> int | None:
+def window_of(config: Fields) -> int | None:
     return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
 
 
-def _pattern(config: Fields) -> Sequence[bool] | None:
+def pattern_of(config: Fields) -> Sequence[bool] | None:
     """``sliding_window_pattern`` counts where ``layer_types`` are absent."""
     if config.items("layer_types"):
         config.read(("sliding_window_pattern",))
         local = local_layers(config, PERIOD)
-    elif _window(config) is None:
+    elif window_of(config) is None:
         config.read(("sliding_window_pattern",))
         return None
     else:
         local = local_layers(config, config.integer("sliding_window_pattern", PERIOD, low=1))
-    return None if _window(config) is None else local
+    return None if window_of(config) is None else local
 
 
 _LAYER = "model.layers.{i}"
@@ -67,12 +67,12 @@ HF = {
         {
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.sliding_window": made("u32", _window),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.sliding_window": made("u32", window_of),
+            "attention.sliding_window_pattern": made("bool[]", pattern_of),
         },
         {
             **{k: v for k, v in DECODER_TENSORS.items() if not k.endswith(("attn_norm", "ffn_norm"))},
-            **qwen3.QK_NORMS,
+            **QK_NORMS,
             "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
             "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
         },

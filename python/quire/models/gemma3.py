@@ -17,6 +17,7 @@ from ..checkpoint import (
     rope_keys,
     taken,
     u32,
+    with_pictures,
 )
 from ..checkpoint import local_layers as locals_of
 from ..checkpoint.rope import Entry, kind_of, rope_of
@@ -170,19 +171,29 @@ def one_added(norms: Mapping[str, str]) -> dict[str, Source]:
 
 
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
+# Of the model with 4 billion weights, whose configuration says little else.
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+}
+_TEXT = Checkpoint(
+    "gemma3",
+    KEYS,
+    {**DECODER_TENSORS, **one_added({**NORMS, **HEAD_NORMS})},
+    fixed={
+        "hidden_activation": GELU_TANH,
+        "use_bidirectional_attention": (False, None),
+        "attn_logit_softcapping": (None,),
+    },
+    checks=(scale_is_known,),
+    rope=rope_entries,
+    tied=True,
+    unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
+)
 HF = {
-    "Gemma3ForCausalLM": Checkpoint(
-        "gemma3",
-        KEYS,
-        {**DECODER_TENSORS, **one_added({**NORMS, **HEAD_NORMS})},
-        fixed={
-            "hidden_activation": GELU_TANH,
-            "use_bidirectional_attention": (False, None),
-            "attn_logit_softcapping": (None,),
-        },
-        checks=(scale_is_known,),
-        rope=rope_entries,
-        tied=True,
-        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
-    )
+    "Gemma3ForCausalLM": _TEXT,
+    "Gemma3ForConditionalGeneration": with_pictures(_TEXT, defaults=_DEFAULTS),
 }

@@ -20,6 +20,7 @@ from ..checkpoint import (
     made,
     taken,
     u32,
+    with_pictures,
 )
 from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
@@ -90,8 +91,7 @@ class Experts:
         self.router = w.linear("ffn_gate_inp", c.dim, n)
         self.router_scale = w.tensor("ffn_gate_inp.scale", (c.dim,), vector=True)
         self.norm = w.norm("pre_ffw_norm_2", c.dim, c.eps)
-        self.gate = w.tensor("ffn_gate_exps.weight", (n, ffn, c.dim))
-        self.up = w.tensor("ffn_up_exps.weight", (n, ffn, c.dim))
+        self.gate, self.up = w.gates_and_ups(n, ffn, c.dim)
         self.down = w.tensor("ffn_down_exps.weight", (n, c.dim, ffn))
         self.scale = w.tensor("ffn_down_exps.scale", (n,), vector=True)
         self.spec = MoeSpec(n_used=c.n_expert_used, activation="gelu_tanh")
@@ -351,15 +351,14 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
 }
-HF = {
-    "Gemma4ForCausalLM": _Checkpoint(
-        "gemma4",
-        _KEYS,
-        _TENSORS,
-        fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
-        rope=_rope,
-        tied=True,
-        # The table of the layers' embeddings tells its own size; biases are in the file or not.
-        unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
-    ),
-}
+_TEXT = _Checkpoint(
+    "gemma4",
+    _KEYS,
+    _TENSORS,
+    fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
+    rope=_rope,
+    tied=True,
+    # The table of the layers' embeddings tells its own size; biases are in the file or not.
+    unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
+)
+HF = {"Gemma4ForCausalLM": _TEXT, "Gemma4ForConditionalGeneration": with_pictures(_TEXT)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from ..checkpoint import (
     DECODER_KEYS,
@@ -14,11 +14,13 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     Key,
+    Source,
     made,
     rope_keys,
     taken,
     u32,
 )
+from ..checkpoint.packed import MXFP4
 from ..checkpoint.rope import Entry
 from ..checkpoint.windows import window_pattern
 from ..errors import LoadError, UnsupportedError
@@ -130,6 +132,21 @@ def _rope(config: Fields) -> Iterator[Entry]:
     yield from rope_keys(config, 150000.0, truncate=False)
 
 
+def _is_packed_as_known(config: Fields) -> None:
+    """Published checkpoints keep the experts in MXFP4, which files have as well."""
+    if not config.has("quantization_config"):
+        return
+    quantization = config.inner("quantization_config")
+    if (method := quantization.text("quant_method", "")) != "mxfp4":
+        raise UnsupportedError(f"[convert] 'quant_method' of 'quantization_config' must be mxfp4 but is '{method}'")
+    quantization.read(("modules_to_not_convert", "dequantize"))
+
+
+def _packed(name: str, packing: MXFP4) -> Source:
+    module = f"model.layers.{{i}}.mlp.experts.{name}"
+    return Source((f"{module}_blocks", f"{module}_scales"), packing=packing)
+
+
 def _every_second(begin: int) -> Change:
     """Rows of gate and up lie in turn; matrices are stored ``[in, out]``."""
 
@@ -169,12 +186,30 @@ _TENSORS = {
     "blk.{i}.ffn_up_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(1)),
     "blk.{i}.ffn_down_exps.bias": f"{_MLP}.experts.down_proj_bias",
 }
+# The same tensors in either form: tables have one entry for a name.
+_PACKED = {
+    "blk.{i}.ffn_gate_exps.weight": _packed("gate_up_proj", MXFP4(0, 2)),
+    "blk.{i}.ffn_up_exps.weight": _packed("gate_up_proj", MXFP4(1, 2)),
+    "blk.{i}.ffn_down_exps.weight": _packed("down_proj", MXFP4()),
+}
+
+
+class _Checkpoint(Checkpoint):
+    def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
+        table = super()._named_as(there)
+        if not any(name.endswith("_blocks") for name in there):
+            return table
+        has_base = table is self.tensors
+        return {**table, **{name: entry if has_base else entry.without(self.base) for name, entry in _PACKED.items()}}
+
+
 HF = {
-    "GptOssForCausalLM": Checkpoint(
+    "GptOssForCausalLM": _Checkpoint(
         "gpt-oss",
         _KEYS,
         _TENSORS,
         fixed={"hidden_act": SILU, "attention_bias": (True,), "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
+        checks=(_is_packed_as_known,),
         rope=_rope,
         unused=("experts_per_token", "initial_context_length"),
     )

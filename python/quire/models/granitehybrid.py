@@ -1,13 +1,35 @@
-"""Granite 4 hybrid (IBM 2025): Mamba 2 in most layers, attention in some, experts beside a shared one, four scales."""
+"""Granite 4 hybrid (IBM 2025): Mamba 2 in most layers, attention in some, experts beside a shared one, four scales.
+
+Bamba (IBM 2024) is without experts and scales, and rotates a half of each head.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, factor, made, taken, u32
-from ..errors import UnsupportedError
-from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Change,
+    Checkpoint,
+    Fields,
+    Key,
+    Target,
+    f32,
+    factor,
+    made,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..checkpoint.keys import Value
+from ..checkpoint.rope import Entry, partial_rotary
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
 from .mamba2 import UNLIMITED, Attention, Mamba2Mixer, StateSpace, mixer_tensors
 
@@ -52,14 +74,21 @@ class GraniteHybrid(Decoder):
         self.logit_scale = m.number("logit_scale", 1.0) or 1.0
         residual = m.number("residual_scale", 1.0) or 1.0
         scale = m.number("attention.scale", 0.0)
-        m.only("rope.scaling.finetuned", False)  # whether heads are rotated
-        m.without_effect("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
+        rotation = None
+        if m.flag("rope.scaling.finetuned", True):  # whether heads are rotated
+            rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        else:
+            m.without_effect("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
         n_expert = m.integer("expert_count", 0, high=4096)
         n_used = m.integer("expert_used_count", 0, low=min(n_expert, 1), high=4096)
         shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
         blocks = []
         for i, b in enumerate(w.blocks(c.n_layer)):
-            mixer = Attention(c, b, i, scale) if self.attends[i] else Mamba2Mixer(b, c.dim, i, self.sizes, c.eps)
+            mixer = (
+                Attention(c, b, i, scale, rotation=rotation)
+                if self.attends[i]
+                else Mamba2Mixer(b, c.dim, i, self.sizes, c.eps)
+            )
             mlp: Layer = (
                 Experts(b, c, n_expert, MoeSpec(n_used=n_used), shared_dim)
                 if n_expert
@@ -88,9 +117,80 @@ def _kv_heads(config: Fields) -> list[int]:
     return [n_kv_head if kind in attention else 0 for kind in kinds] or [0] * n_layer
 
 
-def _has_experts(config: Fields) -> None:
-    if not config.integer("num_local_experts", 8):
-        raise UnsupportedError("[convert] 'num_local_experts' must be above 0: dense checkpoints are not converted")
+def _rotates(config: Fields) -> bool:
+    return config.text("position_embedding_type", "nope") == "rope"
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if _rotates(config):
+        yield from rope_keys(config)
+    else:
+        config.read(("rope_theta", "rope_scaling", "rope_parameters"))
+
+
+def _of_experts(key: Key) -> Key:
+    """Left out of models without experts, which have a shared one only: their MLP."""
+
+    def read(config: Fields) -> Value | None:
+        value = key.read(config)
+        return value if config.integer("num_local_experts", 8) else None
+
+    return Key(key.kind, read)
+
+
+def _ffn_dim(config: Fields) -> int:
+    of_experts, shared = config.integer("intermediate_size", 11008), config.integer("shared_intermediate_size", 1024)
+    return of_experts if config.integer("num_local_experts", 8) else shared
+
+
+def _n_rot(config: Fields) -> int:
+    return partial_rotary(config, config.integer("hidden_size") // config.integer("num_attention_heads", low=1), 0.5)
+
+
+def _paired(n_heads: str, n_rot: Callable[[Fields], int] | None = None) -> Change:
+    """Rows that are rotated from halves to pairs; ``n_rot`` None: all of each head, where heads are rotated at all."""
+
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        if n_rot is None and not _rotates(config):
+            return x
+        n_head = config.integer(n_heads, config.integer("num_attention_heads"))
+        n = x.shape[0] // n_head if n_rot is None else n_rot(config)
+        if x.shape[0] % n_head or n > x.shape[0] // n_head or n % 2:
+            raise LoadError(f"[convert] '{n_heads}' must divide the rows of q and k in heads of at least {n}")
+        heads = x.reshape(n_head, x.shape[0] // n_head, -1)
+        order = np.arange(n).reshape(2, n // 2).T.ravel()
+        made: Array = np.concatenate([heads[:, order], heads[:, n:]], 1).reshape(x.shape)
+        return made
+
+    return change
+
+
+class _Checkpoint(Checkpoint):
+    """Without experts the shared one is called the MLP.  What has no state is ``granite``, or ``granitemoe``."""
+
+    def arch_of(self, config: Fields) -> str:
+        if 0 in _kv_heads(config):
+            return "granitehybrid"
+        return "granitemoe" if config.integer("num_local_experts", 8) else "granite"
+
+    def entries(self, config: Fields) -> Iterator[Entry]:
+        has_state = self.arch_of(config) == "granitehybrid"
+        for key, kind, value in super().entries(config):
+            if has_state or not key.startswith("ssm."):
+                yield key, kind, value
+
+    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
+        targets = super().targets(config, entries, there)
+        if config.integer("num_local_experts", 8):
+            return targets
+        return [replace(target, name=target.name.replace("_shexp.", ".")) for target in targets]
+
+
+def _bamba_kv_heads(config: Fields) -> list[int]:
+    n_kv_head, there = config.integer("num_key_value_heads", 8, low=1), config.items("attn_layer_indices")
+    return [n_kv_head if i in there else 0 for i in range(config.integer("num_hidden_layers"))]
 
 
 def _inner(config: Fields) -> int:
@@ -116,29 +216,34 @@ def _half(i: int) -> Change:
 
 _LAYER = "model.layers.{i}"
 _MOE = f"{_LAYER}.block_sparse_moe"
+_STATE_KEYS = {
+    "ssm.conv_kernel": u32("mamba_d_conv", default=4),
+    "ssm.inner_size": made("u32", _inner),
+    "ssm.state_size": u32("mamba_d_state", default=256),
+    "ssm.time_step_rank": u32("mamba_n_heads", default=128),
+    "ssm.group_count": u32("mamba_n_groups", default=1),
+}
 HF = {
-    "GraniteMoeHybridForCausalLM": Checkpoint(
+    "GraniteMoeHybridForCausalLM": _Checkpoint(
         "granitehybrid",
         {
             **DECODER_KEYS,
             "attention.head_count_kv": made("u32[]", _kv_heads),
-            "feed_forward_length": u32("intermediate_size", default=11008),
+            "feed_forward_length": made("u32", _ffn_dim),
             "attention.scale": factor("attention_multiplier", default=1.0),
             "embedding_scale": factor("embedding_multiplier", default=1.0),
             "residual_scale": factor("residual_multiplier", default=1.0),
             "logit_scale": factor("logits_scaling", default=1.0),
-            "expert_count": u32("num_local_experts", default=8),
-            "expert_used_count": u32("num_experts_per_tok", default=2),
-            "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=1024),
-            "rope.scaling.finetuned": made("bool", lambda config: False),
-            "ssm.conv_kernel": u32("mamba_d_conv", default=4),
-            "ssm.inner_size": made("u32", _inner),
-            "ssm.state_size": u32("mamba_d_state", default=256),
-            "ssm.time_step_rank": u32("mamba_n_heads", default=128),
-            "ssm.group_count": u32("mamba_n_groups", default=1),
+            "expert_count": _of_experts(u32("num_local_experts", default=8)),
+            "expert_used_count": _of_experts(u32("num_experts_per_tok", default=2)),
+            "expert_shared_feed_forward_length": _of_experts(u32("shared_intermediate_size", default=1024)),
+            "rope.scaling.finetuned": made("bool", _rotates),
+            **_STATE_KEYS,
         },
         {
             **DECODER_TENSORS,
+            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_paired("num_attention_heads")),
+            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_paired("num_key_value_heads")),
             **mixer_tensors(f"{_LAYER}.mamba", "mamba_n_groups", 1),
             "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
             "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=_half(0)),
@@ -148,12 +253,38 @@ HF = {
             "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(1)),
             "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
         },
-        fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED, "position_embedding_type": ("nope", None)},
-        checks=(_has_experts, _sizes_agree),
-        rope=None,
+        fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED, "position_embedding_type": ("nope", "rope", None)},
+        checks=(_sizes_agree,),
+        rope=_rope,
         unused=(
-            "attention_bias", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "rope_theta", "rope_scaling",
-            "rope_parameters", "init_method", "normalization_function",
+            "attention_bias", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "init_method",
+            "normalization_function",
         ),
-    )
+    ),
+    "BambaForCausalLM": Checkpoint(
+        "granitehybrid",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.head_count_kv": made("u32[]", _bamba_kv_heads),
+            "rope.dimension_count": made("u32", _n_rot),
+            "rope.scaling.finetuned": made("bool", lambda config: True),
+            **_STATE_KEYS,
+        },
+        {
+            **{name: source for name, source in DECODER_TENSORS.items() if not name.startswith("blk.{i}.ffn_")},
+            **mixer_tensors(f"{_LAYER}.mamba", "mamba_n_groups", 1),
+            "output_norm": "model.final_layernorm",
+            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_paired("num_attention_heads", _n_rot)),
+            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_paired("num_key_value_heads", _n_rot)),
+            "blk.{i}.ffn_norm": f"{_LAYER}.pre_ff_layernorm",
+            **{f"blk.{{i}}.ffn_{x}": f"{_LAYER}.feed_forward.{x}_proj" for x in ("gate", "up", "down")},
+        },
+        fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED},
+        checks=(_sizes_agree,),
+        unused=(
+            "attention_bias", "mlp_bias", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias",
+            "num_logits_to_keep", "z_loss_coefficient", "attn_rotary_emb",
+        ),
+    ),
 }  # fmt: skip

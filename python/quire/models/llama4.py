@@ -19,6 +19,7 @@ from ..checkpoint import (
     rope_keys,
     taken,
     u32,
+    with_pictures,
 )
 from ..errors import UnsupportedError
 from ..nn import (
@@ -178,36 +179,35 @@ def _turned(x: Array, config: Fields) -> Array:
 
 
 _MLP = "model.layers.{i}.feed_forward"
-HF = {
-    "Llama4ForCausalLM": Checkpoint(
-        "llama4",
-        {
-            **DECODER_KEYS,
-            "context_length": u32("max_position_embeddings", default=131072),
-            "feed_forward_length": u32("intermediate_size_mlp", default=16384),
-            "attention.key_length": u32("head_dim", default=128),
-            "attention.value_length": u32("head_dim", default=128),
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.chunk_size": made("u32", _chunk),
-            "attention.temperature_length": made("u32", _length),
-            "attention.temperature_scale": made("f32", _beta),
-            "expert_count": u32("num_local_experts", default=16),
-            "expert_used_count": u32("num_experts_per_tok", default=1),
-            "expert_feed_forward_length": u32("intermediate_size", default=8192),
-            "interleave_moe_layer_step": u32("interleave_moe_layer_step", default=1, low=1),
-        },
-        {
-            **DECODER_TENSORS,
-            **{f"blk.{{i}}.ffn_{name}": f"{_MLP}.{name}_proj" for name in ("gate", "up", "down")},
-            **{f"blk.{{i}}.ffn_{name}_shexp": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
-            "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
-            "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(0)),
-            "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(1)),
-            "blk.{i}.ffn_down_exps.weight": taken(f"{_MLP}.experts.down_proj", change=_turned),
-        },
-        fixed={"hidden_act": SILU},
-        checks=(_layers_are_usual,),
-        rope=lambda config: rope_keys(config, 500000.0),
-        unused=("attention_bias", "for_llm_compressor", "router_jitter_noise"),
-    )
-}
+_TEXT = Checkpoint(
+    "llama4",
+    {
+        **DECODER_KEYS,
+        "context_length": u32("max_position_embeddings", default=131072),
+        "feed_forward_length": u32("intermediate_size_mlp", default=16384),
+        "attention.key_length": u32("head_dim", default=128),
+        "attention.value_length": u32("head_dim", default=128),
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        "attention.chunk_size": made("u32", _chunk),
+        "attention.temperature_length": made("u32", _length),
+        "attention.temperature_scale": made("f32", _beta),
+        "expert_count": u32("num_local_experts", default=16),
+        "expert_used_count": u32("num_experts_per_tok", default=1),
+        "expert_feed_forward_length": u32("intermediate_size", default=8192),
+        "interleave_moe_layer_step": u32("interleave_moe_layer_step", default=1, low=1),
+    },
+    {
+        **DECODER_TENSORS,
+        **{f"blk.{{i}}.ffn_{name}": f"{_MLP}.{name}_proj" for name in ("gate", "up", "down")},
+        **{f"blk.{{i}}.ffn_{name}_shexp": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
+        "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
+        "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(0)),
+        "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(1)),
+        "blk.{i}.ffn_down_exps.weight": taken(f"{_MLP}.experts.down_proj", change=_turned),
+    },
+    fixed={"hidden_act": SILU},
+    checks=(_layers_are_usual,),
+    rope=lambda config: rope_keys(config, 500000.0),
+    unused=("attention_bias", "for_llm_compressor", "router_jitter_noise"),
+)
+HF = {"Llama4ForCausalLM": _TEXT, "Llama4ForConditionalGeneration": with_pictures(_TEXT)}

@@ -1,4 +1,7 @@
-"""Mamba (Gu and Dao 2023): a state for each channel, with decays of its own, and a short convolution before it."""
+"""Mamba (Gu and Dao 2023): a state for each channel, with decays of its own, and a short convolution before it.
+
+Falcon Mamba (Zuo et al. 2024) normalizes what selects: time steps, b and c, without weights.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoint import SILU, Checkpoint, Fields, made, taken, u32
-from ..nn import CacheSpec, Keys, Step, Tensor, Weights
-from .base import MAX_DIM
+from ..checkpoint import SILU, Checkpoint, Fields, f32, made, taken, u32
+from ..errors import LoadError
+from ..nn import CacheSpec, Keys, Step, Tensor, Weights, unit_norm
+from .base import MAX_DIM, Layer
 from .mamba2 import KEYS, TENSORS, UNUSED, Mamba2, decay
 
 ARCHES = ("mamba",)
@@ -37,9 +41,9 @@ class Selection:
 
 
 class MambaMixer:
-    """Norms of time steps, b and c are there where the file has them (Jamba)."""
+    """Norms of time steps, b and c are there where the file has their weights (Jamba), or where ``unit_eps`` is set."""
 
-    def __init__(self, w: Weights, dim: int, layer: int, s: Selection, eps: float) -> None:
+    def __init__(self, w: Weights, dim: int, layer: int, s: Selection, eps: float, *, unit_eps: float = 0.0) -> None:
         self.layer, self.sizes = layer, s
         self.x, self.z = w.linears("ssm_in", dim, [s.inner, s.inner], bias=None)
         self.conv = w.tensor("ssm_conv1d.weight", (s.inner, s.kernel), vector=True)
@@ -47,7 +51,9 @@ class MambaMixer:
         self.conv_bias = w.tensor(bias, (s.inner,), vector=True) if w.has(bias) else None
         self.select = w.linears("ssm_x", s.inner, [s.dt_rank, s.n_state, s.n_state])
         names, sizes = ("ssm_dt_norm", "ssm_b_norm", "ssm_c_norm"), (s.dt_rank, s.n_state, s.n_state)
-        self.norms = [w.norm(name, n, eps) for name, n in zip(names, sizes, strict=True) if w.has(f"{name}.weight")]
+        self.norms: list[Layer] = [
+            w.norm(name, n, eps) for name, n in zip(names, sizes, strict=True) if w.has(f"{name}.weight")
+        ] or [lambda x: unit_norm(x, unit_eps)] * (3 if unit_eps else 0)
         self.dt = w.linear("ssm_dt", s.dt_rank, s.inner, bias=True)
         self.a = w.tensor("ssm_a", (s.inner, s.n_state), vector=True)
         self.d = w.tensor("ssm_d", (s.inner,), vector=True)
@@ -67,9 +73,12 @@ class Mamba(Mamba2):
     """Mamba 2's layers, with another mixer."""
 
     def mixers(self, m: Keys, blocks: Sequence[Weights], eps: float) -> list[MambaMixer]:  # type: ignore[override]
-        m.only("ssm.dt_b_c_rms", False)
-        self.selection = Selection.read(m)
-        return [MambaMixer(b, self.config.dim, i, self.selection, eps) for i, b in enumerate(blocks)]
+        self.selection = s = Selection.read(m)
+        unit_eps = m.number("ssm.dt_b_c_rms_epsilon", eps)  # a key of ours: llama.cpp takes that of the other norms
+        if not 0 < unit_eps < 1:
+            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {unit_eps}")
+        unit_eps = unit_eps if m.flag("ssm.dt_b_c_rms", False) else 0.0
+        return [MambaMixer(b, self.config.dim, i, s, eps, unit_eps=unit_eps) for i, b in enumerate(blocks)]
 
     def cache(self) -> list[CacheSpec]:
         return [self.selection.cache()] * self.config.n_layer
@@ -85,21 +94,31 @@ def _dt_rank(config: Fields) -> int:
 
 
 _MIXER = "backbone.layers.{i}.mixer"
+_KEYS = {**KEYS, "ssm.state_size": u32("state_size", default=16), "ssm.time_step_rank": made("u32", _dt_rank)}
+_TENSORS = {
+    **TENSORS,
+    "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
+    "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
+    "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
+    "blk.{i}.ssm_d": f"{_MIXER}.D",
+}
+_UNUSED = (*UNUSED, "intermediate_size", "use_mambapy", "use_associative_scan", "use_falcon_mambapy")
 HF = {
     "MambaForCausalLM": Checkpoint(
+        "mamba", _KEYS, _TENSORS, fixed={"hidden_act": SILU}, rope=None, tied=True, unused=_UNUSED, base="backbone."
+    ),
+    "FalconMambaForCausalLM": Checkpoint(
         "mamba",
-        {**KEYS, "ssm.state_size": u32("state_size", default=16), "ssm.time_step_rank": made("u32", _dt_rank)},
         {
-            **TENSORS,
-            "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
-            "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
-            "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
-            "blk.{i}.ssm_d": f"{_MIXER}.D",
+            **_KEYS,
+            "ssm.dt_b_c_rms": made("bool", lambda config: True),
+            "ssm.dt_b_c_rms_epsilon": f32("mixer_rms_eps", default=1e-6),
         },
+        _TENSORS,
         fixed={"hidden_act": SILU},
         rope=None,
         tied=True,
-        unused=(*UNUSED, "intermediate_size", "use_mambapy", "use_associative_scan"),
+        unused=_UNUSED,
         base="backbone.",
-    )
+    ),
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._native import graph
 from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, f32, made, only_with, squeezed, taken, u32
 from ..errors import LoadError
-from ..nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
+from ..nn import CacheSpec, Keys, RopeSpec, Step, Tensor, Weights, rope, select_rows
 from .base import MAX_DIM, MAX_HEADS, Config, DenseConfig, head
 
 if TYPE_CHECKING:
@@ -85,10 +85,13 @@ class Mamba2Mixer:
 
 
 class Attention:
-    """Of models that mix both: without rotation, as the states tell the order."""
+    """Of models that mix both: most are without rotation, as the states tell the order."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, scale: float = 0.0) -> None:
+    def __init__(
+        self, c: DenseConfig, w: Weights, layer: int, scale: float = 0.0, *, rotation: RopeSpec | None = None
+    ) -> None:
         """``scale``: of scores; 0: by the size of a head."""
+        self.rotation = rotation
         self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
         self.scale = scale or c.head_dim**-0.5
         self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
@@ -98,6 +101,8 @@ class Attention:
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head)
+        if self.rotation is not None:
+            q, k = rope(q, step.positions, self.rotation), rope(k, step.positions, self.rotation)
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import scale_by_position
-from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32
+from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, with_pictures
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
@@ -79,20 +79,32 @@ def _head_dim(config: Fields) -> int:
     return 128
 
 
+_TEXT = Checkpoint(
+    "mistral3",
+    {
+        **llama.KEYS,
+        "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
+        "attention.key_length": made("u32", _head_dim),
+        "attention.value_length": made("u32", _head_dim),
+        "rope.dimension_count": made("u32", _head_dim),
+        "attention.sliding_window": u32("sliding_window", default=None),
+        "attention.temperature_scale": made("f32", _beta),
+    },
+    llama.TENSORS,
+    fixed={"hidden_act": SILU},
+    rope=_rope,
+)
+_OF_MISTRAL = with_pictures(llama.HF["MistralForCausalLM"], tied=True)
+
+
+class _Pictured(Checkpoint):
+    """Before Ministral 3 the text was Mistral's, which is ``llama``."""
+
+    def chosen(self, whole: Fields) -> Checkpoint:
+        return _OF_MISTRAL if whole.inner("text_config").text("model_type", "mistral") == "mistral" else self
+
+
 HF = {
-    "Ministral3ForCausalLM": Checkpoint(
-        "mistral3",
-        {
-            **llama.KEYS,
-            "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
-            "attention.key_length": made("u32", _head_dim),
-            "attention.value_length": made("u32", _head_dim),
-            "rope.dimension_count": made("u32", _head_dim),
-            "attention.sliding_window": u32("sliding_window", default=None),
-            "attention.temperature_scale": made("f32", _beta),
-        },
-        llama.TENSORS,
-        fixed={"hidden_act": SILU},
-        rope=_rope,
-    )
+    "Ministral3ForCausalLM": _TEXT,
+    "Mistral3ForConditionalGeneration": _Pictured(**vars(with_pictures(_TEXT, tied=True))),
 }

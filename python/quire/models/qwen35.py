@@ -22,6 +22,7 @@ from ..checkpoint import (
     rope_keys,
     taken,
     u32,
+    with_pictures,
 )
 from ..checkpoint.rope import Entry, rope_of
 from ..errors import LoadError, UnsupportedError
@@ -288,14 +289,6 @@ TENSORS: dict[str, str | Source] = {
     "blk.{i}.ssm_a": taken(f"{_LAYER}.linear_attn.A_log", change=_tiled_decay),
     "blk.{i}.ssm_out": taken(f"{_LAYER}.linear_attn.out_proj", change=_columns),
 }
-
-
-def with_pictures(text: Checkpoint) -> Checkpoint:
-    """The same as a part of a model that also sees pictures, as it is published."""
-    inner = "model.language_model."
-    tensors = {ours: Source.of(theirs).moved("model.", inner) for ours, theirs in text.tensors.items()}
-    unused = (*text.unused, "vision_config", "language_model_only")
-    return replace(text, tensors=tensors, section="text_config", base=inner, unused=unused)
 
 
 _TEXT = Checkpoint(

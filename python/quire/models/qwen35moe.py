@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32
+from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
-from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35, with_pictures
+from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
 
 if TYPE_CHECKING:
     from ..checkpoint import Array

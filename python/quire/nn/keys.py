@@ -70,8 +70,18 @@ class Keys:
                 raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
         return numbers
 
-    def numbers(self, full: str, n: int) -> list[float]:
-        """A finite number for each of ``n`` layers, an array, or one for all, of a key that no architecture begins."""
+    def numbers(self, name: str, n: int) -> list[float]:
+        """One number (no nan) for each of ``n`` layers: an array, or one for all."""
+        if not self.is_array(name):
+            return [self.number(name)] * n
+        full = self._reading(name)
+        values = self._metadata.array(full)
+        if values.dtype.kind != "f" or len(values) < n or any(math.isnan(value) for value in values[:n]):
+            raise LoadError(f"[gguf] key '{full}' must hold {n} numbers but has {len(values)} {values.dtype}")
+        return [float(value) for value in values[:n]]
+
+    def numbers_of(self, full: str, n: int) -> list[float]:
+        """Finite numbers, likewise, of a key that does not begin with the architecture's name."""
         if full not in self._metadata or not self._metadata.type_of(full).endswith("[]"):
             return [self._metadata.number(full)] * n
         values = self._metadata.array(full)

@@ -15,9 +15,13 @@ class Linear:
 
     weight: Weight  # [out, in]
     bias: Weight | None = None  # [out]
+    scale: float = 1.0  # of the product, beside the scales within the weight (NVFP4)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return graph.linear(x, self.weight, self.bias)
+        if self.scale == 1.0:
+            return graph.linear(x, self.weight, self.bias)
+        y = graph.linear(x, self.weight) * self.scale
+        return y if self.bias is None else graph.add_weight(y, self.bias)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from .._native.graph import MoeSpec
+from .._native.graph import MoeSpec, Weight
 from .._native.graph import TraceTensor as Tensor
 from .weights import Weights
 
@@ -70,8 +70,11 @@ class MoE:
         biases: bool = False,
     ) -> None:
         self.router = w.linear("ffn_gate_inp", dim, n_expert, bias=biases)
-        self.gate = w.tensor("ffn_gate_exps.weight", (n_expert, ffn_dim, dim)) if gated else None
-        self.up = w.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
+        self.gate: Weight | None
+        if gated:
+            self.gate, self.up = w.gates_and_ups(n_expert, ffn_dim, dim)
+        else:
+            self.gate, self.up = None, w.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
         self.down = w.tensor("ffn_down_exps.weight", (n_expert, dim, ffn_dim))
         self.gate_bias = w.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
         self.up_bias = w.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None

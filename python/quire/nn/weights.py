@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from .._native.core import Tensor
@@ -113,7 +114,18 @@ class Weights:
         if bias is None:
             bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
-        return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None)
+        return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None, self._scale(name))
+
+    def _scale(self, name: str) -> float:
+        """What a product is multiplied by: one number beside the matrix, in files with NVFP4."""
+        full = f"{self._prefix}{name}.scale"
+        if full not in self._reader or self._reader.tensor_info(full).shape != (1,):
+            return 1.0
+        self.tensor(f"{name}.scale", (1,), vector=True)
+        scale = float(self._reader.tensor(full).numpy()[0])
+        if not isfinite(scale) or scale == 0:
+            raise LoadError(f"[weights] tensor '{full}' must hold a finite number other than 0 but has {scale}")
+        return scale
 
     def linears(self, name: str, n_in: int, n_outs: Sequence[int], *, bias: bool | None = False) -> list[Linear]:
         """Several products in one tensor, one below the other, each a part of it: fused q, k and v, gate and up."""
@@ -122,9 +134,25 @@ class Weights:
         whole = self.linear(name, n_in, sum(n_outs), bias=bias)
         ends = list(accumulate(n_outs))
         return [
-            Linear(whole.weight.part(end - n, end), whole.bias.part(end - n, end) if whole.bias else None)
+            Linear(whole.weight.part(end - n, end), whole.bias.part(end - n, end) if whole.bias else None, whole.scale)
             for n, end in zip(n_outs, ends, strict=True)
         ]
+
+    def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:
+        """Of experts, each ``[n_expert, ffn_dim, dim]``: two tensors, or one with an expert's gate above its up."""
+        shape = (n_expert, ffn_dim, dim)
+        if not self.has("ffn_gate_up_exps.weight"):
+            return self.tensor("ffn_gate_exps.weight", shape), self.tensor("ffn_up_exps.weight", shape)
+        name = "ffn_gate_up_exps.weight"
+        self.tensor(name, (n_expert, 2 * ffn_dim, dim))
+        both = self._reader.tensor(self._prefix + name)
+        stored = both.numpy().view("u1").reshape(n_expert, 2, -1)
+        halves = []
+        for i, half in enumerate(("gate", "up")):
+            tensor = Tensor.empty(both.dtype, shape)
+            tensor.numpy().view("u1").reshape(n_expert, -1)[:] = stored[:, i]
+            halves.append(Weight(f"{self._prefix}ffn_{half}_exps.weight", self._place(tensor)))
+        return halves[0], halves[1]
 
     def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
         """``name.weight [dim]`` of a layer norm and ``name.bias [dim]``; ``bias`` None: where the file has one."""
@@ -152,8 +180,13 @@ class Weights:
 
     def finish(self) -> None:
         """LoadError when the file holds tensors that no layer declared and that are not ignored by name."""
+        # What inputs are scaled by only where they are rounded to NVFP4 as well, which they are not here.
+        self._ignored["*.input_scale"] = "inputs are not rounded to NVFP4"
         left = [info.name for info in self._reader.tensors if info.name not in self._taken]
         left = [name for name in left if not any(fnmatchcase(name, pattern) for pattern in self._ignored)]
+        scales = [name for name in left if name.endswith(".scale")]
+        if scales:
+            raise UnsupportedError(f"[weights] tensor '{scales[0]}' must not be there: its product cannot be scaled")
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")

@@ -1,0 +1,127 @@
+"""K-EXAONE (LG AI Research 2025): EXAONE 4's attention behind norms, experts by corrected sigmoids and shared ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    factor,
+    flag,
+    made,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    SharedExpert,
+    Together,
+    Weights,
+    frequency_factors,
+    rope_spec,
+)
+from . import exaone4, qwen3
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, local_layers
+
+ARCHES = ("exaone-moe",)
+
+
+class ExaoneMoe(Decoder):
+    """Layers that see everything do not rotate."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
+        local = local_layers(m, c.n_layer, exaone4.PERIOD)
+        for i in range(c.n_layer - n_next, c.n_layer):
+            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        c = replace(c, n_layer=c.n_layer - n_next)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        n_dense = m.integer("leading_dense_block_count", 0)
+        n_shared = m.integer("expert_shared_count", 1, high=64)
+        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
+        window = m.integer("attention.sliding_window", low=1)
+        self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        kinds = [qwen3.Attention if one else exaone4.WithoutPositions for one in local]
+        blocks = [Block(c, b, kinds[i](c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+MODEL = ExaoneMoe
+
+
+def _n_dense(config: Fields) -> int:
+    """How many layers at the beginning are dense; a list of all layers counts more than a number."""
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("mlp_layer_types")]
+    n = config.integer("first_k_dense_replace", 1)
+    if not kinds:
+        return n
+    n = kinds.count("dense")
+    if kinds != ["dense"] * n + ["sparse"] * (n_layer - n):
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
+    return n
+
+
+def _has_windows(config: Fields) -> None:
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+
+
+_MLP = "model.layers.{i}.mlp"
+HF = {
+    "ExaoneMoeForCausalLM": Checkpoint(
+        "exaone-moe",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.sliding_window": made("u32", exaone4.window_of),
+            "attention.sliding_window_pattern": made("bool[]", exaone4.pattern_of),
+            "expert_count": u32("num_experts", "num_local_experts", default=64),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1024),
+            "expert_shared_count": u32("num_shared_experts", default=1),
+            "expert_shared_feed_forward_length": made(
+                "u32",
+                lambda config: config.integer("moe_intermediate_size", 1024) * config.integer("num_shared_experts", 1),
+            ),
+            "expert_group_count": u32("n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": factor("routed_scaling_factor", default=2.5),
+            "expert_weights_norm": flag("norm_topk_prob", default=True),
+            "leading_dense_block_count": made("u32", _n_dense),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **qwen3.QK_NORMS,
+            "blk.{i}.exp_probs_b.bias": f"{_MLP}.e_score_correction_bias",
+            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_MLP}.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+        },
+        fixed={"hidden_act": SILU, "scoring_func": ("sigmoid", None)},
+        checks=(_has_windows,),
+        ignored=("mtp.*",),
+        unused=("num_nextn_predict_layers",),
+    )
+}

@@ -1,0 +1,189 @@
+"""MiMo V2 (Xiaomi 2025): windows with sinks and twice as many heads of k and v, smaller heads of v, many experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    factor,
+    flag,
+    made,
+    only_with,
+    taken,
+    u32,
+)
+from ..checkpoint.rope import Entry, kind_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer
+
+ARCHES = ("mimo2",)
+LOCAL_BASE, GLOBAL_BASE, PARTIAL = 10000.0, 5e6, 0.334
+
+
+class Attention:
+    """``n_kv_head``: of this layer.  Sinks are there where the file has them."""
+
+    def __init__(
+        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, n_kv_head: int, value_scale: float
+    ) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, n_kv_head
+        self.scale, self.value_scale, self.rotation = c.head_dim**-0.5, value_scale, rotation
+        sizes = [c.n_head * c.head_dim, n_kv_head * c.head_dim, n_kv_head * c.v_head_dim]
+        if w.has("attn_qkv.weight"):
+            self.q, self.k, self.v = w.linears("attn_qkv", c.dim, sizes, bias=None)
+        else:
+            names = ("attn_q", "attn_k", "attn_v")
+            self.q, self.k, self.v = (w.linear(name, c.dim, n, bias=None) for name, n in zip(names, sizes, strict=True))
+        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim)
+        sinks = "attn_sinks.weight"
+        self.sinks = w.tensor(sinks, (c.n_head,), vector=True) if w.has(sinks) else None
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        y = self.o(step.attend(self.layer, q, k, v, scale=self.scale, sinks=self.sinks))
+        return y * self.value_scale if self.value_scale != 1.0 else y
+
+
+class Mimo2(Decoder):
+    """Layers have experts where the file has a router."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        n_layer = m.integer("block_count", low=1, high=MAX_LAYERS)
+        self.n_kv_heads = m.integers("attention.head_count_kv", n_layer, low=1, high=MAX_HEADS)
+        c = DenseConfig.read(m, n_vocab, n_kv_head=max(self.n_kv_heads))
+        if any(c.n_head % n for n in self.n_kv_heads):
+            raise LoadError(f"[mimo2] head_count must be divisible by head_count_kv but they are {self.n_kv_heads}")
+        n_next = m.integer("nextn_predict_layers", 0, high=n_layer - 1)
+        c = replace(c, n_layer=n_layer - n_next)
+        for i in range(c.n_layer, n_layer):
+            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True)
+        window = m.integer("attention.sliding_window", low=1)
+        local = m.integers("attention.sliding_window_pattern", n_layer, high=1)
+        self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
+        local_base, value_scale = m.number("rope.freq_base_swa", LOCAL_BASE), m.number("attention.value_scale", 1.0)
+        if local_base <= 0:
+            raise LoadError(f"[mimo2] rope.freq_base_swa must be above 0 but is {local_base}")
+        m.only("rope.dimension_count_swa", c.n_rot)
+        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
+        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
+
+        def block(i: int, b: Weights) -> Block:
+            routes = b.has("ffn_gate_inp.weight")
+            mlp: Layer = MoE(b, c.dim, e.ffn_dim, e.n, e.spec()) if routes else GatedMLP(b, c.dim, c.ffn_dim)
+            rotation = nearby if local[i] else everywhere
+            scale = value_scale or 1.0  # 0 says nothing
+            return Block(c, b, Attention(c, b, i, rotation, n_kv_head=self.n_kv_heads[i], value_scale=scale), mlp)
+
+        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        c = self.config
+        return [
+            CacheSpec(n_kv_head=n, head_dim=c.head_dim, v_head_dim=c.v_head_dim, window=window)
+            for n, window in zip(self.n_kv_heads, self.windows, strict=False)
+        ]
+
+
+MODEL = Mimo2
+
+
+def _locals(config: Fields) -> list[bool]:
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
+    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    return [kind == "sliding_attention" for kind in kinds] or [i > 0 and (i + 1) % 6 != 0 for i in range(n_layer)]
+
+
+def _kv_heads(config: Fields) -> list[int]:
+    n = config.integer("num_key_value_heads", 4, low=1)
+    return [2 * n if local else n for local in _locals(config)]
+
+
+def _window(config: Fields) -> int:
+    """One field counts the token itself, the other does not."""
+    own = config.integer("sliding_window", 129, low=1)
+    return config.integer("sliding_window_size") + 1 if config.has("sliding_window_size") else own
+
+
+def _value_scale(config: Fields) -> float:
+    if (
+        scale := 1.0 if config.is_null("attention_value_scale") else config.number("attention_value_scale", 0.707)
+    ) == 0:
+        raise UnsupportedError("[convert] 'attention_value_scale' must not be 0 but is")
+    return scale
+
+
+def _mlps(config: Fields) -> None:
+    """Which layers are dense shows in the checkpoint."""
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("mlp_layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"dense", "sparse"}):
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """The same part of a head is rotated in all layers."""
+    parts, kinds = set(), config.inner("rope_parameters")
+    for layers, key, base in (
+        ("full_attention", "rope.freq_base", GLOBAL_BASE),
+        ("sliding_attention", "rope.freq_base_swa", LOCAL_BASE),
+    ):
+        rope = kinds.inner(layers)
+        if kind_of(rope) != "default":
+            raise UnsupportedError(f"[convert] the rope scaling of {layers} must be default but is '{kind_of(rope)}'")
+        default = None if config.has("rope_parameters") else base
+        parts.add(rope.number("partial_rotary_factor", PARTIAL))
+        yield key, "f32", rope.number("rope_theta", default)
+    if len(parts) != 1:
+        raise UnsupportedError("[convert] 'partial_rotary_factor' must be the same for all layers but is not")
+    yield "rope.dimension_count", "u32", int(config.integer("head_dim", 192) * parts.pop())
+
+
+_BIAS = only_with("attention_bias", default=False, biases=True)
+_ATTENTION = "model.layers.{i}.self_attn"
+HF = {
+    "MiMoV2FlashForCausalLM": Checkpoint(
+        "mimo2",
+        {
+            **DECODER_KEYS,
+            "attention.head_count_kv": made("u32[]", _kv_heads),
+            "attention.key_length": u32("head_dim", default=192),
+            "attention.value_length": u32("v_head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _locals),
+            "attention.value_scale": made("f32", _value_scale),
+            "expert_count": u32("n_routed_experts", "num_local_experts", default=256),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=2048),
+            "expert_group_count": u32("n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_norm": flag("norm_topk_prob", default=True),
+            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **{f"blk.{{i}}.attn_{x}": taken(f"{_ATTENTION}.{x}_proj", change=_BIAS) for x in "qkv"},
+            "blk.{i}.attn_sinks.weight": f"{_ATTENTION}.attention_sink_bias",
+            "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.e_score_correction_bias",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(_mlps,),
+        rope=_rope,
+        ignored=("model.mtp.*",),
+        unused=("attention_bias", "attention_chunk_size"),
+    )
+}
