@@ -2,8 +2,8 @@
 
     python benchmarks/compare_shapes.py PEER FILE ... [--rows prompt-512,answer,streams-8] [--rounds 3] [--threads 2]
 
-PEER is the folder with llama-bench and llama-batched-bench (build/bin of ``build_peer.sh``).  Prints a line for each file
-and row: medians of all rounds in tokens a second, the ratio, and the operations that Quire leaves to ggml.
+PEER is the folder with llama-bench and llama-batched-bench (build/bin of ``build_peer.sh``).  Prints a line for each
+file and row: medians of all rounds in tokens a second, the ratio, and the operations that Quire leaves to ggml.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Write a GGUF file of a published shape with random weights: speed depends on shapes and types, not on values.
 
-    python benchmarks/make_shape.py SHAPE OUT.gguf [--type q4_k] [--experts mxfp4] [--layers N]
+    python benchmarks/make_shape.py SHAPE OUT.gguf [--type q4_k] [--experts mxfp4] [--layers N] [--vocab FILE]
 
 SHAPE is a config.json, or the name of one in benchmarks/shapes.  transformers says, without making any weights, which
 tensors such a checkpoint has; Quire's conversion says what they become.  Matrices get the type that is asked for, or
 the nearest whose blocks fit their rows; the embedding and the head q6_k or q8_0; vectors and routers stay f32.
+Without --vocab, a GGUF file with as many tokens as the shape has, tokens are bytes and the rest is unused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ import transformers
 from quire._native.core import DType
 from quire._native.quant import quantize
 from quire.convert import CheckpointReader
-from quire.gguf import GGUFWriter
+from quire.gguf import GGUFReader, GGUFWriter
 from transformers.core_model_loading import revert_weight_conversion
 
 HERE = Path(__file__).resolve().parent
@@ -109,6 +110,13 @@ def pieces_of(shape: tuple[int, ...], dtype: DType, random: np.random.Generator)
         yield stored[: n_rows - begin].reshape(-1)
 
 
+def copy_keys(writer: GGUFWriter, reader: GGUFReader, wanted: Callable[[str], bool]) -> None:
+    for key in reader.metadata:
+        kind = reader.metadata.type_of(key)
+        if wanted(key) and key not in ("general.architecture", "general.name"):
+            writer.set(key, reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key], kind)  # type: ignore[arg-type]
+
+
 def write(out: Path, options: argparse.Namespace) -> None:
     random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
@@ -118,11 +126,10 @@ def write(out: Path, options: argparse.Namespace) -> None:
         with CheckpointReader(folder, Path(scratch), "bf16") as reader:
             arch = reader.metadata.text("general.architecture")
             with GGUFWriter(out, arch) as writer:
-                for key in reader.metadata:
-                    kind = reader.metadata.type_of(key)
-                    if key != "general.architecture":
-                        value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key]
-                        writer.set(key, Path(options.shape).stem if key == "general.name" else value, kind)  # type: ignore[arg-type]
+                copy_keys(writer, reader, lambda key: not (options.vocab and key.startswith("tokenizer.")))
+                if options.vocab:
+                    copy_keys(writer, GGUFReader(options.vocab), lambda key: key.startswith("tokenizer."))
+                writer.set("general.name", Path(options.shape).stem)
                 infos = list(reader.tensors)
                 dtypes = {
                     info.name: DType("f32") if str(info.dtype) == "f32" else dtype_of(info.name, info.shape, options)
@@ -146,6 +153,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", default="q4_k")
     parser.add_argument("--experts", help="another type for stacked experts")
+    parser.add_argument("--vocab", type=Path)
     parser.add_argument("--layers", type=int, help="fewer than the published model has")
     options = parser.parse_args()
     write(options.out, options)
