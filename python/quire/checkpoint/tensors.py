@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from .changes import Array, Change
 
 SUFFIXES = ("", ".weight", ".bias")
-# What GGUF files keep in f32 although it has two dimensions.
+# What GGUF files keep in f32 although it has two dimensions; experts' biases are a matrix.
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight",
-            "position_embd.weight", "token_types.weight", "ssm_a", "ssm_d")  # fmt: skip
+            "position_embd.weight", "token_types.weight", "ssm_a", "ssm_d", ".bias")  # fmt: skip
 
 
 @dataclass(frozen=True)
