@@ -40,6 +40,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "tensor": (lambda path: with_bytes(path, b"blk.3.ffn_up.weight", b"blk.3.ffn_oo.weight"), "'blk.3.ffn_up.weight'"),
     "tokenizer": (lambda path: repackaged(path, {"tokenizer.ggml.model": ("sputnik", "string")}), "'sputnik'"),
     "pre-tokenizer": (lambda path: repackaged(path, {"tokenizer.ggml.pre": ("sputnik", "string")}), "'sputnik'"),
+    "sampling": (lambda path: repackaged(path, {"general.sampling.temp": (-1.0, "f32")}), "general.sampling"),
 }
 
 
@@ -123,4 +124,4 @@ def test_all_architectures_are_listed(capsys: Capture) -> None:
 
 
 def test_a_list_is_not_of_a_file(capsys: Capture) -> None:
-    assert "--architectures must be without FILE" in info(capsys, "--architectures", str(PACKAGED), code=2)
+    assert "--architectures must be without MODEL" in info(capsys, "--architectures", str(PACKAGED), code=2)

@@ -125,7 +125,6 @@ def test_a_damaged_model_is_one_line_and_code_3(tmp_path: Path, command: tuple[s
     [
         (("run", "-m", "/absent/x.gguf", "x"), 3, "'/absent/x.gguf' must be readable"),
         (("run", "-m", str(PACKAGED), "--device", "toaster", "x"), 1, "toaster"),
-        (("run", "-m", str(PACKAGED), "-ngl", "3", "x"), 1, "[-ngl] layers must be 0 or all 8 of the model but are 3"),
         (("run", "-m", str(PACKAGED), "-c", "8", "Tell me a story about a fox"), 1, "8"),
         (("run", "-m", str(PACKAGED), "-l", "99999+1", "x"), 1, "99999"),
         (("info", str(PACKAGE)), 3, "config.json' must be there"),
@@ -141,12 +140,14 @@ def test_errors(arguments: tuple[str, ...], code: int, words: str) -> None:
     assert words in errors
 
 
-def test_all_layers_need_another_device() -> None:
+@pytest.mark.parametrize("layers", ["99", "all", "3"])
+def test_layers_without_a_device_go_to_the_cpu_which_is_said_once(layers: str) -> None:
     if any(device.kind != "cpu" for device in quire.devices()):
         pytest.skip("this machine has another device")
-    done = run("run", "-m", str(PACKAGED), "-ngl", "99", "x")
-    assert done.returncode == 1
-    assert b"gpu" in done.stderr
+    done = run("run", "-m", str(PACKAGED), "--temp", "0", "-n", "4", "-ngl", layers, "x")
+    assert (done.returncode, done.stdout) == (0, output("run", "--temp", "0", "-n", "4", "x").encode())
+    assert done.stderr.decode().startswith("quire: [device] the model runs on the CPU")
+    assert done.stderr.count(b"\n") == 1
 
 
 # quire info
@@ -173,6 +174,14 @@ def test_info_agrees_with_gguf_py() -> None:
     assert found["size_bytes"] == PACKAGED.stat().st_size
 
 
+def test_info_says_what_chats_are_sampled_by() -> None:
+    """llama.cpp's numbers, but for what the package's model advises."""
+    expected = {"temperature": 0.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert json.loads(run("info", "--json").stdout)["chat_sampling"] == expected
+    line = "chats are sampled by: temperature 0.0, top_k 40, top_p 0.95, min_p 0.05"
+    assert line in run("info").stdout.decode().splitlines()
+
+
 def test_info_says_how_much_memory_a_context_takes() -> None:
     memory = json.loads(output("info", str(PACKAGED), "-c", "1000", "--kv-dtype", "f32", "--json"))["memory"]
     # 1000 tokens are 32 blocks, and there is the null block; 8 layers, K and V, 2 heads of 64 floats.
@@ -194,7 +203,11 @@ def test_info_of_a_vocabulary_and_of_a_model_of_others(shared: Path) -> None:
     ("template", "line", "told"),
     [
         (None, "tool calls: hermes", {"takes_tools": True, "format_name": "hermes"}),
-        ("{{ messages }}", "tool calls: the chat template takes no tools", {"takes_tools": False, "format_name": None}),
+        (
+            "{{ messages }}",
+            "tool calls: hermes, generic: the chat template takes no tools",
+            {"takes_tools": False, "format_name": None},
+        ),
         (
             "{{ messages }}{{ tools }}",
             "tool calls: the chat template takes tools but writes calls in no known format",

@@ -12,8 +12,8 @@ from typing import Any
 import click
 import pytest
 from quire.cli import serve
-from quire.cli.model_options import ModelOptions
 from quire.cli.serve_config import from_environment, from_file
+from quire.engine_options import EngineConfig
 from quire.server.service.service import Service
 
 
@@ -72,11 +72,15 @@ def test_sizes_that_are_not_given_are_left_to_the_engine(monkeypatch: pytest.Mon
 def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
+    arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
+    arguments += ["--step-time", "0.5", "--snapshot-tokens", "64"]
     engine = opened(monkeypatch, *arguments)[2]
     expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
-    # -ngl chooses the device, and the path is not the engine's.
-    assert set(expected) == {entry.name for entry in fields(ModelOptions)} - {"path", "gpu_layers"}
+    expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
+    expected |= {"snapshot_tokens": 64}
+    # --memory-budget is the server's, for all of its models.
+    assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes"}
     assert {name: engine.get(name) for name in expected} == expected
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from siblings import SIBLINGS
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
@@ -44,7 +45,7 @@ def config_of(name: str) -> dict[str, object]:
 
 
 def shapes_of(name: str) -> dict[str, list[int]]:
-    """The tensors that transformers saves of the checkpoint."""
+    """The tensors that transformers saves of the checkpoint, or of its sibling's."""
     with np.load(REFERENCES / f"{name}.npz") as stored:
         shapes: dict[str, list[int]] = json.loads(str(stored["shapes"]))
     return shapes
@@ -53,13 +54,13 @@ def shapes_of(name: str) -> dict[str, list[int]]:
 def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """The values of a tensor: a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
-    values = rng.standard_normal(shape)
+    values = np.asarray(rng.standard_normal(shape))
     if "norm" in tensor.lower():
         is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
         return (0.2 * values).astype(np.float32)
-    scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5
+    scale = 0.3 if "embed" in tensor else 1.5 * (shape[-1] if shape else 1) ** -0.5
     return (scale * values).astype(np.float32)
 
 
@@ -101,6 +102,8 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | Non
         json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False})
     )
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+    if class_of(name) in SIBLINGS:
+        tensors = SIBLINGS[class_of(name)].published(config_of(name), tensors)
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import QuireError
+from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
 from .text import one_line, size_text
@@ -29,7 +31,8 @@ SHOWN = 8
 
 
 @click.command("info", short_help="Show what a model file holds, and whether it runs.")
-@click.argument("file", required=False)
+@model_argument
+@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or folder [the package's own].")
 @click.option(
     "-c",
     "--ctx-size",
@@ -46,27 +49,27 @@ SHOWN = 8
     help="Type of the KV cache.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
-@click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a file.")
-def command(*, file: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool, architectures: bool) -> None:
-    """Show whether FILE (or the package's model) runs, its metadata, tensors, types and sizes, and the memory it needs.
+@click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")
+def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool, architectures: bool) -> None:
+    """Show whether MODEL (or the package's model) runs, its metadata, tensors, types, sizes, and the memory it needs.
 
-    FILE is a GGUF file or a checkpoint folder.  The exit code is 0 for a file of a model that does not run as well.
+    MODEL is a GGUF file or a checkpoint folder.  The exit code is 0 for a file of a model that does not run as well.
     """
     if architectures:
-        if file is not None:
-            raise click.UsageError("--architectures must be without FILE")
+        if path is not None:
+            raise click.UsageError("--architectures must be without MODEL")
         from .architectures import show
 
         show(as_json=as_json)
         return
-    path = model_path(file)
-    with opened(path) as (reader, refusal):
+    source = model_path(path)
+    with opened(source) as (reader, refusal):
         verdict = Verdict(reasons=[refusal]) if reader is None else verdict_of(reader, n_ctx, kv_dtype)
         if as_json:
-            print(json.dumps(_verdict_object(path, verdict) | ({} if reader is None else _as_object(reader))))
+            print(json.dumps(_verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))))
             return
         if reader is not None:
-            _print(path, reader, verdict)
+            _print(source, reader, verdict)
         for reason in verdict.reasons:
             print(f"runs: no: {one_line(reason)}")
         if not verdict.reasons:
@@ -115,6 +118,8 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
     )
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
+    if (sampling := _sampling(reader)) is not None:
+        print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
     if verdict.chat_refusal:
         print(f"chat: no: {one_line(verdict.chat_refusal)}")
     memory = verdict.memory
@@ -141,9 +146,28 @@ def _tool_support(reader: GGUFReader) -> ToolSupport | None:
     return tool_support(reader.metadata.text(key)) if key in reader.metadata else None
 
 
+def _sampling(reader: GGUFReader) -> dict[str, object] | None:
+    """What a chat is sampled by where a request says nothing; None for a model that no chat is answered with."""
+    from ..engine.loader import advised_sampling
+    from ..sampling_defaults import chat_defaults
+
+    if "tokenizer.chat_template" not in reader.metadata:
+        return None
+    try:
+        advice = advised_sampling(reader.metadata)
+    except QuireError:  # which the verdict tells
+        return None
+    return {name: _rounded(value) for name, value in chat_defaults(advice).items()}
+
+
+def _rounded(value: object) -> object:
+    """A number as it was before the file made 32 bits of it."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
 def _calls_text(support: ToolSupport) -> str:
     if not support.takes_tools:
-        return "the chat template takes no tools"
+        return "hermes, generic: the chat template takes no tools"
     return support.format_name or "the chat template takes tools but writes calls in no known format"
 
 
@@ -196,6 +220,7 @@ def _as_object(reader: GGUFReader) -> dict[str, object]:
             for name, n, elements, size in _types(reader.tensors)
         ],
         "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
+        "chat_sampling": _sampling(reader),
     }
 
 

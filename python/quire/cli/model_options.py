@@ -1,37 +1,36 @@
-"""The options of every command that runs a model, by the names that llama.cpp's users know."""
+"""The options of every command that runs a model: those of the engine, and which model."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import click
 
+from ..engine_options import EngineConfig, EngineOption, engine_options
 from ..errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from ..engine.config import Kernels, KvDType, LoadMode
 
 __all__ = ["GpuLayers", "ModelOptions", "model_options"]
 
 GpuLayers: TypeAlias = "int | Literal['all']"
+Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def _gpu_layers(ctx: click.Context, param: click.Parameter, value: str | None) -> GpuLayers | None:
-    """``all`` (or -1), or a number of layers."""
+    """``all`` (or -1), or a number of layers; ``auto`` is all where there is a device."""
     if value is None:
         return None
-    if value in ("all", "-1"):
+    if value.lower() in ("all", "-1", "auto"):
         return "all"
     if not value.isdecimal() or len(value) > 6:
         raise click.BadParameter(f"must be all, -1 or a number of layers but is {value!r}", ctx, param)
     return int(value)
 
 
-def _cpu_mask(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+def _hexadecimal(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Hexadecimal digits, with or without 0x."""
     if value is None:
         return None
@@ -41,45 +40,60 @@ def _cpu_mask(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return int(digits, 16)
 
 
+def _or_own(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
+    """0 is llama.cpp's way to say nothing."""
+    return value or None
+
+
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and where and how it runs.  ``path`` None is the package's model."""
+    """Which model (``path`` None: the package's), and where and how it runs.
+
+    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.
+    """
 
     path: str | None
-    n_ctx: int | None
-    threads: int
-    cpu_mask: int | None
-    gpu_layers: GpuLayers | None
-    device: str | None
-    kernels: Kernels
-    isa: str | None
-    deterministic: bool | None
-    kv_dtype: KvDType
-    load: LoadMode
-    packed_cache: str | None
+    gpu_layers: GpuLayers | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
     def device_name(self) -> str:
         """The device that ``--device`` and ``-ngl`` ask for together.
 
         UsageError when they contradict each other, UnsupportedError for a part of the layers.
         """
-        on_cpu = self.device is not None and self.device.lower() == "cpu"
+        device: str | None = self.engine.get("device")
+        on_cpu = device is not None and device.lower() == "cpu"
         if self.gpu_layers is None:
-            return self.device or "cpu"
+            return device or "cpu"
         if self.gpu_layers == 0:
-            if self.device is not None and not on_cpu:
-                raise click.UsageError(f"-ngl 0 keeps the model on the CPU but --device is {self.device}")
+            if device is not None and not on_cpu:
+                raise click.UsageError(f"-ngl 0 keeps the model on the CPU but --device is {device}")
             return "cpu"
         if on_cpu:
-            raise click.UsageError(f"-ngl {self.gpu_layers} needs another device but --device is {self.device}")
-        if self.gpu_layers != "all":
+            raise click.UsageError(f"-ngl {self.gpu_layers} needs another device but --device is {device}")
+        if self.gpu_layers != "all" and _has_gpu():
             n_layer = _n_layer(self.path)
             if self.gpu_layers < n_layer:
                 raise UnsupportedError(
                     f"[-ngl] layers must be 0 or all {n_layer} of the model but are {self.gpu_layers}: "
                     "one model on several devices is not supported yet"
                 )
-        return self.device or "gpu"
+        return device or "auto"
+
+    def config(self) -> dict[str, Any]:
+        """The fields of ``EngineConfig`` that are set, checked; see ``device_name``."""
+        given = {
+            "device": self.device_name(),
+            **{name: value for name, value in self.engine.items() if name != "device"},
+        }
+        EngineConfig(**given)
+        return given
+
+
+def _has_gpu() -> bool:
+    from .._native.core import devices
+
+    return any(device.kind in ("gpu", "integrated_gpu") for device in devices())
 
 
 def _n_layer(path: str | None) -> int:
@@ -93,61 +107,59 @@ def _n_layer(path: str | None) -> int:
     return metadata.integer(f"{metadata.text('general.architecture')}.block_count")
 
 
-_OPTIONS = (
-    click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own]."),
-    click.option(
-        "-c", "--ctx-size", "n_ctx", type=click.IntRange(1), metavar="N",
-        help="Tokens of prompt and answer together [the model's own, as memory allows].",
-    ),
-    click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0: one per core."),
-    click.option(
-        "-C", "--cpu-mask", callback=_cpu_mask, metavar="HEX",
-        help="Processors that the threads may use, bit i for processor i [any].",
-    ),
-    click.option(
-        "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
-        help="0: the CPU; all, -1 or as many as the model has: all on the device.",
-    ),
-    click.option("--device", metavar="NAME", help="A name of 'quire devices', or gpu [cpu]."),
-    click.option(
-        "--kernels", type=click.Choice(["auto", "stock", "cpu"]), default="auto", show_default=True,
-        help="Quire's own operators where there are some, or ggml's only.",
-    ),
-    click.option("--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."),
-    click.option(
-        "--deterministic", is_flag=True, default=None,
-        help="An answer's bits do not depend on its company in a batch; slower where 'quire devices' shows AMX.",
-    ),
-    click.option(
-        "--packed-cache", metavar="DIR",
-        help="Keep the weights there as the kernels read them; the next start maps them [no].",
-    ),
-    click.option(
-        "--kv-dtype", type=click.Choice(["auto", "f32", "f16", "bf16", "q8_0"]), default="auto", show_default=True,
-        help="Type of the KV cache; auto: bf16 where the processor multiplies that, else f16; q8_0 is half the size,"
-        " for Quire's own kernels.",
-    ),
+_MODEL = click.option(
+    "-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own]."
+)
+_GPU_LAYERS = click.option(
+    "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
+    help="0: the CPU; all, -1 or as many as the model has: all on the device; without one, the CPU does.",
 )  # fmt: skip
 
 
-def model_options(load: LoadMode = "mmap") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options; the function gets them as one argument, ``model``.  ``load`` is the default of ``--load``."""
-    load_option = click.option(
-        "--load",
-        type=click.Choice(["mmap", "copy", "lock"]),
-        default=load,
-        show_default=True,
-        help="Map the file, read it into memory, or keep the mapping there.",
-    )
+def _click_option(name: str, option: EngineOption, default: object) -> Decorator:
+    """An option of the engine as one of a command."""
+    flags = (*option.flags.split(), name)
+    # What is None, and what counts from "the machine's own", is told by the help.
+    shown = default is not None and name not in ("device", "threads")
+    more: dict[str, Any] = {"default": default, "show_default": shown, "metavar": option.metavar, "help": option.help}
+    if option.is_bool:
+        return click.option(*flags, is_flag=True, default=default, help=option.help)
+    if option.hexadecimal:
+        return click.option(*flags, callback=_hexadecimal, **more)
+    if option.choices:
+        more["type"] = click.Choice(option.choices)
+    elif option.is_float and option.limits is not None:
+        more["type"] = click.FloatRange(*option.limits, min_open=True)
+    elif option.limits is not None:
+        low, high = (int(limit) for limit in option.limits)
+        own = default is None and low == 1
+        more |= {"type": click.IntRange(0 if own else low, high), "callback": _or_own if own else None}
+    return click.option(*flags, **more)
+
+
+def model_options(*, server: bool = False, **defaults: object) -> Decorator:
+    """Add the options; the function gets them as one argument, ``model``.
+
+    ``server``: those about several requests, too.  ``defaults``: of this command, where they are not the engine's own.
+    """
+    usual = {entry.name: entry.default for entry in fields(EngineConfig)} | {"device": None, **defaults}
+    own = {name: each for name, each in engine_options().items() if each.flags and (server or not each.server_only)}
+    options: list[Decorator] = [
+        _MODEL,
+        _GPU_LAYERS,
+        *(_click_option(name, option, usual[name]) for name, option in own.items()),
+    ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def packed(*args: object, **values: object) -> None:
-            own = {name: values.pop(name) for name in ModelOptions.__dataclass_fields__}
-            function(*args, model=ModelOptions(**own), **values)  # type: ignore[arg-type]
+        def packed(*args: object, **values: Any) -> None:
+            path, layers = values.pop("path"), values.pop("gpu_layers")
+            given = {name: value for name in own if (value := values.pop(name)) is not None}
+            function(*args, model=ModelOptions(path, layers, given), **values)
 
-        for option in reversed((*_OPTIONS, load_option)):
-            packed = option(packed)
-        return packed
+        decorated: Callable[..., None] = packed
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
 
     return decorate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
+from .model_argument import model_and_prompt, read_prompt
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
 from .session import Session
@@ -23,7 +23,7 @@ __all__ = ["command"]
 
 
 @click.command("run", short_help="Answer one prompt.")
-@click.argument("prompt", required=False)
+@model_and_prompt
 @model_options()
 @sampling_options
 @click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
@@ -40,8 +40,9 @@ def command(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Answer PROMPT, through the model's chat template when it has one.
+    """Answer PROMPT with MODEL, through the model's chat template when it has one.
 
+    MODEL is a .gguf file, a checkpoint folder or org/name of a hub; without it, the small one in the package answers.
     Without PROMPT, or with -, it is read from standard input.  The answer is streamed to standard output.
     """
     if raw and system is not None:
@@ -69,16 +70,14 @@ def command(
 
 
 def _read_prompt(prompt: str | None) -> str:
-    if prompt is None and sys.stdin.isatty():
-        raise click.UsageError("a PROMPT must be given, or text on standard input")
-    if prompt is None or prompt == "-":
-        try:
-            prompt = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise RequestError(f"[run] standard input must be UTF-8 but byte {error.start} is not") from None
-    if not prompt:
+    try:
+        text = read_prompt(prompt, "run").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"[run] the prompt must be UTF-8 but byte {error.start} is not") from None
+    text = text.removesuffix("\n") if prompt in (None, "-") else text
+    if not text:
         raise RequestError("[run] the prompt must have text but is empty")
-    return prompt
+    return text
 
 
 def _as_object(llm: LLM, result: GenerationResult) -> dict[str, object]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .serve_config import config_option
 from .text import note
@@ -20,9 +20,9 @@ __all__ = ["command"]
 
 
 @click.command("serve", short_help="Serve a model over HTTP.")
-@click.argument("model_path", metavar="[MODEL]", required=False)
+@model_argument
 @config_option
-@model_options()
+@model_options(server=True, policy="dynamic", step_s=0.25)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N", help="0: any free one."
@@ -50,8 +50,8 @@ __all__ = ["command"]
     metavar="BYTES",
     help="Of models and their caches [what is left].",
 )
-@click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
-@click.option("--strict", is_flag=True, help="Refuse unknown names of models, also where there is one model only.")
+@click.option("--lenient", is_flag=True, help="With --strict: take unknown fields of bodies all the same.")
+@click.option("--strict", is_flag=True, help="Refuse unknown names of models, and unknown fields of bodies.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
@@ -62,33 +62,6 @@ __all__ = ["command"]
 @click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
 @click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 @click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
-@click.option(
-    "--policy",
-    type=click.Choice(["fifo", "shortest-first", "priority", "dynamic"]),
-    default="dynamic",
-    show_default=True,
-    help="Who runs first; dynamic: by age, length and priority, fair among keys.",
-)
-@click.option(
-    "--max-sequences", type=click.IntRange(1, 4096), metavar="N", help="In a batch [32, or as memory allows]."
-)
-@click.option("--cache-blocks", type=click.IntRange(2), metavar="N", help="Of 32 tokens [as memory allows].")
-@click.option(
-    "--batch-size",
-    "max_step_tokens",
-    type=click.IntRange(1, 65536),
-    metavar="N",
-    help="Tokens in one step of the model [512, or as memory allows].",
-)
-@click.option(
-    "--step-time",
-    "step_s",
-    type=click.FloatRange(0, 3600, min_open=True),
-    default=0.25,
-    show_default=True,
-    metavar="S",
-    help="Of one step, where reading less of a prompt makes it shorter.",
-)
 def command(**options: Any) -> None:
     """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.
 
@@ -99,17 +72,10 @@ def command(**options: Any) -> None:
     from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
-    path = options.pop("model_path")
-    source = click.get_current_context().get_parameter_source("path")
-    if path is not None and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("MODEL is given twice: as an argument and by -m")
-    path = path or model.path
+    path = model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
-    engine = {
-        name: options.pop(name) for name in ("policy", "max_sequences", "cache_blocks", "max_step_tokens", "step_s")
-    }
-    settings, config = _settings(options), _engine_config(model, engine)
+    settings, config = _settings(options), model.config()
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
     launched = launch() if path is not None or settings.models_dir is None else None
 
@@ -129,25 +95,3 @@ def _settings(options: dict[str, Any]) -> Settings:
         values["api_keys"] = read_keys(key_file)
     assert set(values) <= {entry.name for entry in fields(Settings)}
     return Settings(**values)
-
-
-def _engine_config(model: ModelOptions, engine: dict[str, Any]) -> dict[str, Any]:
-    """Fields of ``EngineConfig``."""
-    config = {
-        "device": model.device_name(),
-        "n_ctx": model.n_ctx,
-        "threads": model.threads,
-        "cpu_mask": model.cpu_mask,
-        "kv_dtype": model.kv_dtype,
-        "kernels": model.kernels,
-        "isa": model.isa,
-        "deterministic": model.deterministic,
-        "load": model.load,
-        "packed_cache": model.packed_cache,
-        "policy": engine["policy"],
-        "max_sequences": engine["max_sequences"],
-        "n_blocks": engine["cache_blocks"],
-        "max_step_tokens": engine["max_step_tokens"],
-        "step_s": engine["step_s"],
-    }
-    return {name: value for name, value in config.items() if value is not None}

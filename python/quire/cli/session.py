@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,23 +26,14 @@ class Sizes:
 
 
 def _open(options: ModelOptions, sizes: Sizes) -> LLM:
+    import logging
+
     from ..engine import LLM
 
-    return LLM(
-        options.path,
-        device=options.device_name(),
-        n_ctx=sizes.n_ctx or options.n_ctx,
-        threads=options.threads,
-        cpu_mask=options.cpu_mask,
-        kv_dtype=options.kv_dtype,
-        n_blocks=sizes.n_blocks,
-        kernels=options.kernels,
-        isa=options.isa,
-        deterministic=options.deterministic,
-        load=options.load,
-        packed_cache=options.packed_cache,
-        max_sequences=sizes.max_sequences,
-    )
+    # What the engine warns of is a remark like the command's own.
+    logging.basicConfig(format="quire: %(message)s")
+    wanted = {name: value for name, value in asdict(sizes).items() if value is not None}
+    return LLM(options.path, **{**options.config(), **wanted})
 
 
 @dataclass(frozen=True)

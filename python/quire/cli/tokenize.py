@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from .model_argument import model_and_prompt, read_prompt
 from .session import model_path
 from .text import one_line
 
@@ -18,22 +18,20 @@ __all__ = ["command"]
 
 
 @click.command("tokenize", short_help="Show the tokens of a text.")
-@click.argument("text", required=False)
+@model_and_prompt
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own].")
 @click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--parse-special", is_flag=True, help="Control tokens written in the text count as such.")
 @click.option("--no-special", is_flag=True, help="Add no tokens before and after the text.")
 def command(
-    *, text: str | None, path: str | None, only_ids: bool, as_json: bool, parse_special: bool, no_special: bool
+    *, prompt: str | None, path: str | None, only_ids: bool, as_json: bool, parse_special: bool, no_special: bool
 ) -> None:
-    """Show the tokens of TEXT, or of standard input: a line each, with its id."""
+    """Show the tokens of PROMPT, or of standard input: a line each, with its id."""
     if only_ids and as_json:
         raise click.UsageError("--ids and --json are two forms of output: give one")
-    if text is None and sys.stdin.isatty():
-        raise click.UsageError("a TEXT must be given, or text on standard input")
     # Bytes as they are: a tokenizer of bytes has an id for each, UTF-8 or not.
-    source = sys.stdin.buffer.read() if text is None or text == "-" else text
+    source = read_prompt(prompt, "tokenize")
     tokenizer = _open(path)
     ids = tokenizer.encode(source, add_special=not no_special, parse_special=parse_special)
     if only_ids:

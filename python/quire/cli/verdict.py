@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,39 +80,35 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
 
 def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verdict:
     """Everything that opening the model asks for, but its weights."""
+    from ..engine.loader import advised_sampling
+    from ..tokenizer import Tokenizer
+
     reasons, memory = [], None
     try:
         memory = memory_of(reader, n_ctx, kv_dtype)
     except QuireError as error:
         reasons.append(str(error))
-    if tokenizer := _tokenizer_refusal(reader):
-        reasons.append(tokenizer)
-    return Verdict(reasons, memory, _chat_refusal(reader))
+    if "tokenizer.ggml.model" in reader.metadata:
+        reasons += _refusal(lambda: Tokenizer.from_gguf(reader.path))
+    reasons += _refusal(lambda: advised_sampling(reader.metadata))
+    return Verdict(reasons, memory, "".join(_refusal(lambda: _template(reader))))
 
 
-def _tokenizer_refusal(reader: GGUFReader) -> str:
-    from ..tokenizer import Tokenizer
-
-    if "tokenizer.ggml.model" not in reader.metadata:
-        return ""
+def _refusal(tried: Callable[[], object]) -> list[str]:
+    """Why something raised; empty where it did not."""
     try:
-        Tokenizer.from_gguf(reader.path)
+        tried()
     except QuireError as error:
-        return str(error)
-    return ""
+        return [str(error)]
+    return []
 
 
-def _chat_refusal(reader: GGUFReader) -> str:
+def _template(reader: GGUFReader) -> None:
     from ..chat import ChatTemplate
 
     key = "tokenizer.chat_template"
-    if key not in reader.metadata:
-        return ""
-    try:
+    if key in reader.metadata:
         ChatTemplate(reader.metadata.text(key))
-    except QuireError as error:
-        return str(error)
-    return ""
 
 
 def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from .._native.core import find_device
+from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
     from ..models import LoadedModel
     from ..models.base import Config
 
-__all__ = ["OpenedModel", "cache_dtype", "checkpoint_dtype", "open_model", "packaged_model"]
+__all__ = [
+    "OpenedModel",
+    "advised_sampling",
+    "cache_dtype",
+    "checkpoint_dtype",
+    "open_decoder",
+    "open_model",
+    "packaged_model",
+]
 
 _LOG = logging.getLogger("quire")
 # Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
@@ -76,10 +85,11 @@ class OpenedModel:
     n_vocab: int
     sizes: Sizes
     reserved_bytes: int  # of the cache and of a step, which are taken as they are used
-    sampling: SamplingParams
+    sampling: Mapping[str, object]
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
     output: ModelOutput
+    device: str  # what the options' device stands for
 
 
 def packaged_model() -> Path:
@@ -97,6 +107,7 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
     CapacityError when the weights or the cache do not fit into memory.
     """
+    config = replace(config, device=_device_at_hand(config.device))
     if config.isa is not None:
         _use_isa(config.isa, find_device(config.device))
     if config.deterministic is not None:
@@ -105,6 +116,27 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     if source.is_dir():
         return _open_folder(source, config)
     return _open_file(source, config)
+
+
+def _device_at_hand(wanted: str) -> str:
+    """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves."""
+    if wanted.lower() != "auto":
+        return wanted
+    if any(device.kind in ("gpu", "integrated_gpu") for device in devices()):
+        return "gpu"
+    _LOG.warning(
+        "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
+        "(README: Install tells how to build for one; 'quire devices' lists what is there)"
+    )
+    return "cpu"
+
+
+def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
+    """The decoder alone of a model: what ``LLM`` is made of, for token ids and events (``Decoder.submit``, ``wait``).
+
+    ``close()`` gives its memory back.  Raises as ``LLM`` does.
+    """
+    return open_model(path, config or EngineConfig()).decoder
 
 
 def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
@@ -134,7 +166,7 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
         return None
     if device.kind != "cpu":
         raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
-    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=True)
+    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
 def _use_isa(isa: str, device: Device) -> None:
@@ -155,12 +187,29 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
     from ..convert import CheckpointReader
 
-    dtype = checkpoint_dtype(folder)
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
-        CheckpointReader(folder, Path(scratch), dtype) as reader,
+        CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
     ):
+        if config.quantize is not None:
+            return _open_quantized(reader, config)
         check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
+        return _open(reader, Path(reader.path), config)
+
+
+def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
+    """A model, whose tensors are quantized one by one as it asks for them."""
+    import tempfile
+
+    from ..quantize import QuantizedReader
+
+    assert config.quantize is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
+    ):
+        available = _memory_at_hand(config, find_device(config.device))
+        check_weights(Path(source.path).name, reader.size_bytes, available)
         return _open(reader, Path(reader.path), config)
 
 
@@ -169,6 +218,8 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = _memory_at_hand(config, device)
+    if config.quantize is not None:
+        return _open_quantized(GGUFReader(path), config)
     if path.is_file():
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
     return _open(GGUFReader(path, "mmap" if mapped else config.load), path, config)
@@ -185,6 +236,11 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels, is_kept=not model.config.is_encoder)
     needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
     sizes = choose_sizes(needs, config, available)
+    if sizes.n_ctx > needs.n_ctx_train:
+        _LOG.warning(
+            "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
+            sizes.n_ctx, needs.n_ctx_train, path.name,
+        )  # fmt: skip
     executor = Executor(
         model.trace(sizes.n_ctx),
         device,
@@ -214,7 +270,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         ),
     )
     name = reader.metadata.text("general.name", path.stem)
-    sampling = _advised_sampling(reader.metadata)
+    sampling = advised_sampling(reader.metadata)
     pooling = _pooling_of(reader.metadata, model.config)
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
@@ -224,7 +280,9 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         tells_texts_apart=model.config.tells_texts_apart,
         labels=_labels_of(reader.metadata, arch),
     )
-    return OpenedModel(decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output)
+    return OpenedModel(
+        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device
+    )
 
 
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
@@ -256,8 +314,8 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
         )
 
 
-def _advised_sampling(metadata: Metadata) -> SamplingParams:
-    """Defaults but for what the file advises; LoadError where that is nothing to sample by."""
+def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
+    """The fields of SamplingParams that the file says; LoadError where that is nothing to sample by."""
     advice: dict[str, object] = {}
     for key, name in _ADVICE.items():
         full = key if "." in key else f"general.sampling.{key}"
@@ -265,11 +323,13 @@ def _advised_sampling(metadata: Metadata) -> SamplingParams:
             is_list = metadata.type_of(full).endswith("[]")
             advice[name] = metadata.array(full).tolist() if is_list else metadata[full]
     try:
-        return SamplingParams(**advice)  # type: ignore[arg-type]
+        params = SamplingParams(**advice)  # type: ignore[arg-type]
     except RequestError as error:
         raise LoadError(
             f"[loader] general.sampling and quire.sampling of the file must be valid but {error}"
         ) from error
+    # Also what is as usual without advice: a file that says temperature 1 means it.
+    return MappingProxyType({name: getattr(params, name) for name in advice})
 
 
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:

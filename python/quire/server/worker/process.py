@@ -6,6 +6,7 @@ It ends when the listener's end of the socket is closed, so that none is ever le
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import socket
@@ -63,6 +64,7 @@ def main(make_worker: WorkerMaker = ModelWorker) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(_NICE)
+    logging.basicConfig(format="quire: %(message)s")
     connection = socket.socket(fileno=int(sys.argv[1]))
     code = 1
     try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
+from ....sampling_defaults import chat_defaults
 from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
-from ..openai.chat import ChatBody, checked_messages, options_of
+from ..openai.chat_fields import ChatBody, checked_messages
 from .fields import CompletionBody, settings_of
 
 __all__ = [
@@ -26,13 +27,14 @@ __all__ = [
 async def apply_template(context: RequestContext[ChatBody]) -> Reply:
     """The prompt that a conversation is."""
     values = await context.prepared(_conversation, context)
-    return Reply(await context.ask(context.engine(context.body.model), Ask(0, "render", values, encoded=True)))
+    answer = await context.ask(context.engine(context.body.model), Ask(0, "render", values))
+    context.note(answer["ignored"])
+    return Reply.json({"prompt": answer["prompt"]})
 
 
 def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
     body = context.body
-    options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
-    return {"messages": checked_messages(body.messages, context), "options": options}
+    return {"messages": checked_messages(body.messages, context), "options": body.options(context)}
 
 
 async def props(context: RequestContext[None]) -> Reply:
@@ -47,6 +49,7 @@ async def props(context: RequestContext[None]) -> Reply:
     return Reply.json(
         {
             "default_generation_settings": {"n_ctx": info.n_ctx, "params": usual.shown()},
+            "chat_sampling": chat_defaults(info.advised),
             "total_slots": info.max_sequences,
             "model_alias": service.model,
             "model_path": service.model,

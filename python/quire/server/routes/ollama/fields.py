@@ -1,4 +1,4 @@
-"""The fields of Ollama's interface, by its names and with its defaults."""
+"""The fields of Ollama's interface, by its names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import Meta
 
 from ....sampling import SamplingParams
+from ....sampling_defaults import chat_defaults
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
 from ...worker.protocol import ModelInfo
-from ..fields import Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
+from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
 
 __all__ = ["Answered", "ChatBody", "GenerateBody", "KeepAlive", "ModelBody", "Options", "check_keep_alive", "name_of"]
 
-# What a request that says nothing gets; what the model's makers advise comes before it.
-_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
-# As in llama.cpp, whose chain Ollama's is.
-_ORDER = ("penalties", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "temperature")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 _DURATION = re.compile(r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
 
@@ -49,7 +46,7 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
     stop: Stop | Stops | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
         # What is kept when a context is shifted, which it never is; 4 is what clients have as the default.
         "num_keep": (0, 4),
         "draft_num_predict": (0,),
@@ -64,9 +61,9 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
         "numa": (),
         "low_vram": (),
         "f16_kv": (),
-        "vocab_only": (False,),
         "logits_all": (False,),
     }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {"vocab_only": (False,)}
 
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
         """The parameters.  ApiError or RequestError naming the field that does not hold."""
@@ -82,40 +79,42 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
             given["top_k"] = 0
         if self.repeat_penalty is not None:
             given["repetition_penalty"] = self.repeat_penalty
-        usual = {**_DEFAULTS, **info.advised}
-        mirostat = bool(given.get("mirostat", usual.get("mirostat")))
-        if mirostat:  # it cuts the tail itself: only what is asked for by name cuts it before
-            usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
         stop = self.stop if self.stop is not None else []
         more = {
-            "samplers": (*_ORDER, "mirostat") if mirostat else _ORDER,
             "max_tokens": self.num_predict if self.num_predict > 0 else None,
             "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
             "seed": None if self.seed == -1 else self.seed % 2**64,
             "stop": [stop] if isinstance(stop, str) else stop,
         }
-        return SamplingParams(**{**usual, **given, **more, **further})
+        return SamplingParams(**{**chat_defaults(info.advised, given), **given, **more, **further})
 
 
-class Answered(Body, kw_only=True, forbid_unknown_fields=True):
+class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """What both ways of asking share."""
 
     model: Name
     stream: bool = True
     format: Text | dict[str, Any] | None = None
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **ConstrainedBody.hints,
+        # A prompt that does not fit is refused, and a context that is full ends the answer.
+        "truncate": (False,),
+        "shift": (False,),
+    }
     options: dict[str, Any] = {}
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "truncate": (False,),
-        "shift": (False,),
         "_debug_render_only": (False,),
     }
 
     def form(self) -> StructuredOutputsParams | None:
         """The form that the answer must have."""
+        return self.wanted_form(self._own_form())
+
+    def _own_form(self) -> StructuredOutputsParams | None:
         if isinstance(self.format, dict):
             return StructuredOutputsParams(json=self.format)
         if self.format not in (None, "", "json"):
@@ -182,6 +181,11 @@ class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     messages: Annotated[list[dict[str, Any]], Meta(max_length=4096)] = []
+    example: ClassVar[dict[str, object]] = {
+        "model": "tiny-chat",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": False,
+    }
     tools: Tools = []
 
     def conversation(self) -> list[dict[str, Any]]:

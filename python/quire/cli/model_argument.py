@@ -1,0 +1,114 @@
+"""MODEL and PROMPT as arguments, in the ways that users of other programs write them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import click
+
+from ..errors import RequestError
+from ..hub.names import hub_name, is_local_model
+
+__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt"]
+
+Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+_ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
+
+
+def names_a_model(word: str) -> bool:
+    """Whether a word is a model's name and nothing to be answered."""
+    return is_local_model(word) or hub_name(word) is not None
+
+
+def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple[str | None, str | None]:
+    """Model and prompt, where ``path`` and ``prompt`` are those of options.
+
+    The first word is the model's name if it looks like one, or if the prompt comes from elsewhere; the words after it
+    are the prompt.  UsageError where one of both is given twice, and where a name may be meant that nobody knows.
+    """
+    rest = list(words)
+    if path is not None:
+        if rest and names_a_model(rest[0]):
+            raise click.UsageError(f"MODEL is given twice: as the argument {rest[0]!r:.80} and by -m")
+    elif rest and (names_a_model(rest[0]) or prompt is not None):
+        path = rest.pop(0)
+    elif len(rest) > 1:
+        raise click.UsageError(
+            f"the first of {len(rest)} words must name a model but {rest[0]!r:.80} is neither a .gguf file nor a folder"
+            " nor org/name: quote a prompt of several words"
+        )
+    if rest and prompt is not None:
+        raise click.UsageError("PROMPT is given twice: as an argument and by -p or -f")
+    return path, " ".join(rest) if rest else prompt
+
+
+def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``[MODEL] [PROMPT]``, ``-p`` and ``-f``; the function gets ``path``, beside ``-m``, and ``prompt``."""
+
+    @functools.wraps(function)
+    def packed(
+        *args: object, words: tuple[str, ...], prompt: str | None, prompt_file: Path | None, escape: bool,
+        path: str | None, **values: object,
+    ) -> None:  # fmt: skip
+        if prompt is not None and prompt_file is not None:
+            raise click.UsageError("PROMPT is given twice: by -p and by -f")
+        if prompt is not None and escape and prompt != "-":
+            prompt = _unescaped(prompt)
+        if prompt_file is not None:
+            prompt = _text_of(prompt_file)
+        path, prompt = divided(words, path, prompt)
+        function(*args, path=path, prompt=prompt, **values)
+
+    decorated: Callable[..., None] = packed
+    file_type = click.Path(exists=True, dir_okay=False, path_type=Path)
+    options = (
+        click.option(
+            "-e/--no-escape", "--escape/ ", "escape", default=True,
+            help="Whether \n and the like in -p are what they stand for.",
+        ),
+        click.option("-f", "--file", "prompt_file", type=file_type, metavar="FILE", help="The prompt, from a file."),
+        click.option("-p", "--prompt", "prompt", metavar="TEXT", help="The prompt; -: standard input."),
+        click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]"),
+    )  # fmt: skip
+    for option in options:
+        decorated = option(decorated)
+    return decorated
+
+
+def model_argument(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``[MODEL]``; the function gets ``path``, beside ``-m``."""
+
+    @functools.wraps(function)
+    def packed(*args: object, model_path: str | None, path: str | None, **values: object) -> None:
+        source = click.get_current_context().get_parameter_source("path")
+        if model_path is not None and path is not None and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("MODEL is given twice: as an argument and by -m")
+        function(*args, path=model_path or path, **values)
+
+    return click.argument("model_path", metavar="[MODEL]", required=False)(packed)
+
+
+def read_prompt(prompt: str | None, command: str) -> bytes:
+    """The prompt, or standard input where there is none, or ``-``."""
+    if prompt is None and sys.stdin.isatty():
+        hint = "; quire chat MODEL talks" if command == "run" else ""
+        raise click.UsageError(f"a PROMPT must be given, or text on standard input{hint}")
+    return sys.stdin.buffer.read() if prompt is None or prompt == "-" else prompt.encode("utf-8", "surrogateescape")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), text)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"[prompt] {path.name} must be a text in UTF-8 but {error!s:.100}") from error

@@ -1,0 +1,194 @@
+"""The engine's options, declared once: Python's keywords, the command line's options, the messages to a worker and the
+tables in ``docs/`` are made from the fields of ``EngineConfig``.
+
+This module loads no model code, so that the command line and the server's listener may read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeVar, get_args
+
+from .errors import RequestError
+
+__all__ = ["CacheDType", "EngineConfig", "EngineOption", "Kernels", "KvDType", "LoadMode", "Policy", "engine_options"]
+
+CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
+KvDType = Literal["auto"] | CacheDType
+Kernels = Literal["auto", "stock", "cpu"]
+LoadMode = Literal["mmap", "copy", "lock"]
+Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
+
+_KV_DTYPES = ("auto", *get_args(CacheDType))
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOption:
+    """What is known of an option besides its name and type.
+
+    ``flags``: its names on the command line, with spaces between; empty where it has none.  ``server_only``: it is
+    about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
+    first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.
+    """
+
+    flags: str = ""
+    metavar: str | None = None
+    help: str = ""
+    limits: tuple[float, float] | None = None
+    choices: tuple[str, ...] = ()
+    server_only: bool = False
+    hexadecimal: bool = False
+    is_bool: bool = False
+    is_float: bool = False
+
+
+def _option(default: T, option: EngineOption) -> T:
+    """A field with its option.  To type checkers, the default."""
+    return field(default=default, metadata={"option": option})
+
+
+_DEVICE = EngineOption(flags="--device", metavar="NAME", help="A name of 'quire devices', gpu, or auto [cpu].")
+_N_CTX = EngineOption(
+    flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
+    help="Tokens of prompt and answer together; 0: the model's own [as memory allows].",
+)  # fmt: skip
+_THREADS = EngineOption(flags="-t --threads", metavar="N", limits=(0, 512), help="Threads; 0: one per core.")
+_CPU_MASK = EngineOption(
+    flags="-C --cpu-mask", metavar="HEX", limits=(1, 2**1024 - 1), hexadecimal=True,
+    help="Processors that the threads may use, bit i for processor i [any].",
+)  # fmt: skip
+_KV_DTYPE = EngineOption(
+    flags="--kv-dtype", choices=_KV_DTYPES,
+    help="Type of the KV cache; auto: bf16 where the processor multiplies that, else f16; q8_0 is half the size,"
+    " for Quire's own kernels.",
+)  # fmt: skip
+_N_BLOCKS = EngineOption(
+    flags="--cache-blocks", metavar="N", limits=(2, 2**30), server_only=True, help="Of 32 tokens [as memory allows]."
+)
+_KERNELS = EngineOption(
+    flags="--kernels", choices=get_args(Kernels), help="Quire's own operators where there are some, or ggml's only."
+)
+_ISA = EngineOption(
+    flags="--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."
+)  # fmt: skip
+_DETERMINISTIC = EngineOption(
+    flags="--deterministic", is_bool=True,
+    help="An answer's bits do not depend on its company in a batch; slower where 'quire devices' shows AMX.",
+)  # fmt: skip
+_LOAD = EngineOption(
+    flags="--load", choices=get_args(LoadMode), help="Map the file, read it into memory, or keep the mapping there."
+)
+_PACKED_CACHE = EngineOption(
+    flags="--packed-cache", metavar="DIR",
+    help="Keep the weights there as the kernels read them; the next start maps them [no].",
+)  # fmt: skip
+_QUANTIZE = EngineOption(
+    flags="--quantize", metavar="TYPE",
+    help="Quantize the weights while they are read: Q4_K_M, Q8_0, ... ('quire quantize --help') [as they are].",
+)  # fmt: skip
+_POLICY = EngineOption(
+    flags="--policy", choices=get_args(Policy), server_only=True,
+    help="Who runs first; dynamic: by age, length and priority, fair among keys.",
+)  # fmt: skip
+_MAX_STEP_TOKENS = EngineOption(
+    flags="-ub --batch-size --ubatch-size", metavar="N", limits=(1, 2**16),
+    help="Tokens in one step of the model [512, or as memory allows].",
+)  # fmt: skip
+_MAX_SEQUENCES = EngineOption(
+    flags="-np --max-sequences --parallel", metavar="N", limits=(1, 2**12), server_only=True,
+    help="In a batch [32, or as memory allows].",
+)  # fmt: skip
+_MEMORY_BYTES = EngineOption(limits=(1, 2**60))
+_STEP_S = EngineOption(
+    flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
+    help="Of one step, where reading less of a prompt makes it shorter.",
+)  # fmt: skip
+_SNAPSHOT_TOKENS = EngineOption(
+    flags="--snapshot-tokens", metavar="N", limits=(1, 2**24),
+    help="Most tokens between two kept copies of a recurrent state.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Options of the engine; RequestError naming the one that does not hold.
+
+    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one,
+    and else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was
+    trained on, as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical
+    processors that the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache;
+    ``"auto"`` is ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``;
+    ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own kernels.  ``n_blocks``: blocks of 32
+    tokens in the cache, shared by all sequences; ``None`` is a context, or 1024 tokens for each of
+    ``max_sequences`` where that is more, within half of the memory that the weights leave.  ``kernels``: ``"auto"``
+    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of
+    Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
+    ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what the cache
+    held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and holds
+    for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
+    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the
+    weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``quantize``: the mix that
+    weights of F32, F16 or BF16 become while they are read, as ``quire quantize`` names it; ``None``: they stay.
+    ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and
+    32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the
+    machine has left.
+    ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
+    ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
+    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed
+    again from its beginning.
+    """
+
+    device: str = _option("cpu", _DEVICE)
+    n_ctx: int | None = _option(None, _N_CTX)
+    threads: int = _option(0, _THREADS)
+    cpu_mask: int | None = _option(None, _CPU_MASK)
+    kv_dtype: KvDType = _option("auto", _KV_DTYPE)
+    n_blocks: int | None = _option(None, _N_BLOCKS)
+    kernels: Kernels = _option("auto", _KERNELS)
+    isa: str | None = _option(None, _ISA)
+    deterministic: bool | None = _option(None, _DETERMINISTIC)
+    load: LoadMode = _option("mmap", _LOAD)
+    packed_cache: str | None = _option(None, _PACKED_CACHE)
+    quantize: str | None = _option(None, _QUANTIZE)
+    policy: Policy = _option("fifo", _POLICY)
+    max_step_tokens: int | None = _option(None, _MAX_STEP_TOKENS)
+    max_sequences: int | None = _option(None, _MAX_SEQUENCES)
+    memory_bytes: int | None = _option(None, _MEMORY_BYTES)
+    step_s: float | None = _option(None, _STEP_S)
+    snapshot_tokens: int = _option(1024, _SNAPSHOT_TOKENS)
+
+    def __post_init__(self) -> None:
+        defaults = {entry.name: entry.default for entry in fields(self)}
+        for name, option in engine_options().items():
+            value: object = self.__dict__[name]
+            if value is not None or defaults[name] is not None:
+                _check(name, option, value)
+        for name in ("isa", "packed_cache"):
+            if self.__dict__[name] is not None and self.kernels == "stock":
+                raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
+
+
+def engine_options() -> dict[str, EngineOption]:
+    """All options by name, in the order of ``EngineConfig``."""
+    return {entry.name: entry.metadata["option"] for entry in fields(EngineConfig)}
+
+
+def _check(name: str, option: EngineOption, value: object) -> None:
+    if option.is_bool:
+        if not isinstance(value, bool):
+            raise RequestError(f"[engine] {name} must be a bool but is {value!r:.40}")
+    elif option.is_float:
+        assert option.limits is not None
+        low, high = option.limits
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low < value <= high:
+            raise RequestError(f"[engine] {name} must be above {low} and at most {high} but is {value!r:.40}")
+    elif option.limits is not None:
+        low, high = option.limits
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            most = str(high) if high < 2**40 else f"2**{int(high).bit_length()} - 1"
+            raise RequestError(f"[engine] {name} must be an int from {low} to {most} but is {value!r:.40}")
+    elif not isinstance(value, str):
+        raise RequestError(f"[engine] {name} must be a string but is {value!r:.40}")
+    elif option.choices and value not in option.choices:
+        raise RequestError(f"[engine] {name} must be one of {', '.join(option.choices)} but is {value!r:.40}")
