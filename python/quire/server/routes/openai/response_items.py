@@ -7,7 +7,7 @@ from typing import Any
 from ...failures import ApiError, brief
 from ..text_parts import content_of
 
-__all__ = ["messages_of", "tool_of"]
+__all__ = ["is_hosted", "messages_of", "tool_of"]
 
 
 def _refuse(place: str, what: str) -> ApiError:
@@ -21,6 +21,19 @@ def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any]:
         raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(tool.get('type'))}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
+
+
+# Tools that OpenAI's server runs, or that have no schema: a model here cannot be told of them.
+_HOSTED = (
+    "web_search", "file_search", "code_interpreter", "image_generation", "computer", "mcp", "local_shell", "shell",
+    "custom", "apply_patch", "namespace",
+)  # fmt: skip
+
+
+def is_hosted(tool: Any) -> bool:
+    """Whether a tool is one of those, in any version."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return isinstance(kind, str) and kind.startswith(_HOSTED)
 
 
 def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

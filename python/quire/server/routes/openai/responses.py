@@ -17,7 +17,7 @@ from ..answers import Answering
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields
 from .chat_fields import counted, options_of
-from .response_items import messages_of, tool_of
+from .response_items import is_hosted, messages_of, tool_of
 from .response_shape import ResponseShape
 from .responses_fields import ResponsesBody
 
@@ -35,7 +35,12 @@ def _work(
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
     effort = None if body.reasoning is None else body.reasoning.effort
-    tools = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
+    tools = []
+    for i, tool in enumerate(body.tools):
+        if is_hosted(tool) and not context.service.settings.refuses_unknown:
+            context.ignore(f"tools[{i}]")
+        else:
+            tools.append(tool_of(tool, i))
     choice: Any = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = [tool_of(tool, i) if isinstance(tool, dict) else tool for i, tool in enumerate(_list(choice))]
@@ -52,14 +57,23 @@ def _work(
     options = options_of(tools, choice, context, told)
     if not body.parallel_tool_calls:
         options["parallel_tool_calls"] = False
-    own = [{"role": "system", "content": body.instructions}] if body.instructions else []
     return Chat(
         0,
-        own + messages,
+        _instructed(body.instructions, messages),
         options,
         set_fields(params),
         hints_of(context.caller, None, priority_of(body.service_tier)),
     )
+
+
+def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages after instructions, which are one with what the system says first: templates take it once."""
+    if not instructions:
+        return messages
+    first = messages[0] if messages else {}
+    if first.get("role") == "system" and isinstance(first.get("content"), str):
+        return [{"role": "system", "content": f"{instructions}\n\n{first['content']}"}, *messages[1:]]
+    return [{"role": "system", "content": instructions}, *messages]
 
 
 _ITEMS = {
@@ -77,7 +91,8 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
     if not isinstance(body.input, str):
         check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
     for i, tool in enumerate(body.tools):
-        check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
+        if not is_hosted(tool):
+            check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
 
 
 def _list(choice: dict[str, Any]) -> list[Any]:
