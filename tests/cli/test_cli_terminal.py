@@ -170,7 +170,10 @@ def test_run_asks_for_a_prompt_instead_of_waiting() -> None:
     with terminal("run") as screen:
         code, shown = screen.end()
     assert code == 2
-    assert shown == "quire: [run] a PROMPT must be given, or text on standard input (quire run --help)\n"
+    assert (
+        shown
+        == "quire: [run] a PROMPT must be given, or text on standard input; quire chat MODEL talks (quire run --help)\n"
+    )
 
 
 def test_a_long_work_shows_its_progress() -> None:

@@ -15,7 +15,9 @@ import click
 
 from ..errors import QuireError, UnsupportedError
 from ..sampling import SamplingParams
+from .chat_options import ChatSettings, chat_options
 from .demo_tools import DEFINITIONS, answer
+from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ..chat import ChatMessage, ToolCall
     from ..engine import LLM, ChatDelta
 
-__all__ = ["command"]
+__all__ = ["command", "talk"]
 
 HELP = """\
 /help        this list
@@ -38,14 +40,14 @@ PROMPT, MORE = "> ", "... "
 MAX_ROUNDS = 5  # of tool calls in one turn
 
 
-@click.command("chat", short_help="Talk to a model.")
+@click.command("chat", cls=ForeignCommand, short_help="Talk to a model.")
 @model_and_prompt
 @model_options()
 @sampling_options
 @click.option(
     "--tools", is_flag=True, help="Show the model a few demonstration tools, which touch nothing, and run its calls."
 )
-@click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
+@chat_options
 @click.option(
     "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Keep the lines you type in FILE, too."
 )
@@ -56,17 +58,31 @@ def command(
     prompt: str | None,
     model: ModelOptions,
     params: SamplingParams,
+    chat: ChatSettings,
     tools: bool,
-    system: str | None,
     history: str | None,
 ) -> None:
     """Talk to MODEL.  /help lists what can be typed beside messages; PROMPT is the first one."""
+    talk(session, model, params, chat, first=prompt, tools=tools, history=history)
+
+
+def talk(
+    session: Session,
+    model: ModelOptions,
+    params: SamplingParams,
+    chat: ChatSettings,
+    *,
+    first: str | None = None,
+    tools: bool = False,
+    history: str | None = None,
+) -> None:
+    """Open the model, answer ``first``, and talk until the user leaves."""
     with session.open(model) as llm:
         if llm.tokenizer.chat_template is None:
             raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
         _use_history(history)
         params = with_advice(params, llm.advised_sampling)
-        Conversation(llm, params, system, DEFINITIONS if tools else None).talk(prompt)
+        Conversation(llm, params, chat, DEFINITIONS if tools else None).talk(first)
         _keep_history(history)
 
 
@@ -77,12 +93,14 @@ class Conversation:
         self,
         llm: LLM,
         params: SamplingParams,
-        system: str | None,
+        chat: ChatSettings,
         tools: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
         self._llm = llm
         self._params = params
         self._tools = tools
+        system = chat.system
+        self._keywords = chat.keywords
         self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
         self._saved: set[Path] = set()
@@ -145,7 +163,8 @@ class Conversation:
         finish_reason: str | None = None
         writer = Writer()
         try:
-            with closing(self._llm.chat_stream(messages, self._params, tools=self._tools)) as deltas:
+            answer = self._llm.chat_stream(messages, self._params, tools=self._tools, **self._keywords)
+            with closing(answer) as deltas:
                 for delta in deltas:
                     parts.append(delta)
                     writer.write(delta.content)

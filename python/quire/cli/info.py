@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QuireError, UnsupportedError
+from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
@@ -49,7 +50,7 @@ class Memory:
         return self.weights_bytes + self.cache_bytes + self.compute_bytes
 
 
-@click.command("info", short_help="Show what a GGUF file holds.")
+@click.command("info", cls=ForeignCommand, short_help="Show what a GGUF file holds.")
 @model_argument
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file [the package's own].")
 @click.option(

@@ -14,7 +14,7 @@ import click
 from ..errors import RequestError
 from ..hub.names import hub_name, is_local_model
 
-__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt"]
+__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt", "text_of"]
 
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -62,7 +62,7 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
         if prompt is not None and escape and prompt != "-":
             prompt = _unescaped(prompt)
         if prompt_file is not None:
-            prompt = _text_of(prompt_file)
+            prompt = text_of(prompt_file)
         path, prompt = divided(words, path, prompt)
         function(*args, path=path, prompt=prompt, **values)
 
@@ -107,7 +107,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), text)
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A file's text, but for the end of its last line.  RequestError where it is no UTF-8."""
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
 from .form_options import FORM_OPTIONS, taken_form
 
-__all__ = ["sampling_options", "with_advice"]
+__all__ = ["sampling_defaults", "sampling_options", "with_advice"]
 
 
 def _off_below_zero(value: float) -> float | None:
@@ -34,7 +34,17 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _samplers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return DEFAULT_SAMPLERS if value is None else tuple(name for name in value.replace(";", ",").split(",") if name)
+    """Names of stages, also as llama.cpp writes them."""
+    if value is None:
+        return DEFAULT_SAMPLERS
+    names = (name.strip().lower().replace("-", "_") for name in value.replace(";", ",").split(","))
+    return tuple(_STAGES.get(name, name) for name in names if name)
+
+
+# llama.cpp's names of stages, where they are others.
+_STAGES = {
+    "typ_p": "typical_p", "typ": "typical_p", "typical": "typical_p", "temp": "temperature", "nucleus": "top_p",
+}  # fmt: skip
 
 
 def _number(flags: str, field: str, default: float, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -103,6 +113,33 @@ def with_advice(params: SamplingParams, advised: SamplingParams) -> SamplingPara
         if entry.name not in given and getattr(advised, entry.name) != getattr(usual, entry.name)
     }
     return replace(params, **changes)
+
+
+def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options as what requests get that say nothing; the function gets those given as a dict, ``sampling``."""
+
+    @functools.wraps(function)
+    def packed(*args: object, **values: object) -> None:
+        own = {entry.name: values.pop(entry.name) for entry in fields(SamplingParams) if entry.name in values}
+        context = click.get_current_context()
+        given = {
+            name: value
+            for name, value in own.items()
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
+        for name, value in given.items():
+            if name in _OFF_BELOW_ZERO and isinstance(value, int | float):
+                given[name] = _off_below_zero(value)
+        try:
+            SamplingParams(**given)  # type: ignore[arg-type]
+        except RequestError as error:
+            raise click.UsageError(str(error)) from error
+        function(*args, sampling=given, **values)
+
+    decorated: Callable[..., None] = packed
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
 
 
 def sampling_options(function: Callable[..., None]) -> Callable[..., None]:

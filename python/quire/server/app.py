@@ -40,6 +40,7 @@ _ANTHROPIC = Dialect.ANTHROPIC
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
+    Route("POST", "/v1/chat", openai_chat.complete, "Answer a conversation", _CHAT),
     Route("POST", "/v1/completions", openai_completions.complete, "Complete prompts", _COMPLETION),
     Route("GET", "/v1/models", models.list_models, "List the models"),
     Route("GET", "/v1/models/list", models.list_files, "The models, open or not"),
@@ -49,7 +50,7 @@ ROUTES = (
     Route("POST", "/v1/models/reload", models.reload, "Open a model again", models.ModelBody, opens=False),
     Route("GET", "/v1/models/{model}", models.show_model, "Show one model"),
     Route("GET", "/health", own.health, "Whether requests would be answered"),
-    Route("GET", "/v1/health", own.health, "Whether requests would be answered"),
+    Route("GET", "/v1/health", own.health_v1, "Whether requests would be answered"),
     Route("GET", "/v1/status", own.status, "What the server does right now"),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes for people"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ..errors import RequestError
 
-__all__ = ["Settings", "is_loopback", "read_keys"]
+__all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
 MIB = 1 << 20
 _LIMITS: dict[str, tuple[float, float]] = {
@@ -24,6 +26,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "send_timeout_s": (0.1, 3600),
     "ping_s": (0.1, 3600),
     "drain_s": (0, 3600),
+    "company_s": (0, 60),
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
     "max_connections": (1, 100_000),
@@ -40,7 +43,8 @@ class Settings:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
     ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
     (the header ``x-quire-ignored`` names them).  ``strict``: requests that name an unknown model are refused even where
-    there is one only.  ``aliases``: further names of the model.
+    there is one only.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
+    requests get which say nothing of them, before what models' files advise.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
 
@@ -49,7 +53,8 @@ class Settings:
     and their tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to
     the last token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
     time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment is
-    sent on silent streams so often.  ``drain_s``: how long a stopping server lets answers go on.
+    sent on silent streams so often.  ``company_s``: a request waits so long for others while
+    nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     """
 
@@ -62,6 +67,7 @@ class Settings:
     lenient: bool = False
     strict: bool = False
     aliases: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     max_body_bytes: int = 8 * MIB
@@ -75,6 +81,7 @@ class Settings:
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
     ping_s: float = 15.0
+    company_s: float = 0.0
     drain_s: float = 30.0
     rate_requests_per_minute: int | None = None
     rate_tokens_per_minute: int | None = None
@@ -122,8 +129,11 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if not keys:
         raise RequestError(f"[serve] the file of API keys must have one but {path} has none")
     for number, key in enumerate(keys, 1):
-        if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
-            raise RequestError(
-                f"[serve] an API key must be 8 or more printable ASCII characters but number {number} of {path} is not"
-            )
+        check_key(key, f"number {number} of {path}")
     return keys
+
+
+def check_key(key: str, which: str) -> None:
+    """RequestError for a text that is no API key."""
+    if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+        raise RequestError(f"[serve] an API key must be 8 or more printable ASCII characters but {which} is not")

@@ -14,10 +14,11 @@ from ...errors import CapacityError, QuireError
 from ..failures import ApiError
 from ..worker.engine_client import EngineClient, EngineState, OpeningLost
 
-__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
+__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of", "skipped_models"]
 
 _LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
 _SHARE_OF_MEMORY = 0.75
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
 
 
 def find_models(folder: Path) -> dict[str, Path]:
@@ -36,6 +37,28 @@ def find_models(folder: Path) -> dict[str, Path]:
         elif path.is_dir() and (path / "config.json").is_file():
             found[path.name] = path
     return found
+
+
+def skipped_models(folder: Path) -> dict[str, str]:
+    """What looks like a model in a folder and is none that ``find_models`` finds, with why."""
+    found, inside = set(find_models(folder).values()), folder.resolve()
+    skipped: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        part = _LATER_PART.search(path.stem)
+        if path in found or not (path.is_dir() or path.suffix in _MODEL_SUFFIXES):
+            continue
+        if not path.resolve().is_relative_to(inside):
+            skipped[path.name] = "it is a link to outside of the folder"
+        elif path.is_dir():
+            if any(each.suffix in _MODEL_SUFFIXES for each in path.iterdir()):
+                skipped[path.name] = "models in folders are found where there is a config.json"
+        elif not path.exists():
+            skipped[path.name] = "it is a link to nothing"
+        elif path.suffix != ".gguf":
+            skipped[path.name] = "it is no .gguf file: quire convert makes one of a checkpoint's folder"
+        elif part is not None and _LATER_PART.sub("", path.stem) not in {_LATER_PART.sub("", p.stem) for p in found}:
+            skipped[path.name] = "its first part is not there"
+    return skipped
 
 
 def size_of(path: Path) -> int:

@@ -139,7 +139,9 @@ def open_service(
 
     def engine_of(file: str | None, memory_bytes: int | None) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
-        return WorkerSupervisor(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
+        opened = Open(file, {**config, **given}, dict(settings.sampling))
+        first = waiting.pop() if waiting else None
+        return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
 
     if settings.models_dir is None:
         left = None if budget is None else budget - own

@@ -65,6 +65,7 @@ class ModelWorker(LLMBase):
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
         super().__init__(opened.path, **with_share_of_model(opened.config))
         self._path = opened.path
+        self._sampling = opened.sampling
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
@@ -97,7 +98,7 @@ class ModelWorker(LLMBase):
             n_usable_blocks=self.stats().n_usable_blocks,
             max_sequences=self.sizes.max_sequences,
             max_step_tokens=self.sizes.max_step_tokens,
-            advised=set_fields(self.advised_sampling),
+            advised={**set_fields(self.advised_sampling), **self._sampling},
             chat_template=tokenizer.chat_template,
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
