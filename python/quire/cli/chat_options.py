@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from .model_argument import text_of
+from .model_options import PRESET
 
 __all__ = ["ChatSettings", "chat_options"]
 
@@ -70,6 +71,9 @@ def chat_options(function: Callable[..., None]) -> Callable[..., None]:
         if own["system"] is not None and own["system_file"] is not None:
             raise click.UsageError("the system message is given twice: by --system and by --system-prompt-file")
         system = own["system"] if own["system_file"] is None else text_of(own["system_file"])
+        preset = click.get_current_context().meta.get(PRESET)
+        if system is None and preset is not None and not values.get("raw"):
+            system = preset.system
         function(*args, chat=ChatSettings(system, _keywords(own)), **values)
 
     decorated: Callable[..., None] = packed

@@ -74,6 +74,11 @@ _PULL = "name the model: quire pull org/name:QUANT"
 _LLAMA_CPP = (
     # What the model is
     _works("-m --model", env="LLAMA_ARG_MODEL"),
+    _works("-hf -hfr --hf-repo", "--hf-repo", env="LLAMA_ARG_HF_REPO"),
+    _works("-hff --hf-file", "--hf-file", env="LLAMA_ARG_HF_FILE"),
+    _works("-hft --hf-token", "--hf-token"),
+    _works("-mu --model-url", "--model", env="LLAMA_ARG_MODEL_URL"),
+    _works("--offline", env="LLAMA_ARG_OFFLINE", takes=False),
     _refused("-dr --docker-repo", "models come from Hugging Face: quire pull org/name", env="LLAMA_ARG_DOCKER_REPO"),
     _refused("-cl --cache-list", "quire list shows the models", takes=False),
     _works("-a --alias", "--alias", env="LLAMA_ARG_ALIAS", how="each"),

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import click
 
 from ..errors import RequestError
+from ..hub.locate import is_known_name
 from ..hub.names import hub_name, is_local_model
 
 __all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt", "text_of"]
@@ -24,7 +25,7 @@ _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 
 def names_a_model(word: str) -> bool:
     """Whether a word is a model's name and nothing to be answered."""
-    return is_local_model(word) or hub_name(word) is not None
+    return is_local_model(word) or hub_name(word) is not None or is_known_name(word)
 
 
 def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple[str | None, str | None]:
@@ -63,7 +64,10 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
             prompt = _unescaped(prompt)
         if prompt_file is not None:
             prompt = text_of(prompt_file)
-        path, prompt = divided(words, path, prompt)
+        from_hub = values.get("hf_repo")
+        assert from_hub is None or isinstance(from_hub, str)
+        found, prompt = divided(words, path or from_hub, prompt)
+        path = path if found == from_hub else found
         function(*args, path=path, prompt=prompt, **values)
 
     decorated: Callable[..., None] = packed

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
 from .form_options import FORM_OPTIONS, taken_form
+from .model_options import PRESET
 
 __all__ = ["sampling_defaults", "sampling_options", "with_advice"]
 
@@ -104,15 +105,24 @@ _GIVEN = "quire.cli.sampling_options.given"
 
 
 def with_advice(params: SamplingParams, advised: SamplingParams) -> SamplingParams:
-    """The parameters of this command, with what the model's file advises where the user said nothing."""
-    given = click.get_current_context().meta[_GIVEN]
+    """The parameters of this command, with what the preset of the model's name says, and else what the model's file
+    advises, where the user said nothing."""
+    context = click.get_current_context()
+    given, preset = context.meta[_GIVEN], context.meta.get(PRESET)
     usual = SamplingParams()
     changes = {
         entry.name: getattr(advised, entry.name)
         for entry in fields(SamplingParams)
         if entry.name not in given and getattr(advised, entry.name) != getattr(usual, entry.name)
     }
-    return replace(params, **changes)
+    if preset is not None:
+        changes |= {name: value for name, value in preset.sampling.items() if name not in given}
+    try:
+        return replace(params, **changes)
+    except TypeError as error:
+        raise click.UsageError(
+            f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
+        ) from None
 
 
 def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .fetching import located
 from .model_argument import model_argument
-from .model_options import ModelOptions, model_options
+from .model_options import PRESET, ModelOptions, model_options
 from .sampling_options import sampling_defaults
 from .serve_config import ServeCommand, config_option, env_file_option
 from .text import note, one_line
 
 if TYPE_CHECKING:
+    from ..hub.registry import Preset
     from ..server.settings import Settings
 
 __all__ = ["command"]
@@ -91,7 +93,12 @@ def command(**options: Any) -> None:
     path = model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
+    preset: Preset | None = click.get_current_context().meta.get(PRESET)
+    if preset is not None:
+        options["sampling"] = {**preset.sampling, **options["sampling"]}
+        options["system"] = preset.system
     settings, config = _settings(options), model.config()
+    path = None if path is None else str(located(path))
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
     launched = launch() if path is not None or settings.models_dir is None else None
 

@@ -44,7 +44,8 @@ class Settings:
     ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
     (the header ``x-quire-ignored`` names them).  ``strict``: requests that name an unknown model are refused even where
     there is one only.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
-    requests get which say nothing of them, before what models' files advise.
+    requests get which say nothing of them, before what models' files advise.  ``system``: the system message
+    of chats that begin without one.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
 
@@ -68,6 +69,7 @@ class Settings:
     strict: bool = False
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     max_body_bytes: int = 8 * MIB

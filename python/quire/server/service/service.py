@@ -139,7 +139,7 @@ def open_service(
 
     def engine_of(file: str | None, memory_bytes: int | None) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
-        opened = Open(file, {**config, **given}, dict(settings.sampling))
+        opened = Open(file, {**config, **given}, dict(settings.sampling), settings.system)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
 

@@ -65,7 +65,7 @@ class ModelWorker(LLMBase):
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
         super().__init__(opened.path, **with_share_of_model(opened.config))
         self._path = opened.path
-        self._sampling = opened.sampling
+        self._sampling, self._system = opened.sampling, opened.system
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
@@ -210,7 +210,8 @@ class ModelWorker(LLMBase):
         params = params_of(message.params)
         answer: _Answering
         if isinstance(message, wire.Chat):
-            chat = self._prompts.chat_draft(message.messages, params, options, ChatOptions(**message.options))
+            messages = self._with_system(message.messages)
+            chat = self._prompts.chat_draft(messages, params, options, ChatOptions(**message.options))
             request = chat.engine
             answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
         else:
@@ -229,6 +230,12 @@ class ModelWorker(LLMBase):
             submit(None)
         else:
             self._compile(message.id, request.form, hints.key, running, submit)
+
+    def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages, with the system message that the server was told of, where they begin without one."""
+        if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
+            return messages
+        return [{"role": "system", "content": self._system}, *messages]
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
@@ -298,11 +305,11 @@ class ModelWorker(LLMBase):
                 raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
         return {"prompt": chat.prompt}
 
     def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
         return {"n_tokens": len(chat.engine.token_ids)}
 
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
