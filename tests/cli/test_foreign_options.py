@@ -136,7 +136,8 @@ REFUSED = {
     "serve --max-model-len many": "--max-model-len must be a number",
     "serve -np": "-np must have a value",
     "run --reasoning-format deepseek-legacy x": "must be auto, none or deepseek",
-    "serve --sampler-seq kq": "must be letters of",
+    "run --sampler-seq kq x": "must be letters of",
+    "serve --seed 3": "--seed is not an option of quire serve: it is one of quire run, chat",
 }
 
 
@@ -243,8 +244,8 @@ def test_the_servers_sampling_is_what_was_given(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("quire.server.service.service.open_service", open_service)
     with pytest.raises(click.Abort):
-        serve.command.main(["--temp", "0.3", "--repeat-last-n", "-1", "-n", "9"], standalone_mode=False)
-    assert seen[0].sampling == {"temperature": 0.3, "penalty_last_n": None, "max_tokens": 9}
+        serve.command.main(["--temp", "0.3", "--top-n-sigma", "-1", "-n", "9"], standalone_mode=False)
+    assert seen[0].sampling == {"temperature": 0.3, "top_n_sigma": None, "max_tokens": 9}
     assert SamplingParams(**seen[0].sampling).temperature == 0.3
 
 

@@ -99,7 +99,7 @@ def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
         ("/embedding", {"content": [1, "x"]}, "content"),
         ("/api/embed", {"model": "fake", "input": "x", "truncate": True}, "truncate"),
         ("/api/embed", {"model": "fake", "input": "x", "options": {"num_ctx": 5}}, "options"),
-        ("/api/embed", {"model": "fake", "input": "x", "keep_alive": 0}, "keep_alive"),
+        ("/api/embed", {"model": "fake", "input": "x", "keep_alive": "soon"}, "keep_alive"),
         ("/api/embeddings", {"model": "fake", "prompt": ["x"]}, "prompt"),
     ],
     ids=lambda value: str(value)[:40],

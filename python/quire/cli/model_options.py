@@ -57,12 +57,14 @@ def _or_own(ctx: click.Context, param: click.Parameter, value: int | None) -> in
 class ModelOptions:
     """Which model (``path`` None: the package's), and where and how it runs.
 
-    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.
+    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.  ``name``:
+    that of the registry which stands for the path, if one does.
     """
 
     path: str | None
     gpu_layers: GpuLayers | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
 
     def device_name(self) -> str:
         """The device that ``--device`` and ``-ngl`` ask for together.
@@ -226,14 +228,14 @@ def model_options(*, server: bool = False, **defaults: object) -> Decorator:
         def packed(*args: object, **values: Any) -> None:
             context = click.get_current_context()
             path = _named(values.pop("path"), values.pop("hf_repo"), values.pop("hf_file"))
-            preset = None if path is None else preset_of(path)
+            name, preset = None, None if path is None else preset_of(path)
             if preset is not None:
                 context.meta[PRESET] = preset
-                path = preset.model
+                name, path = path, preset.model
                 values |= _preset_values(context, preset, (*own, "gpu_layers"))
             layers = values.pop("gpu_layers")
             given = {name: value for name in own if (value := values.pop(name)) is not None}
-            function(*args, model=ModelOptions(path, layers, given), **values)
+            function(*args, model=ModelOptions(path, layers, given, name), **values)
 
         decorated: Callable[..., None] = packed
         for option in reversed(options):

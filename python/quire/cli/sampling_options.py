@@ -96,6 +96,8 @@ _OPTIONS = (
     click.option("--ignore-eos", is_flag=True, help="Go on where the model would end."),
 )  # fmt: skip
 
+# What only a request can say: every dialect has a meaning of its own for its absence.
+_OF_REQUESTS = ("seed", "stop", "logit_bias", "min_tokens", "samplers", "penalty_last_n", "dry_penalty_last_n")
 _OFF_BELOW_ZERO = ("max_tokens", "seed", "top_n_sigma", "penalty_last_n", "dry_penalty_last_n")
 # What mirostat does without: it takes the place of truncation, as in llama.cpp.
 _TRUNCATION = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -149,6 +151,8 @@ def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
     decorated: Callable[..., None] = packed
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
+    parameters: list[click.Parameter] = decorated.__dict__["__click_params__"]
+    parameters[:] = [parameter for parameter in parameters if parameter.name not in _OF_REQUESTS]
     return decorated
 
 

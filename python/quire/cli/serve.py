@@ -26,6 +26,15 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: float | Non
     return None if value is None else value / 1000
 
 
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    from ..server.keep_alive import seconds_of
+
+    try:
+        return None if value is None else seconds_of(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} but is {value!r:.40}", ctx, param) from None
+
+
 @click.command("serve", cls=ServeCommand, short_help="Serve a model over HTTP.")
 @model_argument
 @config_option
@@ -60,6 +69,14 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: float | Non
     metavar="BYTES",
     help="Of models and their caches [what is left].",
 )
+@click.option(
+    "--sleep-idle-seconds",
+    "--keep-alive",
+    "keep_s",
+    callback=_seconds,
+    metavar="TIME",
+    help="A model unused for so long is closed until it is asked for: 300, 5m, 0; -1: never [-1].",
+)
 @click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
 @click.option("--strict", is_flag=True, help="Refuse unknown names of models, also where there is one model only.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
@@ -87,16 +104,21 @@ def command(**options: Any) -> None:
     SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
     (docs/server.md); the command line wins, then the environment.
     """
+    from ..server.keep_alive import seconds_of
     from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
     path = model.path
     if path is None and options["models_dir"] is None:
         note("no model given: using the small one in the package")
+    given = [model.name] if model.name is not None else []
     preset: Preset | None = click.get_current_context().meta.get(PRESET)
     if preset is not None:
         options["sampling"] = {**preset.sampling, **options["sampling"]}
         options["system"] = preset.system
+        if options["keep_s"] is None and preset.keep_alive is not None:
+            options["keep_s"] = seconds_of(preset.keep_alive)
+        options["aliases"] = (*options["aliases"], *given)
     settings, config = _settings(options), model.config()
     path = None if path is None else str(located(path))
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError
+from .keep_alive import FOREVER
 
 __all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
@@ -48,6 +49,8 @@ class Settings:
     of chats that begin without one.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
+    ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
+    never.
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  8 MiB are two million tokens of text; to decode them takes
     10 to 25 ms, in which nobody else is answered, and more takes more.  ``max_queue``, ``max_queue_tokens``: requests,
@@ -72,6 +75,7 @@ class Settings:
     system: str | None = None
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
+    keep_s: float = FOREVER
     max_body_bytes: int = 8 * MIB
     max_depth: int = 128
     max_queue: int = 256

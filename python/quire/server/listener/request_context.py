@@ -80,6 +80,11 @@ class RequestContext(Generic[T]):
         """The name of the model that answers."""
         return self.answering or self.service.model
 
+    def keep(self, seconds: float | None) -> None:
+        """How long the model that answers stays open after this request; None: as long as usual."""
+        if self.answering is not None:
+            self.service.library.keep(self.answering, seconds)
+
     def submit(self, engine: EngineClient, work: Work) -> Stream:
         """Hand in work that ends, at the latest, with this request."""
         hints = msgspec.structs.replace(work.hints, key=self.caller.name, n_bytes=self.received.n_bytes)

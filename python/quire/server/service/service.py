@@ -45,6 +45,7 @@ class Service:
         self.admission = Admission(settings)
         self.responses = ResponseStore()
         self.draining = False
+        self._version = ""
         # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
         # loop would wait for both.
         self.threads = FairPool(1, "quire-bodies")
@@ -57,7 +58,9 @@ class Service:
     @property
     def version(self) -> str:
         """Quire's, as a worker tells it: this process does not load the native code that has it."""
-        return next((engine.info.version for engine in self.engines().values()), "")
+        ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
+        self._version = ready[0].info.version if ready else self._version
+        return self._version
 
     @property
     def names(self) -> list[str]:
@@ -145,7 +148,7 @@ def open_service(
 
     if settings.models_dir is None:
         left = None if budget is None else budget - own
-        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left)))
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left), settings.keep_s))
     folder = Path(settings.models_dir)
     given = {} if path is None else {model_name(path): Path(path)}
 
@@ -159,7 +162,7 @@ def open_service(
         return {name: size_of(found) for name, found in paths().items()}
 
     default = next(iter(given), None)
-    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES)
+    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
     if default is not None:
         library.open_from_start(default)
     return Service(settings, library)

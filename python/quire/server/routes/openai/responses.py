@@ -30,7 +30,8 @@ def _work(
     given = {"temperature": body.temperature, "top_p": body.top_p}
     values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
     form = None if body.text is None else body.text.form()
-    params = SamplingParams(**{**values, "max_tokens": body.max_output_tokens, "structured_outputs": form})
+    most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
+    params = SamplingParams(**{**values, "max_tokens": most, "structured_outputs": form})
     effort = None if body.reasoning is None else body.reasoning.effort
     tools = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
     choice: Any = body.tool_choice
