@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -23,7 +22,8 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
-sys.path.insert(0, str(TESTS / "support"))
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
+from llama_cpp_peer import Peer  # noqa: E402
 from quire.convert import convert  # noqa: E402
 from quire.errors import QuireError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
@@ -73,36 +73,6 @@ def values_of(name: str, n_layer: int) -> Iterator[Change]:
     yield ([i % 2 == 0 for i in range(n_layer)], "bool[]")
 
 
-class Peer:
-    """llama.cpp, given one path after the other."""
-
-    def __init__(self, source: Path, build: Path, work: Path) -> None:
-        program = work / "llama_logits"
-        includes = [f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}"]
-        libraries = [f"-L{build}", "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{build}"]
-        subprocess.run(
-            ["g++", "-O1", "-std=c++17", *includes, str(HERE / "llama_logits.cpp"), "-o", str(program), *libraries],
-            check=True,
-        )
-        self.process = subprocess.Popen(
-            [str(program), *map(str, IDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def logits(self, path: Path) -> np.ndarray | None:
-        """None where it does not open the file, or ends."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{path}\n")
-        self.process.stdin.flush()
-        status, _, answered = self.process.stdout.readline().strip().partition(" ")
-        if answered != str(path):
-            raise RuntimeError(f"the answer must be on {path} but is on {answered}")
-        if status != "0":
-            return None
-        logits = np.fromfile(f"{path}.logits", np.float32)
-        return logits.reshape(len(IDS), N_VOCAB) if len(logits) == len(IDS) * N_VOCAB else None
-
-
 def known(key: str) -> bool:
     return key in KNOWN or f"*.{key.split('.', 1)[1]}" in KNOWN
 
@@ -132,9 +102,10 @@ def _outcome(path: Path, peer: Peer) -> str:
         return "refused"
     except ValueError:
         return "crashed"
-    theirs = peer.logits(path)
-    if theirs is None:
+    numbers = peer.numbers(path)
+    if numbers is None or len(numbers) != len(IDS) * N_VOCAB:
         return "no claim"
+    theirs = numbers.reshape(len(IDS), N_VOCAB)
     ours = Runner(path, "stock").logits(IDS)  # as the peer's operators
     return "equal" if np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max() else "DIFFERENT"
 
@@ -148,7 +119,7 @@ def main() -> None:
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        peer = Peer(arguments.source, arguments.build, work)
+        peer = Peer(arguments.source, arguments.build, work, [IDS])
         for name in arguments.names:
             counts = fuzz(name, key_names(arguments.source), peer, work)
             print(name, dict(sorted(counts.items())), flush=True)

@@ -1,11 +1,20 @@
-// Logits of llama.cpp for files of one model's keys, changed: reads paths from standard input, writes PATH.logits.
+// Logits and greedy tokens of llama.cpp for small files: reads paths from
+// standard input, writes PATH.logits.
 //
-// Compiled by fuzz_gguf_keys.py against the peer's headers and libraries.  Each file has a process of its own, since
-// an assertion of llama.cpp ends it.
+//     llama_logits N_NEW PROMPTS
+//
+// PROMPTS holds a prompt of token ids a line.  Of each, the logits of all its
+// tokens are written and those of N_NEW greedy tokens but the last, each of
+// N_VOCAB floats.  An encoder's vectors are written instead: of all tokens, or,
+// where it scores a text, the scores.  Compiled by llama_cpp_peer.py against
+// the peer's headers and libraries.  Each file has a process of its own, since
+// an assertion of llama.cpp ends it; what it says is in PATH.log.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,54 +26,142 @@
 
 namespace {
 
-int write_logits(const std::string &path, const std::vector<llama_token> &tokens) {
-    llama_model_params model_params = llama_model_default_params();
-    model_params.n_gpu_layers = 0;
-    llama_model *model = llama_model_load_from_file(path.c_str(), model_params);
-    if (model == nullptr) return 1;
-    llama_context_params params = llama_context_default_params();
-    params.n_ctx = 256;
-    params.n_batch = params.n_ubatch = 256;
-    params.n_threads = params.n_threads_batch = 1;
-    params.type_k = params.type_v = GGML_TYPE_F32;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    llama_context *context = llama_init_from_model(model, params);
-    if (context == nullptr) return 1;
-    const int n = static_cast<int>(tokens.size());
-    llama_batch batch = llama_batch_init(n, 0, 1);
-    batch.n_tokens = n;
-    for (int i = 0; i < n; ++i) {
-        batch.token[i] = tokens[i];
-        batch.pos[i] = i;
-        batch.n_seq_id[i] = 1;
-        batch.seq_id[i][0] = 0;
-        batch.logits[i] = 1;
-    }
-    if (llama_decode(context, batch) != 0) return 1;
-    const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    std::ofstream out(path + ".logits", std::ios::binary);
-    for (int i = 0; i < n; ++i)
-        out.write(reinterpret_cast<const char *>(llama_get_logits_ith(context, i)), sizeof(float) * n_vocab);
-    return out.good() ? 0 : 1;
+using Tokens = std::vector<llama_token>;
+
+// As long as that of most tiny models, some of which rotate by it.
+constexpr int kContext = 256;
+
+void write_floats(std::ofstream &out, const float *values, int n) {
+  out.write(reinterpret_cast<const char *>(values),
+            sizeof(float) * static_cast<std::size_t>(n));
+}
+
+llama_context *open_context(const std::string &path, llama_model *&model) {
+  llama_model_params model_params = llama_model_default_params();
+  model_params.n_gpu_layers = 0;
+  model = llama_model_load_from_file(path.c_str(), model_params);
+  if (model == nullptr)
+    return nullptr;
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = params.n_batch = params.n_ubatch = kContext;
+  params.n_threads = params.n_threads_batch = 1;
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  return llama_init_from_model(model, params);
+}
+
+bool decode(llama_context *context, const Tokens &tokens, int begin) {
+  llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
+  batch.n_tokens = static_cast<int>(tokens.size());
+  for (int i = 0; i < batch.n_tokens; ++i) {
+    batch.token[i] = tokens[i];
+    batch.pos[i] = begin + i;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = 1;
+  }
+  const int status = llama_decode(context, batch);
+  llama_batch_free(batch);
+  return status == 0;
+}
+
+bool write_vectors(llama_context *context, const llama_model *model,
+                   const Tokens &prompt, std::ofstream &out) {
+  llama_set_embeddings(context, true);
+  if (!decode(context, prompt, 0))
+    return false;
+  switch (llama_pooling_type(context)) {
+  case LLAMA_POOLING_TYPE_NONE:
+    for (int i = 0; i < static_cast<int>(prompt.size()); ++i)
+      write_floats(out, llama_get_embeddings_ith(context, i),
+                   llama_model_n_embd_out(model));
+    return true;
+  case LLAMA_POOLING_TYPE_RANK:
+    write_floats(out, llama_get_embeddings_seq(context, 0),
+                 llama_model_n_cls_out(model));
+    return true;
+  default:
+    write_floats(out, llama_get_embeddings_seq(context, 0),
+                 llama_model_n_embd_out(model));
+    return true;
+  }
+}
+
+bool write_answer(llama_context *context, int n_vocab, const Tokens &prompt,
+                  int n_new, std::ofstream &out) {
+  if (llama_memory_t memory = llama_get_memory(context))
+    llama_memory_clear(memory, true);
+  Tokens step = prompt;
+  for (int begin = 0, i = 0; i < std::max(n_new, 1); ++i) {
+    if (!decode(context, step, begin))
+      return false;
+    const int n = static_cast<int>(step.size());
+    for (int row = 0; row < n; ++row)
+      write_floats(out, llama_get_logits_ith(context, row), n_vocab);
+    const float *last = llama_get_logits_ith(context, n - 1);
+    begin += n;
+    step = {static_cast<llama_token>(std::max_element(last, last + n_vocab) -
+                                     last)};
+  }
+  return true;
+}
+
+int write_all(const std::string &path, const std::vector<Tokens> &prompts,
+              int n_new) {
+  llama_model *model = nullptr;
+  llama_context *context = open_context(path, model);
+  if (context == nullptr)
+    return 1;
+  std::ofstream out(path + ".logits", std::ios::binary);
+  const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  // Only encoders without a decoder keep nothing.
+  const bool is_encoder = llama_get_memory(context) == nullptr;
+  for (const Tokens &prompt : prompts) {
+    const bool is_written =
+        is_encoder ? write_vectors(context, model, prompt, out)
+                   : write_answer(context, n_vocab, prompt, n_new, out);
+    if (!is_written)
+      return 1;
+  }
+  return out.good() ? 0 : 1;
+}
+
+std::vector<Tokens> read_prompts(const char *path) {
+  std::vector<Tokens> prompts;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream numbers(line);
+    Tokens &prompt = prompts.emplace_back();
+    for (llama_token token = 0; numbers >> token;)
+      prompt.push_back(token);
+  }
+  return prompts;
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    std::vector<llama_token> tokens;
-    const int nowhere = open("/dev/null", O_RDWR);
-    for (int i = 1; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
-    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
-    for (std::string path; std::getline(std::cin, path);) {
-        const pid_t child = fork();
-        if (child == 0) {
-            // What it inherits is its parent's: a debugger that an assertion starts would read and write there.
-            for (int descriptor : {0, 1, 2}) dup2(nowhere, descriptor);
-            _exit(write_logits(path, tokens));
-        }
-        int status = 0;
-        waitpid(child, &status, 0);
-        std::printf("%d %s\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, path.c_str());
-        std::fflush(stdout);
+  if (argc != 3)
+    return 2;
+  const int n_new = std::atoi(argv[1]);
+  const std::vector<Tokens> prompts = read_prompts(argv[2]);
+  const int nowhere = open("/dev/null", O_RDWR);
+  for (std::string path; std::getline(std::cin, path);) {
+    const pid_t child = fork();
+    if (child == 0) {
+      // What it inherits is its parent's: a debugger that an assertion starts
+      // would read and write there.
+      const int log =
+          open((path + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      dup2(nowhere, 0);
+      for (int descriptor : {1, 2})
+        dup2(log, descriptor);
+      _exit(write_all(path, prompts, n_new));
     }
+    int status = 0;
+    waitpid(child, &status, 0);
+    std::printf("%d %s\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                path.c_str());
+    std::fflush(stdout);
+  }
 }

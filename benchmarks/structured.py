@@ -6,14 +6,14 @@
     structured.py throughput [MODEL ...] [--streams 8] [--tokens 64] [--rounds 5] [--threads 2]
     structured.py hostile VOCABULARY.gguf
 
-validity: answers at temperature 1 to schemas over every keyword (tests/support/structured_schemas.py, fixed seeds), judged by
+validity: answers at temperature 1 to schemas over every keyword (structured_schemas.py, fixed seeds), judged by
 the ``jsonschema`` package.  Without MODEL: the models in SHARED/models, the package's, and one with random weights.
 Answers that reach the limit of tokens are counted by themselves.  Exit code 1 where a complete answer is invalid.
 
 masks: seconds per mask and per drawn token in walks through the same schemas, one thread, beside no model; and per
 compilation.  throughput: tokens a second of all streams together, free, held to a schema which allows nothing to end
 before the limit, and as many of each at once, in alternation (without MODEL, the package's).  hostile: what forms that
-mean harm (tests/support/structured_bombs.py) cost until they are accepted or refused; exit code 1 where one takes more than
+mean harm (structured_bombs.py) cost until they are accepted or refused; exit code 1 where one takes more than
 a second.
 """
 

@@ -184,23 +184,24 @@ void bind_operations(py::module_ &m) {
     m.def(
         "attend",
         [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap,
-           MaybeWeight sinks) { return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks)}); },
+           MaybeWeight sinks, MaybeWeight bias) {
+            return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks), std::move(bias)});
+        },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
-        py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none());
+        py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none(), py::arg("bias") = py::none());
     m.def(
         "attend_to_written",
-        [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks) {
-            return attend_to_written(q, op::Attend{layer, scale, cap, std::move(sinks)});
+        [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {
+            return attend_to_written(q, op::Attend{layer, scale, cap, std::move(sinks), std::move(bias)});
         },
         py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
-        py::arg("sinks") = py::none());
+        py::arg("sinks") = py::none(), py::arg("bias") = py::none());
     m.def(
         "attend_rows",
-        [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window) {
-            return attend_rows({q, k, v}, op::AttendRows{scale, cap, window});
-        },
+        [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window,
+           MaybeWeight bias) { return attend_rows({q, k, v}, op::AttendRows{scale, cap, window, std::move(bias)}); },
         py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
-        py::arg("window") = 0);
+        py::arg("window") = 0, py::arg("bias") = py::none());
     m.def(
         "glu",
         [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) {

@@ -165,7 +165,7 @@ struct Options {
     float scale;
     std::optional<float> soft_cap;
     std::optional<int> window;
-    std::optional<Floats> sinks;
+    std::optional<Floats> sinks, bias;
     std::optional<int> v_head_dim;
     int n_workers;
 };
@@ -194,6 +194,10 @@ AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py:
         check_array("sinks", *options.sinks, 1);
         check_same("the length of sinks", shape.n_head, options.sinks->shape(0));
     }
+    if (options.bias) {
+        check_array("bias", *options.bias, 2);
+        check_same("the heads of bias", shape.n_head, options.bias->shape(0));
+    }
     check_workers(options.n_workers);
     return shape;
 }
@@ -212,9 +216,11 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
     plan.add(shape);
     plan.begin(view, options.n_workers);
     view.plan = &plan;
-    const AttentionData data{q.data(),           k_pool.data(),
-                             v_pool.data(),      options.sinks ? options.sinks->data() : nullptr,
-                             out.mutable_data(), dim(q, 0)};
+    DistanceBias bias;
+    if (options.bias) bias = {options.bias->data(), dim(*options.bias, 1)};
+    const AttentionData data{
+        q.data(), k_pool.data(),      v_pool.data(), options.sinks ? options.sinks->data() : nullptr,
+        bias,     out.mutable_data(), dim(q, 0)};
     py::gil_scoped_release release;
     std::atomic<int> next{0};
     Workers(options.n_workers)->run([&](int) { paged_attention(shape, view, data, next); });
@@ -240,12 +246,13 @@ void bind_kernels(py::module_ &m) {
         "paged_attention",
         [](const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch, float scale,
            std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks,
-           std::optional<int> v_head_dim, int n_workers) {
-            return attend(q, k_pool, v_pool, batch, {scale, soft_cap, window, std::move(sinks), v_head_dim, n_workers});
+           std::optional<Floats> bias, std::optional<int> v_head_dim, int n_workers) {
+            return attend(q, k_pool, v_pool, batch,
+                          {scale, soft_cap, window, std::move(sinks), std::move(bias), v_head_dim, n_workers});
         },
         py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
         py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
-        py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
+        py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

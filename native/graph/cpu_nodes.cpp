@@ -175,7 +175,8 @@ void AttendNode::run(const CpuRun &run) {
     AttentionData data{};
     data.k_pool = pools_.k_data();
     data.v_pool = pools_.v_data();
-    data.sinks = sinks_;
+    data.sinks = extras_.sinks;
+    data.bias = extras_.bias;
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;

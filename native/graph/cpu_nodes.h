@@ -143,15 +143,20 @@ class CacheNode : public CpuNode {
 
 class AttendNode : public CpuNode {
   public:
-    AttendNode(int group, AttentionShape shape, AttentionPools pools, const float *sinks, CpuValue *q, CpuValue *out)
-        : group_(static_cast<size_t>(group)), shape_(shape), pools_(pools), sinks_(sinks), q_(q), out_(out) {}
+    // What scores get beside the products.
+    struct Extras {
+        const float *sinks = nullptr; // or null
+        DistanceBias bias;
+    };
+    AttendNode(int group, AttentionShape shape, AttentionPools pools, Extras extras, CpuValue *q, CpuValue *out)
+        : group_(static_cast<size_t>(group)), shape_(shape), pools_(pools), extras_(extras), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
     size_t group_;
     AttentionShape shape_;
     AttentionPools pools_;
-    const float *sinks_;
+    Extras extras_;
     CpuValue *q_, *out_;
 };
 

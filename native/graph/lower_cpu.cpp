@@ -208,7 +208,8 @@ class CpuLowering {
         const AttentionShape shape{
             n_head,  spec.n_kv_head, spec.head_dim, spec.v_head_dim, kv_type(in_.store.layout().dtype()),
             o.scale, o.soft_cap,     spec.window,   spec.chunk};
-        add_attention(i, group, shape, {layer.k.data(), layer.v.data(), nullptr, nullptr}, floats(o.sinks));
+        add_attention(i, group, shape, {layer.k.data(), layer.v.data(), nullptr, nullptr},
+                      {floats(o.sinks), distance_bias(o.bias)});
     }
 
     // K and V are written to blocks of the step's own.
@@ -225,10 +226,17 @@ class CpuLowering {
             return program_.block_value(n_kv_head * bytes);
         };
         const int group = static_cast<int>(in_.store.layout().groups().size()); // after the cache's
-        add_attention(i, group, shape, {nullptr, nullptr, blocks(head_dim), blocks(v_head_dim)}, nullptr);
+        add_attention(i, group, shape, {nullptr, nullptr, blocks(head_dim), blocks(v_head_dim)},
+                      {nullptr, distance_bias(o.bias)});
     }
 
-    void add_attention(int i, int group, const AttentionShape &shape, const AttentionPools &pools, const float *sinks) {
+    DistanceBias distance_bias(const WeightRef &weight) const {
+        if (!weight) return {};
+        return {floats(weight), static_cast<int>(weight->tensor.shape()[1])};
+    }
+
+    void add_attention(int i, int group, const AttentionShape &shape, const AttentionPools &pools,
+                       AttendNode::Extras extras) {
         program_.add_attention(group, shape);
         const HeadSteps q = head_steps(input(i, 0));
         CpuValue *out = new_value(i);
@@ -247,7 +255,7 @@ class CpuLowering {
             if (k.rotation) used.push_back(k.rotation->table);
             program_.add(std::make_unique<CacheNode>(group, shape, pools, q, k, v), with_own(used));
         }
-        program_.add(std::make_unique<AttendNode>(group, shape, pools, sinks, q.x, out), with_own({q.x, out}));
+        program_.add(std::make_unique<AttendNode>(group, shape, pools, extras, q.x, out), with_own({q.x, out}));
     }
 
     // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.

@@ -41,6 +41,23 @@ ggml_tensor *make_row_mask(GraphBuild &build, int) {
     return new_input(build.context(), GGML_TYPE_F32, build.out.key.n_tokens, build.out.key.n_tokens, "row_mask");
 }
 
+ggml_tensor *make_bias_columns(GraphBuild &build, int) {
+    return new_input(build.context(), GGML_TYPE_I32, build.out.key.n_kv, build.out.key.n_tokens, "bias_columns");
+}
+
+ggml_tensor *make_row_bias_columns(GraphBuild &build, int) {
+    return new_input(build.context(), GGML_TYPE_I32, build.out.key.n_tokens, build.out.key.n_tokens, "bias_columns");
+}
+
+// Scores {n_kv, n_tokens, n_head} with what each head gives for distances; columns {n_kv, n_tokens}.
+ggml_tensor *with_bias(ggml_context *ctx, ggml_tensor *scores, const WeightRef &bias, ggml_tensor *columns) {
+    ggml_tensor *by_column = ggml_cont(ctx, ggml_transpose(ctx, bias->tensor.handle())); // {n_head, n}
+    ggml_tensor *flat = ggml_reshape_1d(ctx, columns, ggml_nelements(columns));
+    ggml_tensor *rows =
+        ggml_reshape_3d(ctx, ggml_get_rows(ctx, by_column, flat), scores->ne[2], scores->ne[0], scores->ne[1]);
+    return ggml_add(ctx, scores, ggml_cont(ctx, ggml_permute(ctx, rows, 2, 0, 1, 3)));
+}
+
 ggml_tensor *capped(ggml_context *ctx, ggml_tensor *x, float cap) {
     return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0F / cap)), cap);
 }
@@ -81,6 +98,13 @@ ggml_tensor *StockLowering::attend(GraphBuild &build, const op::Attend &operatio
         scores = capped(ctx, ggml_scale(ctx, scores, scale), operation.soft_cap);
         scale = 1.0F;
     }
+    if (operation.bias) {
+        const auto n = static_cast<int>(operation.bias->tensor.shape()[1]);
+        scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
+        scale = 1.0F;
+        scores = with_bias(ctx, scores, operation.bias,
+                           shared_input(build.out.inputs.bias_columns, n, make_bias_columns, build));
+    }
     ggml_tensor *mask = shared_input(build.out.inputs.masks, CacheLifetime{spec.window, spec.chunk}, make_mask, build);
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
     if (operation.sinks) ggml_soft_max_add_sinks(odds, operation.sinks->tensor.handle());
@@ -97,6 +121,13 @@ ggml_tensor *StockLowering::attend_rows(GraphBuild &build, const op::AttendRows 
     if (operation.soft_cap > 0) {
         scores = capped(ctx, ggml_scale(ctx, scores, scale), operation.soft_cap);
         scale = 1.0F;
+    }
+    if (operation.bias) {
+        const auto n = static_cast<int>(operation.bias->tensor.shape()[1]);
+        scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
+        scale = 1.0F;
+        scores = with_bias(ctx, scores, operation.bias,
+                           shared_input(build.out.inputs.row_bias_columns, n, make_row_bias_columns, build));
     }
     ggml_tensor *mask = shared_input(build.out.inputs.row_masks, operation.window, make_row_mask, build);
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
@@ -182,7 +213,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
         const auto *moe = std::get_if<op::Moe>(&operation.kind);
         const bool attends = std::holds_alternative<op::Attend>(operation.kind) ||
                              std::holds_alternative<op::AttendRows>(operation.kind);
-        n_tensors += moe != nullptr ? 40 + 2 * static_cast<size_t>(moe->spec.routing.n_used) : attends ? 28 : 4;
+        n_tensors += moe != nullptr ? 40 + 2 * static_cast<size_t>(moe->spec.routing.n_used) : attends ? 40 : 4;
         if (const auto *primitive = std::get_if<op::Primitive>(&operation.kind))
             n_tensors += primitive->spec->n_tensors();
     }

@@ -35,6 +35,9 @@ struct GraphInputs {
     std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
     std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
+    // By the columns of a bias by distance, of attention to the cache and both ways: its column for each cached token and row.
+    std::map<int, ggml_tensor *> bias_columns; // i32 [n_tokens * n_kv], cached token fastest
+    std::map<int, ggml_tensor *> row_bias_columns; // i32 [n_tokens * n_tokens]
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<CacheLifetime, ggml_tensor *> masks; // f32 [n_tokens, n_kv], 0 or -inf
 };

@@ -97,13 +97,14 @@ struct Attend {
     int layer;
     float scale;
     float soft_cap;
-    WeightRef sinks;
-}; // sinks may be null
+    WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
+};
 // Rows of a sequence attend to each other both ways, and nothing is cached.  Inputs: q, k, v.
 struct AttendRows {
     float scale;
     float soft_cap;
     int window; // w: w / 2 positions to either side; 0: all
+    WeightRef bias; // as above, [n_head, odd]; may be null
 };
 struct Glu {
     Activation activation;

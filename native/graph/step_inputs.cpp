@@ -95,6 +95,30 @@ void StepInputs::fill_row_mask(ggml_tensor *target, const StepBatch &batch, int 
     upload(target, floats_);
 }
 
+void StepInputs::fill_bias_columns(ggml_tensor *target, const StepBatch &batch, int n) {
+    const size_t n_rows = static_cast<size_t>(target->ne[1]), n_kv = static_cast<size_t>(target->ne[0]);
+    ints_.assign(n_kv * n_rows, 0);
+    size_t first_column = 0;
+    for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
+        for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
+            const int32_t own = batch.positions[static_cast<size_t>(row)];
+            int32_t *line = ints_.data() + static_cast<size_t>(row) * n_kv + first_column;
+            for (int32_t t = 0; t <= own; ++t) line[t] = std::max(0, n - 1 + t - own);
+        }
+        first_column += static_cast<size_t>(batch.n_kv[sequence]);
+    }
+    upload(target, ints_);
+}
+
+// Rows of a sequence lie side by side; what is between those of several is masked.
+void StepInputs::fill_row_bias_columns(ggml_tensor *target, int n) {
+    const auto n_rows = static_cast<int32_t>(target->ne[1]);
+    ints_.clear();
+    for (int32_t row = 0; row < n_rows; ++row)
+        for (int32_t other = 0; other < n_rows; ++other) ints_.push_back(std::clamp(n / 2 + other - row, 0, n - 1));
+    upload(target, ints_);
+}
+
 void StepInputs::fill_sequences(ggml_tensor *target, const StepBatch &batch) {
     if (target == nullptr) return;
     const size_t n = batch.n_kv.size();
@@ -114,6 +138,8 @@ void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
     for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(target, batch, window);
+    for (auto [n, target] : inputs.bias_columns) fill_bias_columns(target, batch, n);
+    for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(target, n);
     fill_sequences(inputs.sequences, batch);
     for (auto [lifetime, target] : inputs.masks) fill_mask(target, batch, lifetime);
 }

@@ -231,11 +231,19 @@ TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec sp
 }
 
 namespace {
+void expect_bias(const char *place, const WeightRef &bias, int64_t n_head) {
+    const Shape &shape = bias->tensor.shape();
+    if (shape.size() != 2 || shape[0] != n_head || shape[1] > (int64_t{1} << 24) || bias->tensor.dtype() != DType::f32)
+        throw ShapeError(place, cat(bias->name, " must be f32 [", n_head, ", n] but is ", name(bias->tensor.dtype()),
+                                    " ", to_string(shape)));
+}
+
 void expect_attention(const op::Attend &parameters, int64_t n_head) {
     expect_positive("attend", "scale", parameters.scale);
     if (!(parameters.soft_cap >= 0))
         throw ShapeError("attend", cat("soft_cap must be 0 or above but is ", parameters.soft_cap));
     if (parameters.sinks) expect_vector("attend", parameters.sinks, n_head);
+    if (parameters.bias) expect_bias("attend", parameters.bias, n_head);
 }
 } // namespace
 
@@ -265,7 +273,12 @@ TraceTensor attend_rows(const Heads &heads, op::AttendRows parameters) {
     if (!(parameters.soft_cap >= 0) || parameters.window < 0)
         throw ShapeError("attend_rows", cat("soft_cap and window must be 0 or above but are ", parameters.soft_cap,
                                             " and ", parameters.window));
-    return q.tracer->record(parameters, {q, k, v}, {Lead::tokens, {n_head, v.shape().rest[1]}});
+    if (parameters.bias) {
+        expect_bias("attend_rows", parameters.bias, n_head);
+        if (parameters.bias->tensor.shape()[1] % 2 == 0)
+            throw ShapeError("attend_rows", "the columns of bias must be odd but are even");
+    }
+    return q.tracer->record(std::move(parameters), {q, k, v}, {Lead::tokens, {n_head, v.shape().rest[1]}});
 }
 
 TraceTensor attend(const Heads &heads, op::Attend parameters) {

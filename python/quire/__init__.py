@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._native.quant import dequantize, quantize
     from .chat import ChatMessage, ChatTemplate
     from .convert import convert
-    from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, GenerationResult
+    from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
     from .gguf import GGUFReader, GGUFWriter
     from .sampling import SamplingParams
     from .structured import StructuredOutputsParams
@@ -47,6 +47,7 @@ _WHERE = {
     "Delta": "engine",
     "Detokenizer": "tokenizer",
     "Device": "_native.core",
+    "EngineConfig": "engine",
     "GGUFReader": "gguf",
     "GGUFWriter": "gguf",
     "GenerationResult": "engine",
@@ -59,6 +60,7 @@ _WHERE = {
     "convert": "convert",
     "dequantize": "_native.quant",
     "devices": "_native.core",
+    "open_decoder": "engine",
     "quantize": "_native.quant",
 }
 
@@ -78,6 +80,7 @@ __all__ = [
     "Delta",
     "Detokenizer",
     "Device",
+    "EngineConfig",
     "GGUFReader",
     "GGUFWriter",
     "GenerationResult",
@@ -95,6 +98,7 @@ __all__ = [
     "convert",
     "dequantize",
     "devices",
+    "open_decoder",
     "quantize",
 ]
 
@@ -102,7 +106,12 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"quire.{_WHERE[name]}"), name)
+    module = importlib.import_module(f"quire.{_WHERE[name]}")
+    if module.__name__.startswith("quire._native"):
+        from .native_docs import describe
+
+        describe(module)
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -10,20 +10,19 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, overload
 
 from ._native import gguf as _gguf
-from ._native.core import DType
+from ._native.core import DType, Tensor
 from .errors import CapacityError, LoadError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ._native.core import Tensor
     from ._native.gguf import TensorInfo
 
 __all__ = ["REQUIRED", "GGUFReader", "GGUFWriter", "LoadMode", "Metadata", "Required"]
@@ -218,11 +217,10 @@ class GGUFWriter:
     @overload
     def set(self, key: str, value: str | bytes | bool) -> None: ...
     @overload
-    def set(self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str) -> None: ...
-    def set(
-        self, key: str, value: Scalar | Sequence[Scalar] | npt.NDArray[np.generic], kind: str | None = None
-    ) -> None:
-        """Set a key.  ``kind``: ``u8 i8 ... f64 bool string`` for a scalar, with ``[]`` behind it for an array."""
+    def set(self, key: str, value: object, kind: str) -> None: ...
+    def set(self, key: str, value: object, kind: str | None = None) -> None:
+        """Set a key.  ``kind``: ``u8 i8 ... f64 bool string`` for a scalar, with ``[]`` behind it for an array, whose
+        value is a list or a NumPy array."""
         if self._file is not None:
             raise ShapeError(f"[gguf] key '{key}' must be set before tensor data is written")
         if not 1 <= len(key.encode()) <= 65535:
@@ -231,6 +229,16 @@ class GGUFWriter:
             kind = "bool" if isinstance(value, bool) else "string"
         self._keys[key] = self._encoded(key, value, kind)
 
+    def copy_metadata(self, metadata: Metadata, *, without: Collection[str] = ()) -> None:
+        """Set all keys of another file, but those in ``without`` and ``general.alignment``, which is this file's own.
+
+        The architecture is the other file's, too.
+        """
+        for key in metadata:
+            if key not in without and key != "general.alignment":
+                kind = metadata.type_of(key)
+                self.set(key, metadata.strings(key) if kind == "string[]" else metadata[key], kind)
+
     def _encoded(self, key: str, value: object, kind: str) -> bytes:
         name = kind.removesuffix("[]")
         if name != "string" and name not in _SCALARS:
@@ -238,7 +246,9 @@ class GGUFWriter:
         number = _STRING if name == "string" else _SCALARS[name][0]
         if not kind.endswith("[]"):
             return struct.pack("<I", number) + self._element(key, value, name)
-        values: Sequence[object] = value if isinstance(value, (list, tuple)) else list(value)  # type: ignore[call-overload]
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise ShapeError(f"[gguf] key '{key}' must be an array but is {type(value).__name__}")
+        values: Sequence[object] = value if isinstance(value, (list, tuple)) else list(value)
         body = b"".join(self._element(key, one, name) for one in values)
         return struct.pack("<IIQ", _ARRAY, number, len(values)) + body
 
@@ -315,14 +325,24 @@ class GGUFWriter:
                 f" {error.strerror}"
             ) from error
 
-    def write(self, name: str, data: bytes | memoryview | npt.NDArray[np.generic]) -> None:
-        """The next bytes of tensor ``name``: its storage, in the order of announcement, in pieces of any size."""
+    def write(self, name: str, data: bytes | memoryview | npt.NDArray[np.generic] | Tensor) -> None:
+        """The next bytes of tensor ``name``: its storage, in the order of announcement, in pieces of any size.
+
+        A ``Tensor`` is a piece, too: ``writer.write(name, reader.tensor(name))`` copies one.  UnsupportedError for one
+        that is not in CPU memory, ShapeError for one of another dtype.
+        """
         self._begin()
         if not self._order or self._order[0] != name:
             expected = self._order[0] if self._order else "nothing more"
             raise ShapeError(
                 f"[gguf] data must come in the order of announcement: {expected!r} must come but '{name}' does"
             )
+        if isinstance(data, Tensor):
+            if data.dtype != self._tensors[name][0]:
+                raise ShapeError(
+                    f"[gguf] tensor '{name}' must be {self._tensors[name][0]}, as announced, but is {data.dtype}"
+                )
+            data = data.numpy()
         view = data if isinstance(data, (bytes, memoryview)) else data.data
         view = memoryview(view).cast("B")
         size = self._tensors[name][3]
@@ -365,6 +385,9 @@ class GGUFWriter:
         if self._temporary is not None:
             self._temporary.unlink(missing_ok=True)
             self._temporary = None
+
+    def __repr__(self) -> str:
+        return f"GGUFWriter({os.fspath(self._path)!r}, {len(self._keys)} keys, {len(self._tensors)} tensors)"
 
     def __enter__(self) -> GGUFWriter:
         return self

@@ -132,7 +132,7 @@ class SafetensorsFile:
             raise UnsupportedError(f"[safetensors] tensor '{name}' must be F32, F16 or BF16 but is {entry.dtype}")
         dtype, code = _LOADABLE[entry.dtype]
         count = (entry.end - entry.begin) // _BYTES[entry.dtype]
-        array = np.frombuffer(self._map, np.dtype(code), count, entry.begin).reshape(entry.shape)
+        array = np.frombuffer(self._map, np.dtype(code), count, entry.begin).reshape(entry.shape or (1,))  # a number
         if not array.flags.aligned:  # headers of odd length put numbers at odd addresses
             array = array.copy()
         return Storage.from_numpy(array, DType(dtype))

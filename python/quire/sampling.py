@@ -62,6 +62,17 @@ class _Int:
 
 
 @dataclass(frozen=True)
+class _MinusOne:
+    """A rule where -1, which other engines write for it, stands for a value that has a name of its own here."""
+
+    rule: _Int
+    meant: int | None
+
+    def check(self, name: str, value: object) -> object:
+        return self.rule.check(name, self.meant if value == -1 and not isinstance(value, float) else value)
+
+
+@dataclass(frozen=True)
 class _Float:
     lowest: float = 0.0
     highest: float = _INFINITY
@@ -199,7 +210,7 @@ _RULES: dict[str, _Rule] = {
     "temperature": _Float(),
     "dynatemp_range": _Float(),
     "dynatemp_exponent": _Float(open_below=True),
-    "top_k": _Int(),
+    "top_k": _MinusOne(_Int(), 0),
     "top_p": _Float(highest=1.0),
     "min_p": _Float(highest=1.0),
     "typical_p": _Float(highest=1.0),
@@ -222,7 +233,7 @@ _RULES: dict[str, _Rule] = {
     "logit_bias": _Bias(),
     "allowed_token_ids": _Ids(optional=True),
     "bad_token_ids": _Ids(),
-    "seed": _Int(0, 2**64 - 1, optional=True),
+    "seed": _MinusOne(_Int(0, 2**64 - 1, optional=True), None),
     "logprobs": _Int(0, 20, optional=True),
     "prompt_logprobs": _Int(0, 20, optional=True),
     "samplers": _Samplers(),
@@ -247,7 +258,7 @@ class SamplingParams:
     Temperature and truncation (probabilities are renormalized between stages; at least one token always stays)
         ``temperature``: 0 is greedy, of equal logits the lowest id.
         ``dynatemp_range``, ``dynatemp_exponent``: dynamic temperature between ``temperature`` +- range by entropy.
-        ``top_k``: 0 is off.  ``top_p``: nucleus (Holtzman et al. 2020).  ``min_p`` (Nguyen et al. 2024).
+        ``top_k``: 0 (or -1) is off.  ``top_p``: nucleus (Holtzman et al. 2020).  ``min_p`` (Nguyen et al. 2024).
         ``typical_p`` (Meister et al. 2023).  ``tfs_z``: tail free (Phénix and Egan 2019).
         ``top_n_sigma`` (Tang et al. 2024): ``None`` is off.
         ``xtc_probability``, ``xtc_threshold``: exclude top choices.
@@ -263,7 +274,7 @@ class SamplingParams:
         ``logit_bias``: added to the logits, -100 to 100 for at most 1024 ids.  ``allowed_token_ids``: nothing else is
         drawn.  ``bad_token_ids``: never drawn.
     The rest
-        ``seed``: the same seed gives the same tokens in any slot of any batch; ``None`` draws one.
+        ``seed``: the same seed gives the same tokens in any slot of any batch; ``None`` (or -1) draws one.
         ``logprobs``: with so many alternatives (at most 20) beside each drawn token's log-probability;
         ``prompt_logprobs`` the same for the prompt.  Both are of the model's own distribution, before penalties,
         temperature and truncation.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json as _json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Protocol, runtime_checkable
 
 from .errors import RequestError, UnsupportedError
 
-__all__ = ["AnswerForm", "StructuredOutputsParams", "answer_form"]
+__all__ = ["SchemaClass", "StructuredOutputsParams", "answer_form"]
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_REGEX_BYTES = 32 * 1024
@@ -17,6 +17,14 @@ MAX_STRING_BYTES = 16 * 1024
 MAX_CHOICES = 16384
 MAX_TRIGGER_BYTES = 256
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+@runtime_checkable
+class SchemaClass(Protocol):
+    """A class that knows its JSON Schema, as Pydantic's models do."""
+
+    def model_json_schema(self) -> Mapping[str, object]:
+        """The schema."""
 
 
 def _refuse(name: str, reason: str) -> RequestError:
@@ -77,17 +85,24 @@ class StructuredOutputsParams:
 
     @classmethod
     def from_response_format(
-        cls, response_format: Mapping[str, object], *, after: str | None = None
+        cls, response_format: Mapping[str, object] | SchemaClass, *, after: str | None = None
     ) -> StructuredOutputsParams | None:
         """OpenAI's ``response_format``: ``text`` (None), ``json_object``, or ``json_schema`` with a schema inside.
 
         ``json_object`` may have ``schema`` beside it, as llama.cpp's server takes it and older clients send it; there
-        null and ``{}`` stand for any object.
+        null and ``{}`` stand for any object.  A bare JSON Schema, or a class that has one (Pydantic's models), is taken
+        as the schema.
         ``strict`` false is taken as true: what is generated follows the schema.  RequestError for another shape,
         UnsupportedError for another type.
         """
+        if isinstance(response_format, SchemaClass):
+            return cls(json=response_format.model_json_schema(), after=after)
         if not isinstance(response_format, Mapping):
-            raise RequestError(f"[response_format] it must be an object but is {response_format!r:.80}")
+            raise RequestError(
+                f"[response_format] it must be an object or a class with a schema but is {response_format!r:.80}"
+            )
+        if _is_schema(response_format):
+            return cls(json=response_format, after=after)
         kind = response_format.get("type")
         known = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema",)}
         if not isinstance(kind, str) or kind not in known:
@@ -108,6 +123,18 @@ class StructuredOutputsParams:
         if not isinstance(schema, Mapping | bool):
             raise RequestError("[response_format] json_schema.schema must be a JSON Schema but is absent or no object")
         return cls(json=schema, after=after)
+
+
+_SCHEMA_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+_SCHEMA_KEYS = ("$ref", "$defs", "$schema", "properties", "anyOf", "oneOf", "allOf", "enum", "const", "items")
+
+
+def _is_schema(given: Mapping[str, object]) -> bool:
+    """Whether this is a JSON Schema by itself, which says its type by other words than a format does."""
+    kind = given.get("type")
+    if kind is None:
+        return any(key in given for key in _SCHEMA_KEYS)
+    return isinstance(kind, list) or kind in _SCHEMA_TYPES
 
 
 def _only(value: Mapping[str, object], names: tuple[str, ...], place: str) -> None:
@@ -175,18 +202,9 @@ def _choices(value: object) -> tuple[str, ...]:
     return items
 
 
-class AnswerForm(TypedDict, total=False):
-    """Keyword arguments of calls that generate; at most one of them is set, see ``StructuredOutputsParams``."""
-
-    response_format: Mapping[str, object] | None
-    regex: str | None
-    choice: Iterable[str] | None
-    grammar: str | None
-
-
 def answer_form(
     *,
-    response_format: Mapping[str, object] | None = None,
+    response_format: Mapping[str, object] | SchemaClass | None = None,
     regex: str | None = None,
     choice: Iterable[str] | None = None,
     grammar: str | None = None,

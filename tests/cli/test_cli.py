@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from fake_llm import FakeLLM
+from quire.cli.bench import Measurement, bars
 from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
+from quire.cli.text import _Wrap
 from quire.errors import CapacityError, LoadError, RequestError
 from quire.sampling import SamplingParams
 
@@ -240,8 +242,8 @@ def test_control_characters_are_shown_to_a_terminal_only(quire: Command) -> None
     assert quire("run", "-m", "a", "Tell", llm=FakeLLM([[text]])).out == "a\ufffd[2Jb\tc\nd\ufffd\ufffd\n"
 
 
-def _terminal_writer(self: object) -> None:
-    self._is_terminal, self._at_line_start = True, True  # type: ignore[attr-defined]
+def _terminal_writer(self: object, *, wrap: bool = False) -> None:
+    self._is_terminal, self._at_line_start, self._wrap = True, True, None  # type: ignore[attr-defined]
 
 
 # Options
@@ -353,7 +355,7 @@ def test_mirostat_takes_the_place_of_truncation_unless_it_is_asked_for(quire: Co
 
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_what_the_file_advises_holds_where_nothing_is_said(quire: Command, command: str) -> None:
-    advised = SamplingParams(temperature=0.25, top_k=7, repetition_penalty=1.5)
+    advised = {"temperature": 0.25, "top_k": 7, "repetition_penalty": 1.5}
     llm = FakeLLM([["x"]], advised_sampling=advised)
     prompt = ("Tell",) if command == "run" else ()
     quire(command, "-m", "a", "--top-k", "9", *prompt, llm=llm, stdin=b"Tell\n")
@@ -405,6 +407,15 @@ def test_bench_prints_a_table(quire: Command) -> None:
     assert "tg2" in outcome.out
 
 
+def test_bench_draws_bars(quire: Command) -> None:
+    outcome = quire("bench", "-m", "a", "-p", "0", "-n", "2", "-b", "1,2", "-r", "1", "--plot", llm=FakeLLM([]))
+    assert outcome.code == 0
+    assert "█" * 10 in outcome.out
+    slow, fast = bars([Measurement("tg1", 1, 1, 25.0, 0.0, ()), Measurement("tg1", 1, 8, 100.0, 0.0, ())], width=8)
+    assert (slow, fast) == ("tg1 x 1 ██ 25.0", "tg1 x 8 ████████ 100.0")
+    assert quire("bench", "-m", "a", "--plot", "--json", llm=FakeLLM([])).code == 2
+
+
 # quire chat, without a terminal
 
 
@@ -435,6 +446,55 @@ def test_chat_lines_that_go_on(quire: Command) -> None:
     llm = FakeLLM([["a"]])
     chat(quire, "one\\\ntwo\\\nthree\n", llm)
     assert llm.asked[0][1][0]["content"] == "one\ntwo\nthree"
+
+
+def test_chat_commands_for_another_answer(quire: Command) -> None:
+    llm = FakeLLM([["a"], ["b"], ["c"], ["d"]])
+    lines = "/regen\none\n/regen\n/edit two\n/edit\nthree\n"
+    outcome = chat(quire, lines, llm)
+    assert outcome.out == "a\nb\nc\nd\n"
+    assert "there is no message yet" in outcome.err
+    assert [asked[1][-1]["content"] for asked in llm.asked] == ["one", "one", "two", "three"]
+    assert all(len(asked[1]) == 1 for asked in llm.asked)
+
+
+def test_chat_commands_that_set(quire: Command) -> None:
+    llm = FakeLLM([["a"], ["b"]])
+    lines = (
+        "/set temp 0.5\n/set num_predict 7\n/set nonsense 1\n/set top_p 2\n/set\none\n/system Be brief.\ntwo\n/stats\n"
+    )
+    outcome = chat(quire, lines, llm)
+    assert (llm.asked[0][2].temperature, llm.asked[0][2].max_tokens) == (0.5, 7)
+    assert llm.asked[1][1] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "two"}]
+    assert "nonsense is no field of sampling" in outcome.err
+    assert "top_p" in outcome.err
+    assert "temperature 0.5" in outcome.err
+    assert "tokens, the first after" in outcome.err
+
+
+def test_chat_load_and_model(quire: Command, tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    chat(quire, f"one\n/save {saved}\n", FakeLLM([["a"]]), "--system", "s")
+    llm = FakeLLM([["b"]])
+    broken = tmp_path / "broken.json"
+    broken.write_text("[]")
+    outcome = chat(
+        quire, f"/load {tmp_path / 'none'}\n/load {broken}\n/load {saved}\ntwo\n/model\n/model other.gguf\n", llm
+    )
+    assert [message["role"] for message in llm.asked[0][1]] == ["system", "user", "assistant", "user"]
+    assert "No such file" in outcome.err
+    assert "must be a conversation of /save" in outcome.err
+    assert "fake answers from now on" in outcome.err
+
+
+def test_lines_break_between_words() -> None:
+    wrap = _Wrap(20)
+    text = "The quick brown fox jumps over the lazy dog.\n```\nnothing in here is ever broken at all\n```\nok and \u6f22\u5b57\u6f22\u5b57\u6f22\u5b57\u6f22\u5b57 end"
+    shown = "".join(wrap.add(text[i : i + 3]) for i in range(0, len(text), 3)) + wrap.rest()
+    lines = shown.split("\n")
+    assert lines[:3] == ["The quick brown fox", "jumps over the lazy", "dog."]
+    assert "nothing in here is ever broken at all" in lines
+    assert lines[-2:] == ["ok and ", "\u6f22\u5b57\u6f22\u5b57\u6f22\u5b57\u6f22\u5b57 end"]
 
 
 def test_chat_exit_and_help(quire: Command) -> None:

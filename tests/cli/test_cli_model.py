@@ -174,6 +174,14 @@ def test_info_agrees_with_gguf_py() -> None:
     assert found["size_bytes"] == PACKAGED.stat().st_size
 
 
+def test_info_says_what_chats_are_sampled_by() -> None:
+    """llama.cpp's numbers, but for what the package's model advises."""
+    expected = {"temperature": 0.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert json.loads(run("info", "--json").stdout)["chat_sampling"] == expected
+    line = "chats are sampled by: temperature 0.0, top_k 40, top_p 0.95, min_p 0.05"
+    assert line in run("info").stdout.decode().splitlines()
+
+
 def test_info_says_how_much_memory_a_context_takes() -> None:
     memory = json.loads(output("info", str(PACKAGED), "-c", "1000", "--kv-dtype", "f32", "--json"))["memory"]
     # 1000 tokens are 32 blocks, and there is the null block; 8 layers, K and V, 2 heads of 64 floats.

@@ -170,9 +170,8 @@ def test_run_asks_for_a_prompt_instead_of_waiting() -> None:
     with terminal("run") as screen:
         code, shown = screen.end()
     assert code == 2
-    assert (
-        shown
-        == "quire: [run] a PROMPT must be given, or text on standard input; quire chat MODEL talks (quire run --help)\n"
+    assert shown == (
+        "quire: [run] a PROMPT must be given, or text on standard input; quire chat MODEL talks (quire run --help)\n"
     )
 
 
@@ -182,3 +181,30 @@ def test_a_long_work_shows_its_progress() -> None:
         code, shown = screen.end()
     assert code == 0
     assert "tokens/s" in shown
+
+
+def test_pasted_and_quoted_lines_are_one_message(tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    with chat() as screen:
+        screen.type("Who are you?\nAnd what\ncan you do?\n")
+        screen.until("\n> ")
+        screen.type('"""first\n')
+        screen.until("... ")
+        screen.type('second"""\n')
+        screen.until("\n> ")
+        screen.type(f"/save {saved}\n")
+        assert "saved 4 messages" in screen.until("> ")
+    messages = json.loads(saved.read_text(encoding="utf-8"))["messages"]
+    assert messages[0]["content"] == "Who are you?\nAnd what\ncan you do?"
+    assert messages[2]["content"] == "first\nsecond"
+
+
+def test_tab_completes_commands_and_edit_brings_the_message_back() -> None:
+    pytest.importorskip("readline")
+    with chat() as screen:
+        screen.type("Who are you\n")
+        screen.until("\n> ")
+        screen.type("/ed\t\n")
+        screen.until("Who are you")
+        screen.type("?\n")
+        assert IDENTITY in screen.until("\n> ")

@@ -41,6 +41,7 @@ FLOATS = {
     "dry_multiplier": (0.0, math.inf),
     "dry_base": (1.0, math.inf),
 }
+MINUS_ONE = ("top_k", "seed")  # which takes -1 for a value that has a name of its own
 POSITIVE = ["dynatemp_exponent", "top_n_sigma", "repetition_penalty"]
 OPTIONAL = [
     "max_tokens",
@@ -74,7 +75,7 @@ def test_integer_limits(name):
             assert getattr(SamplingParams(**{name: good}), name) == good
     bad = [low - 1, high + 1, 1.0, "1", True, [], *ALL_NUMBERS]
     bad = [value for value in bad if not (isinstance(value, int) and low <= value <= high and value is not True)]
-    for value in bad:
+    for value in [value for value in bad if name not in MINUS_ONE or value != -1]:
         with pytest.raises(RequestError, match=rf"^\[sampling\] {name} must "):
             SamplingParams(**{name: value})
     assert refuses_natively(name, low - 1)

@@ -53,6 +53,19 @@ def test_llama_heads_are_interleaved(tmp_path: Path) -> None:
             assert np.array_equal(ours[head * 16 + 2 * i + 1], theirs[head * 16 + 8 + i])
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("bert", "tokenizer.ggml.token_type_count", 2),  # without it llama.cpp opens no encoder
+        ("gemma4-moe", "gemma4.final_logit_softcapping", 0.0),  # without it llama.cpp takes 30
+    ],
+)
+def test_keys_that_say_what_other_readers_would_assume(tmp_path: Path, name: str, key: str, value: object) -> None:
+    write_checkpoint(tmp_path / "hf", name)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    assert GGUFReader(tmp_path / "x.gguf").metadata[key] == value
+
+
 def test_experts_are_stacked(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "qwen3moe")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")

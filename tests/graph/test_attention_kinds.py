@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from quire._native import graph
-from quire._native.core import find_device
+from quire._native.core import Tensor, find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
 from quire.errors import ShapeError
 from trace_bench import Bench
@@ -15,10 +15,12 @@ Array = npt.NDArray[np.float32]
 N_HEAD, N_KV_HEAD, DIM = 4, 2, 8
 
 
-def attention(q: Array, k: Array, v: Array, seen: npt.NDArray[np.bool_], scale: float) -> Array:
-    """q ``[n, heads, d]``, k and v ``[m, kv heads, d]``; ``seen [n, m]``."""
+def attention(
+    q: Array, k: Array, v: Array, seen: npt.NDArray[np.bool_], scale: float, bias: Array | float = 0.0
+) -> Array:
+    """q ``[n, heads, d]``, k and v ``[m, kv heads, d]``; ``seen [n, m]``; ``bias [heads, n, m]``."""
     k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
-    scores = np.where(seen[None], np.einsum("nhd,mhd->hnm", q, k) * scale, -np.inf)
+    scores = np.where(seen[None], np.einsum("nhd,mhd->hnm", q, k) * scale + bias, -np.inf)
     odds = np.exp(scores - scores.max(-1, keepdims=True))
     return np.einsum("hnm,mhd->nhd", odds / odds.sum(-1, keepdims=True), v)
 
@@ -95,6 +97,47 @@ def test_windows_and_chunks(spec: dict[str, int], kernels: str) -> None:
         expected = attention(*(x[rows] for x in numbers), seen, 0.3)
         np.testing.assert_allclose(found[rows], expected.reshape(n, -1), atol=1e-5)
         first += n
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("reach", [1, 12, 60])
+def test_scores_by_distance(reach: int, both_ways: bool, kernels: str) -> None:
+    lengths = [5, 70, 1, 33]
+    bench = Bench(tracer=Tracer([CacheSpec() if both_ways else CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM)]))
+    (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
+    columns = bench.random.normal(size=(N_HEAD, 2 * reach - 1 if both_ways else reach)).astype(np.float32)
+    bias = graph.Weight("bias", Tensor.from_numpy(columns))
+    y = (
+        graph.attend_rows(q, k, v, scale=0.3, bias=bias)
+        if both_ways
+        else graph.attend(0, q, k, v, scale=0.3, bias=bias)
+    ).merge_heads()
+    rows = graph.select_rows(y, bench.tracer.logit_rows)
+    found = run(bench.tracer.finish_vectors(rows) if both_ways else bench.tracer.finish(rows), lengths, tokens, kernels)
+    first = 0
+    for n in lengths:
+        part, at = slice(first, first + n), np.arange(n)
+        away = (at - at[:, None]).clip(1 - reach, reach - 1) + reach - 1
+        seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
+        by_distance = columns[:, away.clip(0, columns.shape[1] - 1)]
+        expected = attention(*(x[part] for x in numbers), seen, 0.3, by_distance)
+        np.testing.assert_allclose(found[part], expected.reshape(n, -1), atol=1e-5)
+        first += n
+
+
+def test_the_bias_must_fit() -> None:
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM)]))
+    (q, k, v), _, _ = heads_of(bench, 3)
+    for shape in ((N_HEAD,), (N_HEAD + 1, 3)):
+        weight = graph.Weight("odd", Tensor.from_numpy(np.zeros(shape, np.float32)))
+        with pytest.raises(ShapeError, match="odd must be f32"):
+            graph.attend(0, q, k, v, scale=1.0, bias=weight)
+        with pytest.raises(ShapeError, match="odd must be f32"):
+            graph.attend_rows(q, k, v, scale=1.0, bias=weight)
+    even = graph.Weight("even", Tensor.from_numpy(np.zeros((N_HEAD, 4), np.float32)))
+    with pytest.raises(ShapeError, match="must be odd"):
+        graph.attend_rows(q, k, v, scale=1.0, bias=even)
 
 
 @pytest.mark.parametrize("kernels", ["stock", "cpu"])

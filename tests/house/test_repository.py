@@ -23,6 +23,8 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
 TEMPLATE_FOLDER = "python/quire/chat/"
 SANDBOX = "python/quire/chat/sandbox.py"
+# Where other programs keep models is told by their variables; options of commands have theirs by click.
+ENVIRONMENT_READERS = ("python/quire/hub/", "python/quire/cli/")
 ENVIRONMENT_MAKERS = {
     "Environment",
     "NativeEnvironment",
@@ -30,8 +32,6 @@ ENVIRONMENT_MAKERS = {
     "ImmutableSandboxedEnvironment",
     "Template",
 }
-# What users set is read where users are listened to; everything else is told by arguments.
-VARIABLE_FOLDERS = ("python/quire/cli/", "python/quire/hub/")
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError")
 
 
@@ -87,8 +87,8 @@ def forbidden(path: str, source: str) -> Iterator[str]:
             holder = node.value if isinstance(node, ast.Subscript) else node.func
             key = node.slice if isinstance(node, ast.Subscript) else next(iter(node.args), None)
             reads = dotted(holder) in {"os.environ", "os.environ.get", "os.getenv"}
-            known = isinstance(key, ast.Constant) and key.value == "QUIRE_LOG"
-            if reads and not known and not path.startswith(VARIABLE_FOLDERS):
+            own = isinstance(key, ast.Constant) and key.value == "QUIRE_LOG"
+            if reads and not own and not path.startswith(ENVIRONMENT_READERS):
                 yield f"{path}:{node.lineno}: reads an environment variable other than QUIRE_LOG"
 
 

@@ -38,6 +38,7 @@ class Shape:
     soft_cap: float | None = None
     window: int | None = None
     sinks: bool = False
+    n_bias: int = 0  # distances that have a bias of their own
     kv_type: str = "f16"
     magnitude: float = 1.0
 
@@ -131,6 +132,8 @@ class Cache:
             self.v_pool = empty_pool((*sizes, *v_shape), s.kv_type, self.rng)
         self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
         self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
+        columns = np.random.default_rng(10).normal(size=(s.n_head, s.n_bias)).astype(np.float32)
+        self.bias = columns if s.n_bias else None
 
     def add(self, n_tokens: int, seed: int) -> Sequence:
         s, rng = self.shape, np.random.default_rng(seed)
@@ -178,7 +181,7 @@ class Cache:
         s = self.shape
         out = kernels.paged_attention(
             q, self.k_pool, self.v_pool, batch,
-            scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, v_head_dim=s.v_head_dim,
+            scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, bias=self.bias, v_head_dim=s.v_head_dim,
             n_workers=n_workers,
         )  # fmt: skip
         assert not out[row_begin[-1] :].any()
@@ -209,6 +212,9 @@ class Cache:
             scores = q[:, head] @ k[:, kv_head].T * s.scale
             if s.soft_cap is not None:
                 scores = s.soft_cap * np.tanh(scores / s.soft_cap)
+            if self.bias is not None:
+                columns = s.n_bias - 1 - (queries[:, None] - keys[None, :])
+                scores = scores + self.bias[head, columns.clip(0, s.n_bias - 1)]
             scores[hidden] = -np.inf
             if self.sinks is not None:
                 scores = np.concatenate([scores, np.full((n, 1), np.float64(self.sinks[head]))], axis=1)
@@ -290,8 +296,15 @@ def test_sinks(isa: str, window: int | None) -> None:
     check(Shape(sinks=True, window=window))
 
 
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("n_bias", [1, 20, 400])
+def test_bias_by_distance(isa: str, n_bias: int, kv_type: str) -> None:
+    check(Shape(head_dim=24, v_head_dim=16, n_bias=n_bias, kv_type=kv_type), n_tokens=180)
+
+
 def test_everything_at_once(isa: str) -> None:
-    check(Shape(n_head=9, n_kv_head=3, head_dim=40, v_head_dim=24, soft_cap=3.0, window=37, sinks=True), n_tokens=200)
+    shape = Shape(n_head=9, n_kv_head=3, head_dim=40, v_head_dim=24, soft_cap=3.0, window=37, sinks=True, n_bias=50)
+    check(shape, n_tokens=200)
 
 
 MAGNITUDES = [(t, m) for t in TYPES for m in (1e-20, 1e-3, 10.0) if (t, m) != ("f16", 1e-20)]
@@ -519,6 +532,7 @@ def test_random_shapes(isa: str) -> None:
             soft_cap=float(rng.uniform(1, 20)) if rng.random() < 0.3 else None,
             window=int(rng.integers(1, 100)) if rng.random() < 0.5 else None,
             sinks=bool(rng.random() < 0.3),
+            n_bias=int(rng.integers(1, 150)) if rng.random() < 0.3 else 0,
             kv_type=str(rng.choice(TYPES)),
         )
         check(shape, n_tokens=int(rng.integers(1, 120)))

@@ -137,6 +137,7 @@ def ours(folder: Path) -> Array | None:
         return None
 
 
+@pytest.mark.python_only  # what it runs is run by test_models.py, under the sanitizers too
 @pytest.mark.filterwarnings("ignore")  # of torch and transformers
 @pytest.mark.parametrize("name", FUZZED)
 def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
@@ -190,6 +191,10 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("gpt-oss", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"swiglu_limit": 3.0}, "swiglu_limit"),
         ("qwen2moe", {"qkv_bias": False}, "qkv_bias"),
+        ("mamba", {"use_conv_bias": False}, "use_conv_bias"),
+        ("granitehybrid", {"mamba_conv_bias": None}, "mamba_conv_bias"),
+        ("granitehybrid", {"attention_multiplier": 0.0}, "attention_multiplier"),
+        ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
         ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
 )

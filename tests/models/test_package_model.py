@@ -70,7 +70,7 @@ def test_its_shape() -> None:
 def test_packaged_model_advises_what_its_checkpoint_does() -> None:
     """Greedy: the checkpoint says not to sample."""
     with quire.LLM(threads=1, n_ctx=64) as model:
-        assert model.advised_sampling == quire.SamplingParams(temperature=0.0)
+        assert model.advised_sampling == {"temperature": 0.0}
 
 
 def test_advice_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:

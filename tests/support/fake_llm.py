@@ -17,6 +17,7 @@ class FakeDelta:
     finish_reason: str | None = None
     tool_calls: tuple[ToolCallDelta, ...] = ()
     reasoning_content: str = ""
+    token_ids: tuple[int, ...] = (0,)
 
     @property
     def content(self) -> str:
@@ -43,7 +44,7 @@ class FakeLLM:
     model_name: str = "fake"
     architecture: str = "none"
     n_vocab: int = 100
-    advised_sampling: SamplingParams = field(default_factory=SamplingParams)
+    advised_sampling: dict[str, Any] = field(default_factory=dict)
     kv_dtype: str = "f16"
     config: Any = field(default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto"))
 
@@ -53,6 +54,9 @@ class FakeLLM:
 
     def __enter__(self) -> FakeLLM:
         return self
+
+    def close(self) -> None:
+        self.closed = True
 
     def __exit__(self, *_: object) -> None:
         self.closed = True

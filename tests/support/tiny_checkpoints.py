@@ -53,13 +53,13 @@ def shapes_of(name: str) -> dict[str, list[int]]:
 def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """The values of a tensor: a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
-    values = rng.standard_normal(shape)
+    values = np.asarray(rng.standard_normal(shape))
     if "norm" in tensor.lower():
         is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
         return (0.2 * values).astype(np.float32)
-    scale = 0.3 if "embed" in tensor else 1.5 * shape[-1] ** -0.5
+    scale = 0.3 if "embed" in tensor else 1.5 * (shape[-1] if shape else 1) ** -0.5
     return (scale * values).astype(np.float32)
 
 

@@ -25,6 +25,8 @@ struct TileQuery {
     const int32_t *table; // its sequence's block table
     int oldest, newest; // tokens of the sequence that it sees
     float sink; // a score without a value that joins the softmax; -infinity: none
+    DistanceBias bias; // one head's; token t has column t + first_column
+    int first_column;
 };
 
 // Queries that read one kv head, those of one sequence side by side, rows in order; or those of one row that read several

@@ -18,6 +18,18 @@ struct Range {
 // Whether a query sees tokens of [begin, end), counted from the sequence's first.
 inline bool sees(const TileQuery &query, int begin, int end) { return query.newest >= begin && query.oldest < end; }
 
+// Scores, in units of log2, of a step's tokens for how far they are; `first`: the step's first token.
+inline void add_bias(const TileQuery &query, int first, float *scores, Range tokens) {
+    const float *columns = query.bias.columns;
+    const int shift = first + query.first_column, last = query.bias.n - 1;
+    auto within = [&](int t) { return t < tokens.begin ? tokens.begin : t > tokens.end ? tokens.end : t; };
+    const int begin = within(-shift), end = within(last - shift);
+    const float before = columns[0] * log2_e, after = columns[last] * log2_e;
+    for (int t = tokens.begin; t < begin; ++t) scores[t] += before;
+    for (int t = begin; t < end; ++t) scores[t] += columns[t + shift] * log2_e;
+    for (int t = end; t < tokens.end; ++t) scores[t] += after;
+}
+
 // Steps of so many blocks each, counted from a sequence's first; i: a query of the tile.
 template <int step_blocks> class TileSteps {
     static constexpr int step_tokens = step_blocks * kv_block_tokens;

@@ -52,6 +52,7 @@ template <class L, class T> class TileAttention {
 
   private:
     void visit_step(int step) {
+        step_ = step;
         if (tile_.n_kv_heads == 1) return steps_.each_run(step, [&](Range run) { attend(step, run.begin, run.end); });
         if (steps_.sees(0, step)) attend_heads(step);
     }
@@ -206,6 +207,8 @@ template <class L, class T> class TileAttention {
             for (int t = from; t < to; t += width)
                 L::store(scores + t, L::mul(cap, hyperbolic_tangent<L>(L::mul(inverse, L::load(scores + t)))));
         }
+        if (tile_.queries[i].bias.columns != nullptr)
+            add_bias(tile_.queries[i], step_ * step_tokens, scores, {from, to});
         for (int t = from; t < seen.begin; ++t) scores[t] = -infinity;
         for (int t = seen.end; t < to; ++t) scores[t] = -infinity;
         Vec highest = L::load(scores + from);
@@ -268,7 +271,7 @@ template <class L, class T> class TileAttention {
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     TileSteps<kv_step_blocks> steps_;
-    int n_;
+    int n_, step_ = 0; // the step at hand
     Queries queries_;
     QueryStates<L> states_;
     float *scores_; // in the step at hand

@@ -79,13 +79,18 @@ class Worker {
         const int32_t *row_begin = batch_.row_begin + row.sequence;
         const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
         const int n_kv = batch_.n_kv[row.sequence];
-        const SeenTokens seen = seen_tokens(shape_, n_kv - (row_begin[1] - row_begin[0]) + row.row, n_kv);
+        const int position = n_kv - (row_begin[1] - row_begin[0]) + row.row;
+        const SeenTokens seen = seen_tokens(shape_, position, n_kv);
+        DistanceBias bias = data_.bias;
+        if (bias.columns != nullptr) bias.columns += int64_t{head} * bias.n;
         return {data_.q + at * shape_.head_dim,
                 data_.out + at * shape_.v_head_dim,
                 batch_.tables + batch_.table_begin[row.sequence],
                 seen.oldest,
                 seen.newest,
-                data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head]};
+                data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head],
+                bias,
+                bias.own(shape_.both_ways) - position};
     }
 
     const AttentionShape &shape_;

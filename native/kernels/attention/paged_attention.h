@@ -60,10 +60,19 @@ struct AttentionBatch {
     const AttentionPlan *plan = nullptr; // of this batch; paged_attention reads it, kv_write does not
 };
 
+// What a head's scores get for how far a token is from the row's own: ALiBi, T5's buckets.  Column n - 1, and of attention
+// both ways the middle one, is the row's own position; tokens beyond the ends count as the last ones there.
+struct DistanceBias {
+    const float *columns = nullptr; // [n_head, n]; null: none
+    int n = 0;
+    int own(bool both_ways) const { return both_ways ? n / 2 : n - 1; }
+};
+
 struct AttentionData {
     const float *q; // [rows, n_head, head_dim]
     const void *k_pool, *v_pool;
     const float *sinks; // [n_head] a score per head that joins the softmax and has no value; or null
+    DistanceBias bias;
     float *out; // [n_out_rows, n_head, v_head_dim]
     int n_out_rows; // at least n_rows; the rows after n_rows are padding and become zero
 };

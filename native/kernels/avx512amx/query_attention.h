@@ -82,6 +82,7 @@ template <class Tiles> class QueryAttention {
     }
 
     void visit_step(int step) {
+        step_ = step;
         if (tile_.n_kv_heads == 1) return steps_.each_run(step, [&](Range run) { attend(step, run, 0); });
         const int each = n_ / tile_.n_kv_heads;
         for (int head = 0; head < tile_.n_kv_heads && steps_.sees(0, step); ++head)
@@ -226,6 +227,8 @@ template <class Tiles> class QueryAttention {
         ++group.n_weighed;
         const Range tokens = group.tokens();
         if (shape_.soft_cap != 0.0F) cap_scores(scores, tokens, shape_.soft_cap);
+        if (tile_.queries[i].bias.columns != nullptr)
+            add_block_bias(tile_.queries[i], step_ * long_step, scores, tokens);
         if (seen_[i] != tokens) hide_unseen(scores, tokens, seen_[i]);
         const float before = states_.largest(i), now = largest_score(scores, tokens);
         if (now > before) {
@@ -289,7 +292,7 @@ template <class Tiles> class QueryAttention {
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     TileSteps<long_step_blocks> steps_;
-    int n_;
+    int n_, step_ = 0; // the step at hand
     int64_t dim_; // of a query: whole tiles
     TileStates states_;
     float *scores_; // of the group at hand

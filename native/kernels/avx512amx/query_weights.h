@@ -34,6 +34,21 @@ inline void cap_scores(float *scores, Range tokens, float soft_cap) {
     }
 }
 
+// As in attention_steps.h; `tokens` are whole blocks.
+inline void add_block_bias(const TileQuery &query, int first, float *scores, Range tokens) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i last = _mm512_set1_epi32(query.bias.n - 1);
+    for (int t = tokens.begin; t < tokens.end; t += block_tokens) {
+        for (int half = 0; half < 2; ++half) {
+            const __m512i column = _mm512_add_epi32(lane, _mm512_set1_epi32(t + 4 * half + first + query.first_column));
+            const __m512i inside = _mm512_max_epi32(_mm512_setzero_si512(), _mm512_min_epi32(last, column));
+            const __m512 bias = _mm512_i32gather_ps(inside, query.bias.columns, sizeof(float));
+            float *some = scores + t + half * lanes;
+            _mm512_storeu_ps(some, _mm512_add_ps(_mm512_loadu_ps(some), _mm512_mul_ps(bias, _mm512_set1_ps(log2_e))));
+        }
+    }
+}
+
 [[gnu::always_inline]] inline float largest_score(const float *scores, Range tokens) {
     __m512 low = _mm512_loadu_ps(scores + tokens.begin), high = _mm512_loadu_ps(scores + tokens.begin + lanes);
     for (int t = tokens.begin + block_tokens; t < tokens.end; t += block_tokens) {

@@ -5,6 +5,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import CapsuleType
 
 @final
 class DType:
@@ -146,7 +147,7 @@ class Tensor:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object: ...
+    ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def to(self, device: Device | str) -> Tensor:
         """A copy on another device, or itself where it already is there.  Raises UnsupportedError."""

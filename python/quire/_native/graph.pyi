@@ -141,25 +141,30 @@ def rope(x: TraceTensor, positions: TraceTensor, spec: RopeSpec) -> TraceTensor:
 
 def attend(
     layer: int, q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0,
-    sinks: Weight | None = None,
+    sinks: Weight | None = None, bias: Weight | None = None,
 ) -> TraceTensor:  # fmt: skip
     """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache; attend q ``[tokens, n_head, head_dim]`` to it.
 
     Causal, with the window of the layer's ``CacheSpec``.  Scores are scaled, soft-capped where ``soft_cap`` is set, and
-    normalized with ``sinks [n_head]`` as extra logits.  Returns ``[tokens, n_head, v_head_dim]``.
+    normalized with ``sinks [n_head]`` as extra logits.  ``bias [n_head, n]`` is added to scores by distance: the last
+    column for the token itself, each before it for one token farther away, the first for all beyond.  Returns
+    ``[tokens, n_head, v_head_dim]``.
     """
 
 def attend_to_written(
-    layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
-) -> TraceTensor:
+    layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
+    bias: Weight | None = None,
+) -> TraceTensor:  # fmt: skip
     """Attend q to what ``attend`` has written to a layer's cache in the same step; otherwise the same."""
 
 def attend_rows(
-    q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0, window: int = 0
-) -> TraceTensor:
+    q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0, window: int = 0,
+    bias: Weight | None = None,
+) -> TraceTensor:  # fmt: skip
     """The rows of each sequence attend to each other both ways, and nothing is cached: prompts are not divided.
 
-    ``window`` w: only w // 2 positions to either side are seen; 0: all.
+    ``window`` w: only w // 2 positions to either side are seen; 0: all.  ``bias [n_head, n]``: as for ``attend``, with
+    the middle column for the token itself.
     """
 
 def glu(gate: TraceTensor, up: TraceTensor, activation: Activation) -> TraceTensor:

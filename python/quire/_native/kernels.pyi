@@ -101,6 +101,7 @@ def paged_attention(
     soft_cap: float | None = None,
     window: int | None = None,
     sinks: npt.NDArray[np.float32] | None = None,
+    bias: npt.NDArray[np.float32] | None = None,
     v_head_dim: int | None = None,
     n_workers: int = 1,
 ) -> npt.NDArray[np.float32]:
@@ -108,9 +109,10 @@ def paged_attention(
 
     Rows after ``batch.n_rows`` are padding, and zero in the result.  ``window`` w: a row sees the last w positions, its
     own included.  ``soft_cap`` c: scores become ``c * tanh(score / c)``.  ``sinks`` [n_head]: one more score per head
-    in the softmax, with no value (as in gpt-oss).  ``v_head_dim`` must be given for an 8-bit cache; there queries are
-    rounded to 8 bits too, with a scale per head, for their scores.  A row's bits do not depend on the other rows, on
-    how a prompt is cut into steps, on shared blocks, nor on ``n_workers``.  Raises ShapeError.
+    in the softmax, with no value (as in gpt-oss).  ``bias`` [n_head, n]: added to scores by distance, see
+    ``graph.attend``.  ``v_head_dim`` must be given for an 8-bit cache; there queries are rounded to 8 bits too, with a
+    scale per head, for their scores.  A row's bits do not depend on the other rows, on how a prompt is cut into steps,
+    on shared blocks, nor on ``n_workers``.  Raises ShapeError.
     """
 
 class PackedMatrix:

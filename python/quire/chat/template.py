@@ -83,6 +83,10 @@ class ChatTemplate:
             raise UnsupportedError("[chat template] the model must have a chat template but has none")
         return cls(tokenizer.chat_template, tokenizer.special_texts, tokenizer.control_tokens)
 
+    def __repr__(self) -> str:
+        tools = "tools" if self.reads_tools else "no tools"
+        return f"ChatTemplate({len(self.source)} characters, {tools}, variables: {', '.join(sorted(self.variables))})"
+
     def render(
         self,
         /,  # a caller may name a variable `self`

@@ -8,7 +8,7 @@ from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, local_layers
 from .fields import Fields, read_json
 from .keys import Key, f32, factor, flag, made, u32
 from .mapping import SILU, Checkpoint
-from .rope import rope_keys
+from .rope import Entry, rope_keys
 from .tensors import Source, Target, taken
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Array",
     "Change",
     "Checkpoint",
+    "Entry",
     "Fields",
     "Key",
     "Source",

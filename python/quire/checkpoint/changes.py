@@ -74,7 +74,7 @@ def only_with(name: str, *, default: bool, biases: bool = False) -> Change:
     """
 
     def change(x: Array, config: Fields) -> Array:
-        if (x.ndim == 1 or not biases) and not config.flag(name, default):
+        if (x.ndim == 1 or not biases) and (config.is_null(name) or not config.flag(name, default)):
             raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has its tensors but is not")
         return x
 

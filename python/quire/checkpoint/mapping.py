@@ -59,6 +59,7 @@ class Checkpoint:
     checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
     rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
     tied: bool = False  # transformers' default of tie_word_embeddings
+    numbers: Mapping[str, str] = field(default_factory=dict)  # keys of numbers that are tensors, one for each layer {i}
     unused: tuple[str, ...] = ()  # fields without effect, as patterns
     ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
     section: str = ""  # the field that holds the configuration of the text model, where there are several
@@ -104,7 +105,7 @@ class Checkpoint:
         targets = list(planned(table, there, n_layer))
         targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
         used = {source for target in targets for source in target.sources}
-        patterns = [*IGNORED_TENSORS, *self.ignored]
+        patterns = [*IGNORED_TENSORS, *self.ignored, *(name.replace("{i}", "*") for name in self.numbers.values())]
         left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
         if left:
             raise UnsupportedError(

@@ -63,6 +63,7 @@ class Measurement:
 @click.option("-r", "--repetitions", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
               help="Runs of each test, after one that does not count.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plot", is_flag=True, help="Draw the speeds as bars, too.")
 @click.pass_obj
 def command(
     session: Session,
@@ -74,11 +75,14 @@ def command(
     batches: tuple[int, ...],
     repetitions: int,
     as_json: bool,
+    plot: bool,
 ) -> None:
     """Measure reading prompts (pp) and writing answers (tg) of random tokens, for several batch sizes.
 
     Weights are read into memory first, and no prompt is found in the cache.
     """
+    if as_json and plot:
+        raise click.UsageError("--plot draws beside the table but --json prints none")
     if not n_prompt and not n_gen:
         raise click.UsageError("-p or -n must be above 0: there is nothing to measure")
     n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.engine.get("n_ctx", 0))
@@ -105,6 +109,8 @@ def command(
             print(json.dumps(_as_object(llm, model, measured)))
         else:
             _print(llm, measured)
+            if plot:
+                print("\n".join(bars(measured)))
 
 
 def _read(llm: LLM, source: random.Random, n_prompt: int, batch: int) -> float:
@@ -145,6 +151,18 @@ def _print(llm: LLM, measured: list[Measurement]) -> None:
         ),
         title=f"{llm.model_name} ({llm.architecture}) on {llm.config.device}",
     )
+
+
+def bars(measured: list[Measurement], width: int = 50) -> list[str]:
+    """A line for each measurement; those of one test are drawn to the scale of the fastest of them."""
+    names = [f"{m.test} x {m.batch}" for m in measured]
+    lines = []
+    for m, name in zip(measured, names, strict=True):
+        most = max(other.tokens_per_s for other in measured if other.test == m.test)
+        n_eighths = round(m.tokens_per_s / most * width * 8)
+        bar = "█" * (n_eighths // 8) + " ▏▎▍▌▋▊▉"[n_eighths % 8].strip()
+        lines.append(f"{name:<{max(map(len, names))}} {bar} {m.tokens_per_s:.1f}")
+    return lines
 
 
 def _as_object(llm: LLM, model: ModelOptions, measured: list[Measurement]) -> dict[str, object]:

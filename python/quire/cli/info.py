@@ -163,6 +163,8 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
     )
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
+    if (sampling := _sampling(reader)) is not None:
+        print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
     if memory is None:
         print(f"memory: not known: {one_line(reason)}")
         return
@@ -185,6 +187,21 @@ def _tool_support(reader: GGUFReader) -> ToolSupport | None:
 
     key = "tokenizer.chat_template"
     return tool_support(reader.metadata.text(key)) if key in reader.metadata else None
+
+
+def _sampling(reader: GGUFReader) -> dict[str, object] | None:
+    """What a chat is sampled by where a request says nothing; None for a model that no chat is answered with."""
+    from ..engine.loader import advised_sampling
+    from ..sampling_defaults import chat_defaults
+
+    if "tokenizer.chat_template" not in reader.metadata:
+        return None
+    return {name: _rounded(value) for name, value in chat_defaults(advised_sampling(reader.metadata)).items()}
+
+
+def _rounded(value: object) -> object:
+    """A number as it was before the file made 32 bits of it."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _calls_text(support: ToolSupport) -> str:
@@ -231,6 +248,7 @@ def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[s
             for name, n, elements, size in _types(reader.tensors)
         ],
         "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
+        "chat_sampling": _sampling(reader),
         "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
         "memory_unknown_because": reason or None,
     }

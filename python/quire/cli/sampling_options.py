@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 import click
@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
+from ..sampling_defaults import CHAT_DEFAULTS, TRUNCATION
 from .form_options import FORM_OPTIONS, taken_form
 from .model_options import PRESET
 
@@ -58,10 +59,10 @@ _OPTIONS = (
     _number("-n --predict --n-predict", "max_tokens", -1, "Tokens to generate; -1: until the model ends."),
     _number("--min-tokens", "min_tokens", 0, "Tokens before the model may end."),
     _number("-s --seed", "seed", -1, "The same seed gives the same answer; -1: any."),
-    _number("--temp --temperature", "temperature", 0.8, "0 takes the likeliest token."),
-    _number("--top-k", "top_k", 40, "The K likeliest tokens; 0: all."),
-    _number("--top-p", "top_p", 0.95, "The likeliest tokens with P together; 1: all."),
-    _number("--min-p", "min_p", 0.05, "Tokens of at least P times the likeliest; 0: all."),
+    _number("--temp --temperature", "temperature", CHAT_DEFAULTS["temperature"], "0 takes the likeliest token."),
+    _number("--top-k", "top_k", CHAT_DEFAULTS["top_k"], "The K likeliest tokens; 0: all."),
+    _number("--top-p", "top_p", CHAT_DEFAULTS["top_p"], "The likeliest tokens with P together; 1: all."),
+    _number("--min-p", "min_p", CHAT_DEFAULTS["min_p"], "Tokens of at least P times the likeliest; 0: all."),
     _number("--top-n-sigma --top-nsigma", "top_n_sigma", -1.0, "Logits within N standard deviations; -1: off."),
     _number("--typical --typical-p", "typical_p", 1.0, "Locally typical sampling; 1: off."),
     _number("--tfs --tfs-z", "tfs_z", 1.0, "Tail-free sampling; 1: off."),
@@ -99,32 +100,24 @@ _OPTIONS = (
 # What only a request can say: every dialect has a meaning of its own for its absence.
 _OF_REQUESTS = ("seed", "stop", "logit_bias", "min_tokens", "samplers", "penalty_last_n", "dry_penalty_last_n")
 _OFF_BELOW_ZERO = ("max_tokens", "seed", "top_n_sigma", "penalty_last_n", "dry_penalty_last_n")
-# What mirostat does without: it takes the place of truncation, as in llama.cpp.
-_TRUNCATION = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-
-
 _GIVEN = "quire.cli.sampling_options.given"
 
 
-def with_advice(params: SamplingParams, advised: SamplingParams) -> SamplingParams:
+def with_advice(params: SamplingParams, advised: Mapping[str, object]) -> SamplingParams:
     """The parameters of this command, with what the preset of the model's name says, and else what the model's file
     advises, where the user said nothing."""
     context = click.get_current_context()
     given, preset = context.meta[_GIVEN], context.meta.get(PRESET)
-    usual = SamplingParams()
-    changes = {
-        entry.name: getattr(advised, entry.name)
-        for entry in fields(SamplingParams)
-        if entry.name not in given and getattr(advised, entry.name) != getattr(usual, entry.name)
-    }
-    if preset is not None:
-        changes |= {name: value for name, value in preset.sampling.items() if name not in given}
+    usual = {**advised, **preset.sampling} if preset is not None else advised
+    changes = {name: value for name, value in usual.items() if name not in given}
+    if params.mirostat or changes.get("mirostat"):  # it cuts the tail itself
+        changes = {name: value for name, value in changes.items() if name not in TRUNCATION}
+        changes |= {name: off for name, off in TRUNCATION.items() if name not in given}
     try:
-        return replace(params, **changes)
+        return replace(params, **changes)  # type: ignore[arg-type]
     except TypeError as error:
-        raise click.UsageError(
-            f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
-        ) from None
+        text = f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
+        raise click.UsageError(text) from None
 
 
 def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
@@ -171,7 +164,7 @@ def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
             assert isinstance(value, int | float)
             own[name] = _off_below_zero(value)
         if own["mirostat"]:
-            own |= {name: off for name, off in _TRUNCATION.items() if name not in context.meta[_GIVEN]}
+            own |= {name: off for name, off in TRUNCATION.items() if name not in context.meta[_GIVEN]}
         try:
             params = SamplingParams(**own, structured_outputs=taken_form(values))  # type: ignore[arg-type]
         except RequestError as error:

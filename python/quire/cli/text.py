@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import unicodedata
 
 __all__ = ["Writer", "note", "one_line", "size_text"]
 
@@ -36,18 +38,78 @@ def size_text(size_bytes: int) -> str:
 class Writer:
     """Writes a model's text to standard output as it comes; to a terminal without control characters."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, wrap: bool = False) -> None:
+        """``wrap``: on a terminal, break lines between words; lines of code stay as they are."""
         self._is_terminal = sys.stdout.isatty()
         self._at_line_start = True
+        width = shutil.get_terminal_size().columns if wrap and self._is_terminal else 0
+        self._wrap = _Wrap(width) if width >= NARROWEST else None
 
     def write(self, text: str) -> None:
         if not text:
             return
-        sys.stdout.write(text.translate(_CONTROLS) if self._is_terminal else text)
-        sys.stdout.flush()
+        if self._is_terminal:
+            text = text.translate(_CONTROLS)
         self._at_line_start = text.endswith("\n")
+        self._put(text if self._wrap is None else self._wrap.add(text))
 
     def end_line(self) -> None:
         """End the line, unless the text did."""
+        if self._wrap is not None:
+            self._put(self._wrap.rest())
         if not self._at_line_start:
             self.write("\n")
+
+    def _put(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+NARROWEST = 20
+
+
+class _Wrap:
+    """Breaks lines between words as text comes: a word waits until it has ended."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._column = 0
+        self._word = ""
+        self._line_start = ""  # the first characters of the line, by which a fence is known
+        self._in_code = False
+
+    def add(self, text: str) -> str:
+        return "".join(map(self._character, text))
+
+    def rest(self) -> str:
+        """The word that waits."""
+        word, self._word = self._word, ""
+        broken = "\n" if self._column + _columns(word) > self._width and not self._in_code and self._column else ""
+        self._column = (0 if broken else self._column) + _columns(word)
+        return broken + word
+
+    def _character(self, letter: str) -> str:
+        if len(self._line_start) < 3 and letter != "\n":
+            self._line_start += letter
+            if self._line_start == "```":
+                self._in_code = not self._in_code
+        if letter not in " \n":
+            self._word += letter
+            # A word longer than a line is not kept back: the terminal breaks it.
+            return self.rest() if _columns(self._word) >= self._width else ""
+        written = self.rest()
+        if letter == "\n":
+            self._column, self._line_start = 0, ""
+            return written + letter
+        self._column += 1
+        if self._column >= self._width and not self._in_code:
+            self._column = 0
+            return written + "\n"
+        return written + letter
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in text
+    )

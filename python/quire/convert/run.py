@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .._native.core import DType, Tensor
 from .._native.quant import dequantize, quantize
-from ..checkpoint import Checkpoint, Fields, Target, read_json
+from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
@@ -36,6 +36,7 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.entries = list(self.mapping.entries(self.config))
         self.checkpoint = SafetensorsFolder(source)
+        self.entries += self._numbers()
         self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
         self.mapping.refuse_unread(self.whole)
 
@@ -45,6 +46,13 @@ class _Conversion:
         if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
             raise LoadError("[convert] 'architectures' of config.json must name one architecture")
         return checkpoint_of(names[0])
+
+    def _numbers(self) -> Iterator[Entry]:
+        """Keys whose numbers the checkpoint has as tensors of one number."""
+        n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
+        for key, source in self.mapping.numbers.items():
+            tensors = [self.checkpoint[source.replace("{i}", str(i))] for i in range(n_layer)]
+            yield key, "f32[]", [float(dequantize(tensor).item()) for tensor in tensors]
 
     def _with_head(self, targets: list[Target]) -> list[Target]:
         """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
@@ -136,6 +144,8 @@ def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DT
         shape = todo.shape(target)
         dtypes[target.name] = _dtype(target, shape, DType(dtype))
         writer.add_tensor(target.name, dtypes[target.name], shape)
+        if target.name == "token_types.weight":  # without the key llama.cpp opens no encoder
+            writer.set("tokenizer.ggml.token_type_count", shape[0], "u32")
     return dtypes
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from .config import EngineConfig
 from .llm import LLM
+from .loader import open_decoder
 from .results import Choice, Delta, GenerationResult, Timings, TokenLogprob
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "GenerationResult",
     "Timings",
     "TokenLogprob",
+    "open_decoder",
 ]
 
 

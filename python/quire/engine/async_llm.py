@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from ..errors import RequestError
-from ..structured import AnswerForm, answer_form
+from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
+    from ..request_fields import RequestFields
     from ..sampling import SamplingParams
-    from .chat import ChatCollector, ChatDelta, ChatRequest, ChatResult, ToolChoice
+    from .chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["AsyncLLM"]
 
@@ -46,10 +47,10 @@ class AsyncLLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
         """Complete one prompt or several; see ``LLM.generate``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.generate, fields))
         return await self._results(await asyncio.to_thread(self._prompts.requests, prompts, params, options))
 
     def stream(
@@ -60,16 +61,27 @@ class AsyncLLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[Delta, None]:
         """Complete one prompt piece by piece; see ``LLM.stream``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.stream, fields))
         return self._deltas(lambda: self._prompts.request(prompt, params, options))
 
+    @overload
+    async def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatFields]
+    ) -> ChatResult: ...
+    @overload
     async def chat(
         self,
-        messages: Messages,
-        params: SamplingParams | None = None,
+        messages: Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **options: Unpack[ChatFields],
+    ) -> list[ChatResult]: ...
+    async def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
@@ -81,12 +93,12 @@ class AsyncLLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
-    ) -> ChatResult:
+        **fields: Unpack[RequestFields],
+    ) -> ChatResult | list[ChatResult]:
         """Answer a conversation; see ``LLM.chat``."""
-        from .chat import ChatCollector, ChatOptions
+        from .chat import ChatCollector, ChatOptions, conversations
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
@@ -96,10 +108,12 @@ class AsyncLLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
         )
-        request = await asyncio.to_thread(self._prompts.chat_request, messages, params, options, chat)
-        collector = ChatCollector(request, collector_of(request.engine))
-        await self._collect([(request.engine, collector)])
-        return collector.result()
+        all_messages, several = conversations(messages)
+        requests = await asyncio.to_thread(self._prompts.chat_requests, all_messages, params, options, chat)
+        collectors = [ChatCollector(request, collector_of(request.engine)) for request in requests]
+        await self._collect([(r.engine, c) for r, c in zip(requests, collectors, strict=True)])
+        results = [collector.result() for collector in collectors]
+        return results if several else results[0]
 
     def chat_stream(
         self,
@@ -116,12 +130,12 @@ class AsyncLLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[ChatDelta, None]:
         """``chat`` piece by piece; see ``LLM.chat_stream``."""
         from .chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat_stream, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
 from ..chat.reply import joined
 from ..errors import RequestError, UnsupportedError
+from ..request_fields import RequestFields
 from ..sampling import SamplingParams
 from .engine import EngineRequest
 from .results import Choice, Collector, Delta, FinishReason, GenerationResult
 
 if TYPE_CHECKING:
     from .._native.engine import Event
-    from ..chat import ChatTemplate
+    from ..chat import ChatTemplate, Messages
     from ..tokenizer import Tokenizer
 
-__all__ = ["ChatChoice", "ChatCollector", "ChatDelta", "ChatOptions", "ChatRequest", "ChatResult", "ToolChoice"]
+__all__ = [
+    "ChatChoice",
+    "ChatCollector",
+    "ChatDelta",
+    "ChatFields",
+    "ChatOptions",
+    "ChatRequest",
+    "ChatResult",
+    "ToolChoice",
+    "conversations",
+]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
 """``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
@@ -55,6 +66,21 @@ class ChatOptions:
     def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
         """The tools that the model is told of."""
         return self.tools if self.tools and self.tool_choice != "none" else None
+
+
+class ChatFields(RequestFields, total=False):
+    """The keywords of ``LLM.chat``: those of ``RequestFields`` and ``ChatOptions``, and three of ``RequestOptions``."""
+
+    tools: Sequence[Mapping[str, object]] | None
+    tool_choice: ToolChoice
+    parallel_tool_calls: bool
+    tool_format: str
+    reasoning_format: str
+    reasoning_budget: int | None
+    template_values: Mapping[str, object] | None
+    salt: bytes
+    priority: int
+    key: str
 
 
 @dataclass(frozen=True)
@@ -145,6 +171,14 @@ class ChatCollector:
             reason = "tool_calls" if choice.finish_reason == "stop" and message.tool_calls else choice.finish_reason
             choices.append(ChatChoice(**{**choice.__dict__, "finish_reason": reason, "message": message}))
         return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens)
+
+
+def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:
+    """The conversations that are given, and whether these are a list; of a single one, the entries are messages."""
+    items: Sequence[object] = messages if isinstance(messages, Sequence) else ()
+    if items and not isinstance(messages, str) and all(isinstance(item, list | tuple) for item in items):
+        return cast("Sequence[Messages]", messages), True
+    return [cast("Messages", messages)], False
 
 
 def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ..errors import RequestError
-from ..structured import AnswerForm, answer_form
+from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
+    from ..request_fields import RequestFields
     from ..sampling import SamplingParams
-    from .chat import ChatCollector, ChatDelta, ChatRequest, ChatResult, ToolChoice
+    from .chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["LLM"]
 
@@ -36,9 +37,10 @@ class LLM(LLMBase):
 
     Every verb takes ``salt`` (only requests of one salt share cached prefixes), ``priority`` (higher first, under the
     policies that look at it) and ``key`` (requests of one key share their part of the machine under the dynamic
-    policy).  All that generate take ``response_format`` (OpenAI's), ``regex``, ``choice`` or ``grammar``: the form that
-    the answer must have, as in ``StructuredOutputsParams``; in a chat it begins when reasoning has ended.  A failing
-    request raises its QuireError and leaves others alone.
+    policy).  All that generate take the fields of ``SamplingParams`` as keywords, in place of ``params`` or over them,
+    and ``response_format`` (OpenAI's, a JSON Schema, or a class of Pydantic), ``regex``, ``choice`` or ``grammar``: the
+    form that the answer must have, as in ``StructuredOutputsParams``; in a chat it begins when reasoning has ended.  A
+    failing request raises its QuireError and leaves others alone.
     """
 
     def generate(
@@ -49,14 +51,14 @@ class LLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
         """Complete one prompt or several, in one batch; the results are in the prompts' order.
 
         A string is raw text, in which special tokens are added and parsed; a list of ints is token ids as they are.
         ``params``: for all, or one each.  When a request fails, or on KeyboardInterrupt, the others are cancelled.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.generate, fields))
         return self._results(self._prompts.requests(prompts, params, options))
 
     def stream(
@@ -67,16 +69,27 @@ class LLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> Generator[Delta, None, None]:
         """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.stream, fields))
         return self._deltas(self._prompts.request(prompt, params, options))
 
+    @overload
+    def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatFields]
+    ) -> ChatResult: ...
+    @overload
     def chat(
         self,
-        messages: Messages,
-        params: SamplingParams | None = None,
+        messages: Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **options: Unpack[ChatFields],
+    ) -> list[ChatResult]: ...
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         tool_choice: ToolChoice = "auto",
@@ -88,10 +101,12 @@ class LLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
-    ) -> ChatResult:
-        """Answer a conversation, rendered by the model's chat template.
+        **fields: Unpack[RequestFields],
+    ) -> ChatResult | list[ChatResult]:
+        """Answer a conversation, rendered by the model's chat template; or several in one batch, in a list.
 
+        What neither ``params`` nor a keyword says is what the model's file advises, else temperature 0.8, ``top_k`` 40,
+        ``top_p`` 0.95, ``min_p`` 0.05; ``params`` are taken as they are, with what keywords say.
         ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  The result's
         ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``; its ``as_dict()`` is the next turn's
         message.  ``tools``: function definitions as in OpenAI's interface.  ``tool_choice``: ``"auto"``, where calls of
@@ -102,9 +117,9 @@ class LLM(LLMBase):
         token then waits for Python.  ``template_values``: further variables of the template.  Raises UnsupportedError
         for a model without a template, or for tools where the template does not know them.
         """
-        from .chat import ChatCollector, ChatOptions
+        from .chat import ChatCollector, ChatOptions, conversations
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
@@ -114,10 +129,12 @@ class LLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
         )
-        request = self._prompts.chat_request(messages, params, options, chat)
-        collector = ChatCollector(request, collector_of(request.engine))
-        self._collect([(request.engine, collector)])
-        return collector.result()
+        all_messages, several = conversations(messages)
+        requests = self._prompts.chat_requests(all_messages, params, options, chat)
+        collectors = [ChatCollector(request, collector_of(request.engine)) for request in requests]
+        self._collect([(r.engine, c) for r, c in zip(requests, collectors, strict=True)])
+        results = [collector.result() for collector in collectors]
+        return results if several else results[0]
 
     def chat_stream(
         self,
@@ -134,12 +151,12 @@ class LLM(LLMBase):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
-        **form: Unpack[AnswerForm],
+        **fields: Unpack[RequestFields],
     ) -> Generator[ChatDelta, None, None]:
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         from .chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, form=answer_form(**form))
+        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat_stream, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,

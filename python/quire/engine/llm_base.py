@@ -77,15 +77,19 @@ class LLMBase:
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
         self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype
-        # What the model's makers advise; the commands take it, calls that give no parameters do not.
+        # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
         self._reserved_bytes = opened.reserved_bytes
         self._output = opened.output
-        self._prompts = Prompts(opened.tokenizer, opened.n_vocab)
+        self._prompts = Prompts(opened.tokenizer, opened.n_vocab, opened.sampling)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
+
+    def __repr__(self) -> str:
+        name, kind = self.model_name, type(self).__name__
+        return f"{kind}({name!r}, {self.architecture}, {self.n_ctx} tokens of context, {self.config.device})"
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .._native.core import devices, find_device
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..models import LoadedModel
     from ..models.base import Config
 
-__all__ = ["OpenedModel", "cache_dtype", "open_model", "packaged_model"]
+__all__ = ["OpenedModel", "advised_sampling", "cache_dtype", "open_decoder", "open_model", "packaged_model"]
 
 _LOG = logging.getLogger("quire")
 # Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
@@ -76,7 +77,7 @@ class OpenedModel:
     n_vocab: int
     sizes: Sizes
     reserved_bytes: int  # of the cache and of a step, which are taken as they are used
-    sampling: SamplingParams
+    sampling: Mapping[str, object]
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
     output: ModelOutput
@@ -120,6 +121,14 @@ def _device_at_hand(wanted: str) -> str:
         "(README: Install tells how to build for one; 'quire devices' lists what is there)"
     )
     return "cpu"
+
+
+def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
+    """The decoder alone of a model: what ``LLM`` is made of, for token ids and events (``Decoder.submit``, ``wait``).
+
+    ``close()`` gives its memory back.  Raises as ``LLM`` does.
+    """
+    return open_model(path, config or EngineConfig()).decoder
 
 
 def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
@@ -234,7 +243,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         ),
     )
     name = reader.metadata.text("general.name", path.stem)
-    sampling = _advised_sampling(reader.metadata)
+    sampling = advised_sampling(reader.metadata)
     pooling = _pooling_of(reader.metadata, model.config)
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
@@ -278,8 +287,8 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
         )
 
 
-def _advised_sampling(metadata: Metadata) -> SamplingParams:
-    """Defaults but for what the file advises; LoadError where that is nothing to sample by."""
+def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
+    """The fields of SamplingParams that the file says; LoadError where that is nothing to sample by."""
     advice: dict[str, object] = {}
     for key, name in _ADVICE.items():
         full = key if "." in key else f"general.sampling.{key}"
@@ -287,11 +296,13 @@ def _advised_sampling(metadata: Metadata) -> SamplingParams:
             is_list = metadata.type_of(full).endswith("[]")
             advice[name] = metadata.array(full).tolist() if is_list else metadata[full]
     try:
-        return SamplingParams(**advice)  # type: ignore[arg-type]
+        params = SamplingParams(**advice)  # type: ignore[arg-type]
     except RequestError as error:
         raise LoadError(
             f"[loader] general.sampling and quire.sampling of the file must be valid but {error}"
         ) from error
+    # Also what is as usual without advice: a file that says temperature 1 means it.
+    return MappingProxyType({name: getattr(params, name) for name in advice})
 
 
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import RequestError, UnsupportedError
+from ..request_fields import Asked
 from ..sampling import SamplingParams
-from ..structured import StructuredOutputsParams
 from .answer_forms import AnswerForms, token_vocabulary
 from .engine import EngineRequest, Pooling
 
@@ -28,23 +28,12 @@ Prompt: TypeAlias = "str | Sequence[int]"
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """How a request is treated beside others, see ``EngineRequest``, and the form of its answer."""
+    """How a request is treated beside others, see ``EngineRequest``, and what its keywords say."""
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
-    form: StructuredOutputsParams | None = None
-
-    def apply_form(self, params: SamplingParams | None) -> SamplingParams:
-        """The parameters with the form.  RequestError for what are none, or have a form already."""
-        if params is not None and not isinstance(params, SamplingParams):
-            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
-        params = params or SamplingParams()
-        if self.form is None:
-            return params
-        if params.structured_outputs is not None:
-            raise RequestError("[structured_outputs] the form of an answer must be given once but is given twice")
-        return replace(params, structured_outputs=self.form)
+    asked: Asked = field(default_factory=Asked)
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -60,8 +49,9 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 class Prompts:
     """Makes requests for one model.  Thread-safe."""
 
-    def __init__(self, tokenizer: Tokenizer | None, n_vocab: int) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, n_vocab: int, advised: Mapping[str, object] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._advised = advised or {}
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
@@ -95,7 +85,7 @@ class Prompts:
 
     def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """A request to generate, whose form is still to be compiled."""
-        params = options.apply_form(params)
+        params = options.asked.of(params)
         ids = self.token_ids(prompt)
         return _request(ids, params, options, self._forms.of_text(params.structured_outputs))
 
@@ -116,11 +106,7 @@ class Prompts:
     ) -> list[EngineRequest]:
         """One request per prompt.  ``params``: for all of them, or one each."""
         wanted = prompt_list(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            return [self.request(prompt, params, options) for prompt in wanted]
-        each = list(params)
-        if len(each) != len(wanted):
-            raise RequestError(f"[sampling] params must be one or {len(wanted)} but are {len(each)}")
+        each = _one_each(params, len(wanted))
         return [self.request(prompt, one, options) for prompt, one in zip(wanted, each, strict=True)]
 
     def chat_request(
@@ -129,6 +115,17 @@ class Prompts:
         """A request to answer a conversation.  What messages say never becomes control tokens."""
         draft = self.chat_draft(messages, params, options, chat)
         return replace(draft, engine=self._compiled(draft.engine))
+
+    def chat_requests(
+        self,
+        messages: Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+        chat: ChatOptions,
+    ) -> list[ChatRequest]:
+        """One request per conversation.  ``params``: for all of them, or one each."""
+        each = _one_each(params, len(messages))
+        return [self.chat_request(item, one, options, chat) for item, one in zip(messages, each, strict=True)]
 
     def chat_draft(
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
@@ -142,7 +139,7 @@ class Prompts:
         form = self._answer_format(chat.tool_format, chat.reasoning_format).reading_calls(bool(tools))
         segments = template.render_segments(messages, tools, True, **(chat.template_values or {}))
         prompt = "".join(text for text, _ in segments)
-        params = options.apply_form(params)
+        params = options.asked.of(params, self._advised)
         ids = self.token_ids(self.tokenizer.encode_segments(segments))
         request = _request(ids, params, options, self._forms.of_chat(params, chat, form, template.source, prompt))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
@@ -176,6 +173,14 @@ class Prompts:
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""
         return EngineRequest(self.token_ids(token_ids), None)
+
+
+def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) -> list[SamplingParams | None]:
+    if params is None or not isinstance(params, Sequence):
+        return [params] * n
+    if len(params) != n:
+        raise RequestError(f"[sampling] params must be one or {n} but are {len(params)}")
+    return list(params)
 
 
 def _request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Embedding, Keys, Linear, Step, Tensor, Trace, Tracer, Weights, select_rows
@@ -60,59 +60,6 @@ class Config:
 
 
 @dataclass(frozen=True)
-class EncoderConfig(Config):
-    """The keys of encoders: layers all alike, whose tokens attend both ways."""
-
-    n_head: int
-    ffn_dim: int
-    eps: float
-    n_token_types: int  # with a vector each: 2 where tokens of the second text of a pair are told apart
-    n_class: int  # 0: no scores of classes but the vectors themselves
-
-    @classmethod
-    def read_file(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
-        """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
-        base = Config.read(m, n_vocab)
-        if not m.has("attention.causal"):
-            raise LoadError(f"[{m.arch}] key '{m.full('attention.causal')}' must be there, and false, but is not")
-        m.only("attention.causal", False)
-        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
-        m.only("attention.head_count_kv", n_head)
-        if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:
-            raise LoadError(f"[{m.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
-        eps = m.number("attention.layer_norm_epsilon")
-        if not 0 < eps < 1:
-            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        m.without_effect("classifier.output_labels")
-        has_head = w.has("cls.output.weight")
-        pooling = m.integer("pooling_type", RANK if has_head else 0)
-        if pooling == RANK and not has_head:
-            raise LoadError(f"[{m.arch}] the file must have a classifier for pooling_type {RANK} but has none")
-        if pooling != RANK:
-            w.ignore("cls.*", "the file's pooling is of vectors")
-        n_types = w.n_rows("token_types.weight") if w.has("token_types.weight") else 0
-        n_class = w.n_rows("cls.output.weight") if pooling == RANK else 0
-        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_token_types=n_types, n_class=n_class)
-
-    @property
-    def widest(self) -> int:
-        return max(self.ffn_dim, self.dim)
-
-    @property
-    def is_encoder(self) -> bool:
-        return True
-
-    @property
-    def scores_classes(self) -> bool:
-        return self.n_class > 0
-
-    @property
-    def tells_texts_apart(self) -> bool:
-        return self.n_token_types > 1
-
-
-@dataclass(frozen=True)
 class DenseConfig(Config):
     """The keys of decoders whose layers are all alike."""
 
@@ -123,6 +70,7 @@ class DenseConfig(Config):
     n_rot: int  # how many dimensions of a head are rotated
     ffn_dim: int
     eps: float
+    IS_CAUSAL: ClassVar[bool] = True  # False: tokens attend both ways
 
     @classmethod
     def read(
@@ -134,7 +82,7 @@ class DenseConfig(Config):
         n_kv_head: int | None = None,
         ffn_dim: int | None = None,
     ) -> DenseConfig:
-        """``eps``: the key of what norms add to the variance.  Causal attention is demanded, and no experts.
+        """``eps``: the key of what norms add to the variance.  No experts, and attention that is causal or is not.
 
         ``n_kv_head``, ``ffn_dim``: those of the layers that have any, where others have none (``by_layer``).
         """
@@ -152,7 +100,7 @@ class DenseConfig(Config):
             eps=m.number(eps),
         )
         config.check()
-        m.only("attention.causal", True)
+        m.only("attention.causal", cls.IS_CAUSAL)
         return config
 
     @property

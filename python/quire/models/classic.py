@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._native.graph import layer_norm, multiply_weight
 from ..checkpoint import DECODER_KEYS, Array, Change, Fields, Key, made
 from ..checkpoint.rope import rope_of
 from ..errors import CapacityError, UnsupportedError
-from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weights, rope, select_rows
+from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weight, Weights, rope, select_rows
 from .base import DenseConfig, Layer, Mixer
 
 EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
@@ -37,6 +38,74 @@ class Attention:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = self.placed(self.q(x).heads(self.n_head), step)
         k = self.placed(self.k(x).heads(self.n_kv_head), step)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+
+
+class LinearBiases:
+    """ALiBi (Press, Smith and Lewis 2021): a head's scores fall with the distance, each by a slope of its own."""
+
+    def __init__(self, w: Weights, n_head: int, max_bias: float = 8.0) -> None:
+        self.w, self.slopes = w, alibi_slopes(n_head, max_bias)
+        self.made: dict[int, Weight] = {}  # by n_ctx
+
+    def of(self, step: Step) -> Weight:
+        """What ``attend`` adds to scores by distance."""
+        import numpy as np
+
+        if step.n_ctx not in self.made:
+            distances = np.arange(step.n_ctx - 1, -1, -1, dtype=np.float32)
+            table = -np.array(self.slopes, np.float32)[:, None] * distances
+            self.made[step.n_ctx] = self.w.made("alibi", table)
+        return self.made[step.n_ctx]
+
+
+def alibi_slopes(n_head: int, max_bias: float) -> list[float]:
+    """Powers of 2 from a head to the next in equal steps down to ``-max_bias``.
+
+    Where ``n_head`` is not a power of 2, those of the next one below, then every other one of twice as many.
+    """
+    n: int = 1 << (n_head.bit_length() - 1)
+    first = [2.0 ** (-max_bias * (i + 1) / n) for i in range(n)]
+    return first + [2.0 ** (-max_bias * (2 * i + 1) / (2 * n)) for i in range(n_head - n)]
+
+
+class AlibiAttention(Attention):
+    """Nothing is rotated: distances are all that heads know of positions."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None) -> None:
+        super().__init__(c, w, layer)
+        self.biases = biases
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        return (
+            self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head),
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = self.heads(x)
+        bias = self.biases.of(step) if self.biases else None
+        return self.o(step.attend(self.layer, q, k, v, scale=self.scale, bias=bias))
+
+
+class HeadNorms(Attention):
+    """With a norm for each head of q and k, where the file has them."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.eps = c.eps
+        shapes = {"attn_q_norm.weight": (c.n_head, c.head_dim), "attn_k_norm.weight": (c.n_kv_head, c.head_dim)}
+        self.q_norm, self.k_norm = (
+            w.tensor(name, shape, vector=True) if w.has(name) else None for name, shape in shapes.items()
+        )
+
+    def normed(self, x: Tensor, weight: Weight | None) -> Tensor:
+        return x if weight is None else multiply_weight(layer_norm(x, None, None, self.eps), weight)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = self.placed(self.normed(self.q(x).heads(self.n_head), self.q_norm), step)
+        k = self.placed(self.normed(self.k(x).heads(self.n_kv_head), self.k_norm), step)
         v = self.v(x).heads(self.n_kv_head)
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
@@ -110,7 +179,7 @@ class LayerNormDecoder:
 
 def in_order(x: Array, config: Fields) -> Array:
     """Fused q, k and v, which checkpoints store head by head, one below the other."""
-    n_head = config.integer("num_attention_heads", low=1)
+    n_head = config.integer("n_head" if config.has("n_head") else "num_attention_heads", low=1)
     split = x.reshape(n_head, 3, x.shape[0] // n_head // 3, *x.shape[1:])
     ordered: Array = split.swapaxes(0, 1).reshape(x.shape)
     return ordered

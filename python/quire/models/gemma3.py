@@ -58,10 +58,14 @@ class Attention:
         self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
         self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
+    def heads(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
         q = rope(self.q_norm(self.q(x).heads(self.n_head)), step.positions, self.rotation)
         k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
-        v = self.v(x).heads(self.n_kv_head)
+        return q, k, self.v(x).heads(self.n_kv_head)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = self.heads(x, step)
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
@@ -108,14 +112,14 @@ def _pattern(config: Fields) -> Sequence[bool] | None:
     return None if local == [bool((i + 1) % PERIOD) for i in range(len(local))] else local
 
 
-def _scale_is_known(config: Fields) -> None:
+def scale_is_known(config: Fields) -> None:
     n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
     expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
     if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
         raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
 
 
-def _rope(config: Fields) -> Iterator[Entry]:
+def rope_entries(config: Fields) -> Iterator[Entry]:
     """Scaling is that of the layers that see everything; the others have a base alone."""
     local = rope_of(config, "sliding_attention")
     if config.has("rope_parameters"):
@@ -136,7 +140,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
         yield key, kind, value
 
 
-_KEYS: dict[str, Key] = {
+KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=131072),
     "attention.head_count_kv": u32("num_key_value_heads", default=4),
@@ -154,7 +158,7 @@ NORMS = {
     "blk.{i}.ffn_norm": f"{_LAYER}.pre_feedforward_layernorm",
     "blk.{i}.post_ffw_norm": f"{_LAYER}.post_feedforward_layernorm",
 }
-_HEAD_NORMS = {
+HEAD_NORMS = {
     "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_norm",
     "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_norm",
 }
@@ -169,15 +173,15 @@ GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one funct
 HF = {
     "Gemma3ForCausalLM": Checkpoint(
         "gemma3",
-        _KEYS,
-        {**DECODER_TENSORS, **one_added({**NORMS, **_HEAD_NORMS})},
+        KEYS,
+        {**DECODER_TENSORS, **one_added({**NORMS, **HEAD_NORMS})},
         fixed={
             "hidden_activation": GELU_TANH,
             "use_bidirectional_attention": (False, None),
             "attn_logit_softcapping": (None,),
         },
-        checks=(_scale_is_known,),
-        rope=_rope,
+        checks=(scale_is_known,),
+        rope=rope_entries,
         tied=True,
         unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
     )

@@ -320,7 +320,8 @@ _KEYS: dict[str, Key] = {
     "attention.sliding_window_pattern": made("bool[]", _locals),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
-    "final_logit_softcapping": f32("final_logit_softcapping", default=None),
+    # llama.cpp takes 30 where there is no key; 0 is no cap.
+    "final_logit_softcapping": f32("final_logit_softcapping", default=0.0),
     "expert_count": _of_experts("num_experts"),
     "expert_used_count": _of_experts("top_k_experts"),
     "expert_feed_forward_length": _of_experts("moe_intermediate_size"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, factor, made, taken, u32
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
@@ -123,10 +123,10 @@ HF = {
             **DECODER_KEYS,
             "attention.head_count_kv": made("u32[]", _kv_heads),
             "feed_forward_length": u32("intermediate_size", default=11008),
-            "attention.scale": f32("attention_multiplier", default=1.0),
-            "embedding_scale": f32("embedding_multiplier", default=1.0),
-            "residual_scale": f32("residual_multiplier", default=1.0),
-            "logit_scale": f32("logits_scaling", default=1.0),
+            "attention.scale": factor("attention_multiplier", default=1.0),
+            "embedding_scale": factor("embedding_multiplier", default=1.0),
+            "residual_scale": factor("residual_multiplier", default=1.0),
+            "logit_scale": factor("logits_scaling", default=1.0),
             "expert_count": u32("num_local_experts", default=8),
             "expert_used_count": u32("num_experts_per_tok", default=2),
             "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=1024),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, f32, made, squeezed, taken, u32
+from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, f32, made, only_with, squeezed, taken, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
 from .base import MAX_DIM, MAX_HEADS, Config, DenseConfig, head
@@ -159,6 +159,16 @@ def by_group(field: str, default: int) -> Change:
     return change
 
 
+def convolution(flag: str) -> Change:
+    """Without the dimension of 1; ``flag`` says whether there is a bias."""
+    with_bias = only_with(flag, default=True, biases=True)
+
+    def change(x: Array, config: Fields) -> Array:
+        return squeezed(with_bias(x, config), config)
+
+    return change
+
+
 def _inner(config: Fields) -> int:
     return int(config.number("expand", 2) * config.integer("hidden_size", 4096))
 
@@ -181,9 +191,9 @@ TENSORS: dict[str, str | Source] = {
     "output_norm": "backbone.norm_f",
     "output": "lm_head",
     "blk.{i}.attn_norm": f"{_LAYER}.norm",
-    "blk.{i}.ssm_in": f"{_LAYER}.mixer.in_proj",
-    "blk.{i}.ssm_conv1d": taken(f"{_LAYER}.mixer.conv1d", change=squeezed),
-    "blk.{i}.ssm_out": f"{_LAYER}.mixer.out_proj",
+    "blk.{i}.ssm_in": taken(f"{_LAYER}.mixer.in_proj", change=only_with("use_bias", default=False, biases=True)),
+    "blk.{i}.ssm_conv1d": taken(f"{_LAYER}.mixer.conv1d", change=convolution("use_conv_bias")),
+    "blk.{i}.ssm_out": taken(f"{_LAYER}.mixer.out_proj", change=only_with("use_bias", default=False, biases=True)),
 }
 UNUSED = (
     "use_bias",
@@ -203,16 +213,22 @@ UNUSED = (
 )
 
 
-def mixer_tensors(module: str, groups: str, n_group: int) -> dict[str, str | Source]:
-    """Those of Mamba 2's mixer below a module; ``groups``: the field with their number, and its default."""
+def mixer_tensors(
+    module: str, groups: str, n_group: int, *, bias: str = "mamba_proj_bias", conv_bias: str = "mamba_conv_bias"
+) -> dict[str, str | Source]:
+    """Those of Mamba 2's mixer below a module.
+
+    ``groups``: the field with their number, and its default; ``bias``, ``conv_bias``: those that say what has biases.
+    """
+    with_bias = only_with(bias, default=False, biases=True)
     return {
-        "blk.{i}.ssm_in": f"{module}.in_proj",
-        "blk.{i}.ssm_conv1d": taken(f"{module}.conv1d", change=squeezed),
+        "blk.{i}.ssm_in": taken(f"{module}.in_proj", change=with_bias),
+        "blk.{i}.ssm_conv1d": taken(f"{module}.conv1d", change=convolution(conv_bias)),
         "blk.{i}.ssm_dt.bias": f"{module}.dt_bias",
         "blk.{i}.ssm_a": taken(f"{module}.A_log", change=decay_column),
         "blk.{i}.ssm_d": taken(f"{module}.D", change=column),
         "blk.{i}.ssm_norm": taken(f"{module}.norm", change=by_group(groups, n_group)),
-        "blk.{i}.ssm_out": f"{module}.out_proj",
+        "blk.{i}.ssm_out": taken(f"{module}.out_proj", change=with_bias),
     }
 
 
@@ -225,7 +241,7 @@ HF = {
             "ssm.time_step_rank": u32("num_heads", default=128),
             "ssm.group_count": u32("n_groups", default=8),
         },
-        {**TENSORS, **mixer_tensors(f"{_LAYER}.mixer", "n_groups", 8)},
+        {**TENSORS, **mixer_tensors(f"{_LAYER}.mixer", "n_groups", 8, bias="use_bias", conv_bias="use_conv_bias")},
         fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED},
         rope=None,
         unused=(*UNUSED, "head_dim", "chunk_size"),

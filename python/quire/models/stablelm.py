@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from .._native.graph import layer_norm, multiply_weight
 from ..checkpoint import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, taken, u32
 from ..errors import UnsupportedError
-from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weight, Weights, frequency_factors, rope_spec
+from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
-from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder, ParallelBlock, n_rotated, unless_unbiased
+from .classic import CLASSIC_KEYS, EPS, Block, HeadNorms, LayerNormDecoder, ParallelBlock, n_rotated, unless_unbiased
 
 ARCHES = ("stablelm",)
-
-
-class HeadNorms(Attention):
-    """With a norm for each head of q and k, where the file has them."""
-
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.eps = c.eps
-        shapes = {"attn_q_norm.weight": (c.n_head, c.head_dim), "attn_k_norm.weight": (c.n_kv_head, c.head_dim)}
-        self.q_norm, self.k_norm = (
-            w.tensor(name, shape, vector=True) if w.has(name) else None for name, shape in shapes.items()
-        )
-
-    def normed(self, x: Tensor, weight: Weight | None) -> Tensor:
-        return x if weight is None else multiply_weight(layer_norm(x, None, None, self.eps), weight)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q = self.placed(self.normed(self.q(x).heads(self.n_head), self.q_norm), step)
-        k = self.placed(self.normed(self.k(x).heads(self.n_kv_head), self.k_norm), step)
-        v = self.v(x).heads(self.n_kv_head)
-        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
 class StableLM(LayerNormDecoder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -68,6 +69,16 @@ class Keys:
             if not low <= number <= high:
                 raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
         return numbers
+
+    def numbers(self, name: str, n: int) -> list[float]:
+        """One finite number for each of ``n`` layers: an array, or one for all."""
+        if not self.is_array(name):
+            return [self.number(name)] * n
+        full = self._reading(name)
+        values = self._metadata.array(full)
+        if values.dtype.kind != "f" or len(values) < n or not all(math.isfinite(value) for value in values[:n]):
+            raise LoadError(f"[gguf] key '{full}' must hold {n} finite numbers but has {len(values)} {values.dtype}")
+        return [float(value) for value in values[:n]]
 
     def same(
         self, name: str, n: int, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1

@@ -44,12 +44,13 @@ class Step:
         scale: float,
         soft_cap: float = 0.0,
         sinks: Weight | None = None,
+        bias: Weight | None = None,
     ) -> Tensor:
         """Cache k and v ``[tokens, n_kv_head, head_dim]``, attend q ``[tokens, n_head, head_dim]`` to them.
 
-        Returns ``[tokens, n_head * head_dim]``.
+        Returns ``[tokens, n_head * head_dim]``.  ``bias [n_head, n]``: see ``graph.attend``.
         """
-        return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
+        return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias).merge_heads()
 
     def attend_again(
         self, layer: int, q: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
@@ -58,7 +59,15 @@ class Step:
         return graph.attend_to_written(layer, q, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
 
     def attend_both_ways(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, soft_cap: float = 0.0, window: int = 0
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        soft_cap: float = 0.0,
+        window: int = 0,
+        bias: Weight | None = None,
     ) -> Tensor:
         """The tokens of a sequence attend to each other, later ones too; nothing is cached."""
-        return graph.attend_rows(q, k, v, scale=scale, soft_cap=soft_cap, window=window).merge_heads()
+        return graph.attend_rows(q, k, v, scale=scale, soft_cap=soft_cap, window=window, bias=bias).merge_heads()

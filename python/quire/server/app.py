@@ -55,6 +55,7 @@ ROUTES = (
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes for people"),
     Route("GET", "/", page.page, "A chat in the browser"),
+    Route("GET", "/page/{file}", page.page_file, "A script, style or picture of it"),
     Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", responses_fields.ResponsesBody),

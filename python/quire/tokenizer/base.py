@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Literal, overload
 
 from quire._tokenizer.detokenizer import Detokenizer
 from quire._tokenizer.packed import picked
@@ -12,6 +13,9 @@ from quire.errors import RequestError, UnsupportedError
 from quire.tokenizer.encoders import encoder_of
 from quire.tokenizer.end_of_generation import end_of_generation_ids
 from quire.tokenizer.vocabulary import Family, TokenKind, Vocabulary
+
+if TYPE_CHECKING:
+    from quire.chat import ChatTemplate, Messages
 
 __all__ = ["Tokenizer"]
 
@@ -54,8 +58,14 @@ class Tokenizer:
 
     @property
     def n_vocab(self) -> int:
-        """Number of ids."""
+        """Number of ids; also ``len(tokenizer)``."""
         return len(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocabulary.family.name.lower()}, {len(self._kinds)} tokens)"
 
     @property
     def bos_id(self) -> int | None:
@@ -71,6 +81,21 @@ class Tokenizer:
     def pad_id(self) -> int | None:
         """Padding."""
         return self.vocabulary.special_ids.get("pad")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """``bos_id``, by transformers' name."""
+        return self.bos_id
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """``eos_id``, by transformers' name."""
+        return self.eos_id
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """``pad_id``, by transformers' name."""
+        return self.pad_id
 
     @property
     def chat_template(self) -> str | None:
@@ -141,6 +166,50 @@ class Tokenizer:
         parts = [(text, is_template) for text, is_template in segments if text]
         ids = self._encoder.encode_segments(parts)
         return self._with_special(ids) if add_special else ids
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: Literal[True] = True,
+        **values: object,
+    ) -> list[int]: ...
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: Literal[False],
+        **values: object,
+    ) -> str: ...
+    def apply_chat_template(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **values: object,
+    ) -> list[int] | str:
+        """The prompt that the default chat template makes of a conversation: ids, or text to read with ``tokenize``
+        false.
+
+        What messages say never becomes control tokens.  ``add_generation_prompt``: with the beginning of the answer;
+        ``values``: further variables of the template.  Raises UnsupportedError where there is no template.
+        """
+        segments = self._template.render_segments(messages, tools, add_generation_prompt, **values)
+        return self.encode_segments(segments) if tokenize else "".join(text for text, _ in segments)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        from quire.chat import ChatTemplate
+
+        return ChatTemplate.from_tokenizer(self)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of ids; bytes that are no UTF-8 become U+FFFD.  ``skip_special`` leaves control tokens out.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from ...sampling import SamplingParams
+from ...sampling_defaults import chat_defaults
 from ...structured import StructuredOutputsParams
 from ..body_types import Body
 from ..failures import ApiError, Dialect, brief, error_body
@@ -139,8 +140,9 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
 
     def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
         """What the engine is asked."""
-        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-        values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
+        named = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        values = {**chat_defaults(engine.info.advised, given), **given}
         form = None if self.output_config is None else self.output_config.form()
         more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
         params = SamplingParams(**{**values, **more})

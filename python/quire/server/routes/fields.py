@@ -138,11 +138,16 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "prompt_cache_retention": ("in_memory", "in-memory"),
     }
 
+    def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
+        """What holds where nothing is said, here what the model's file advises; of chats more (``chat_defaults``)."""
+        return info.advised
+
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
-        """The parameters, with what the model's makers advise where nothing is said.  RequestError names a field."""
+        """The parameters, with what is usual where nothing is said.  RequestError names a field."""
         if self.repeat_penalty is not None and self.repetition_penalty is not None:
             raise RequestError("[sampling] repeat_penalty must come without repetition_penalty but both are given")
-        values = {**info.advised, **self.same_names(), **further}
+        given = self.same_names()
+        values = {**self.usual(info, given), **given, **further}
         penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
         if penalty is not None:
             values["repetition_penalty"] = penalty
@@ -192,8 +197,8 @@ def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -
 
 
 def seed_of(seed: int | None) -> int | None:
-    """A seed as the engine takes it; negative ones are other numbers, too."""
-    return None if seed is None else seed % 2**64
+    """A seed as the engine takes it: -1 is any, as everywhere; other negative ones are other numbers."""
+    return None if seed is None or seed == -1 else seed % 2**64
 
 
 def logit_bias_of(given: dict[str, float]) -> dict[int, float]:

@@ -45,7 +45,7 @@ _ERRORS: dict[Dialect, dict[str, Any]] = {
     Dialect.OLLAMA: {"error": {"type": "string"}},
 }
 # What is not JSON.
-_MEDIA = {"/metrics": "text/plain", "/docs": "text/html", "/": "text/html"}
+_MEDIA = {"/metrics": "text/plain", "/docs": "text/html", "/": "text/html", "/page/{file}": "text/javascript"}
 # None but what the page itself has: it needs no script, and nothing from elsewhere.
 _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 _STYLE = """

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ...sampling import SamplingParams
+from ...sampling_defaults import chat_defaults
 from ..body_types import Body, TimedBody
 from ..failures import Dialect, error_body
 from ..listener import sse
@@ -48,12 +49,9 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_eta: NotNegative | None = None
 
     def params(self, advised: dict[str, Any]) -> SamplingParams:
-        """The parameters, with what the model's makers advise where nothing is said."""
-        values = dict(advised)
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None:
-                values[name] = value
+        """The parameters, with what is usual in a chat where nothing is said."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        values = {**chat_defaults(advised, given), **given}
         values["stop"] = values.pop("stop_sequences")
         values["seed"] = seed_of(self.seed)
         if self.repeat_penalty is not None:

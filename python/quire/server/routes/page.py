@@ -1,41 +1,55 @@
-"""The page at ``/``: a chat without a build step or anything from elsewhere."""
+"""The page at ``/``: chats, and a view of the server, without a build step or anything from elsewhere."""
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
-import re
 from importlib.resources import files
+from pathlib import PurePath
 
+from ..failures import ApiError
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 
-__all__ = ["page"]
+__all__ = ["MEDIA_TYPES", "page", "page_file"]
+
+# Scripts and styles come from this server alone, and as files: what a model or a user writes cannot become one.
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ]
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache"),
+)
+MEDIA_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
 
 
 @functools.cache
-def _reply() -> Reply:
-    """The page, and a policy that lets its own script and style run and nothing else."""
-    content = files("quire.server").joinpath("page").joinpath("index.html").read_bytes()
-    policy = [
-        "default-src 'none'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-    ]
-    for name, tag in (("script", b"script"), ("style", b"style")):
-        found = re.search(b"<%s>(.*?)</%s>" % (tag, tag), content, re.DOTALL)
-        assert found is not None
-        digest = base64.b64encode(hashlib.sha256(found[1]).digest()).decode()
-        policy.append(f"{name}-src 'sha256-{digest}'")
-    headers = (
-        (b"content-security-policy", "; ".join(policy).encode()),
-        (b"referrer-policy", b"no-referrer"),
-        (b"x-content-type-options", b"nosniff"),
-    )
-    return Reply(content, media_type=b"text/html; charset=utf-8", headers=headers)
+def _files() -> dict[str, Reply]:
+    """A reply for each file of the page, by name."""
+    folder = files("quire.server").joinpath("page")
+    found = {entry.name: MEDIA_TYPES.get(PurePath(entry.name).suffix) for entry in folder.iterdir()}
+    return {
+        name: Reply(folder.joinpath(name).read_bytes(), media_type=media_type, headers=HEADERS)
+        for name, media_type in found.items()
+        if media_type is not None
+    }
 
 
 # What Ollama's server says there, by which programs find it.
@@ -45,4 +59,12 @@ _RUNNING = Reply(b"Ollama is running", media_type=b"text/plain; charset=utf-8")
 async def page(context: RequestContext[None]) -> Reply:
     """The page for browsers, which ask for HTML; for programs, a word that the server is there."""
     accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
-    return _reply() if any(b"text/html" in value for value in accepted) else _RUNNING
+    return _files()["index.html"] if any(b"text/html" in value for value in accepted) else _RUNNING
+
+
+async def page_file(context: RequestContext[None]) -> Reply:
+    """A script, style or picture of the page."""
+    name = context.path("file")
+    if name not in _files():
+        raise ApiError(404, "no_such_route", f"a file of the page must be one that there is but is {name!r:.80}")
+    return _files()[name]

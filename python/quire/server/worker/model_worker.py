@@ -25,7 +25,7 @@ from ..fair_pool import FairPool
 from ..process_memory import process_memory
 from . import protocol as wire
 from .memory_share import check_share, committed_bytes, with_share_of_model
-from .params import params_of, set_fields
+from .params import params_of
 from .predict_limit import PredictLimit
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ModelWorker(LLMBase):
             n_usable_blocks=self.stats().n_usable_blocks,
             max_sequences=self.sizes.max_sequences,
             max_step_tokens=self.sizes.max_step_tokens,
-            advised={**set_fields(self.advised_sampling), **self._sampling},
+            advised={**self.advised_sampling, **self._sampling},
             chat_template=tokenizer.chat_template,
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from ....errors import RequestError
 from ....sampling import SamplingParams
+from ....sampling_defaults import chat_defaults
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError
@@ -19,9 +20,6 @@ from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stop
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
 
-# What a request that says nothing gets; what the model's makers advise comes before it.
-_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-_OF_STAGES = {*_DEFAULTS, "typical_p"}  # options that have a stage of their name
 _ORDER = (
     "penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature",
 )  # fmt: skip
@@ -211,13 +209,8 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         given["repetition_penalty"] = body.repeat_penalty
     if body.top_n_sigma is not None and body.top_n_sigma <= 0:
         del given["top_n_sigma"]
-    # Mirostat cuts the tail itself: only what is asked for by name cuts it before.
-    usual = {**_DEFAULTS, **info.advised}
-    if given.get("mirostat"):
-        usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
     stages = _stages(body.samplers)
-    usual = {name: value for name, value in usual.items() if name not in _OF_STAGES or name in stages}
-    values = {**usual, **given}
+    values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
     n_new, n_shown = body.n_new, body.n_shown_probabilities

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
+from ....sampling_defaults import chat_defaults
 from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
@@ -47,6 +48,7 @@ async def props(context: RequestContext[None]) -> Reply:
     return Reply.json(
         {
             "default_generation_settings": {"n_ctx": info.n_ctx, "params": usual.shown()},
+            "chat_sampling": chat_defaults(info.advised),
             "total_slots": info.max_sequences,
             "model_alias": service.model,
             "model_path": service.model,

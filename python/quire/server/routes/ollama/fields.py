@@ -1,4 +1,4 @@
-"""The fields of Ollama's interface, by its names and with its defaults."""
+"""The fields of Ollama's interface, by its names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import Meta
 
 from ....sampling import SamplingParams
+from ....sampling_defaults import chat_defaults
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
@@ -26,10 +27,6 @@ __all__ = [
     "name_of",
 ]
 
-# What a request that says nothing gets; what the model's makers advise comes before it.
-_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
-# As in llama.cpp, whose chain Ollama's is.
-_ORDER = ("penalties", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "temperature")
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-2, le=2**31 - 1)]
 KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str, Meta(max_length=64)]
@@ -90,19 +87,14 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
             given["top_k"] = 0
         if self.repeat_penalty is not None:
             given["repetition_penalty"] = self.repeat_penalty
-        usual = {**_DEFAULTS, **info.advised}
-        mirostat = bool(given.get("mirostat", usual.get("mirostat")))
-        if mirostat:  # it cuts the tail itself: only what is asked for by name cuts it before
-            usual = {name: value for name, value in usual.items() if name not in ("top_k", "top_p", "min_p")}
         stop = self.stop if self.stop is not None else []
         more = {
-            "samplers": (*_ORDER, "mirostat") if mirostat else _ORDER,
-            "max_tokens": self.num_predict if self.num_predict > 0 else usual.get("max_tokens"),
+            "max_tokens": self.num_predict if self.num_predict > 0 else info.advised.get("max_tokens"),
             "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
             "seed": None if self.seed == -1 else self.seed % 2**64,
             "stop": [stop] if isinstance(stop, str) else stop,
         }
-        return SamplingParams(**{**usual, **given, **more, **further})
+        return SamplingParams(**{**chat_defaults(info.advised, given), **given, **more, **further})
 
 
 class Answered(Body, kw_only=True, forbid_unknown_fields=True):

@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from ....sampling_defaults import chat_defaults
 from ...failures import ApiError, Dialect, error_body
 from ...listener import sse
 from ...listener.replies import Events, Reply
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
-from ...worker.protocol import CallDelta, Chat, Delta, Finished, Logprob
+from ...worker.protocol import CallDelta, Chat, Delta, Finished, Logprob, ModelInfo
 from ..answers import Answering, Message, new_id
 from ..fields import Count, FormFields, SharedFields, form_of, shown_tier
 
@@ -62,6 +63,10 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         "continue_final_message": (False,),
         "add_generation_prompt": (True,),
     }
+
+    def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
+        """What holds where nothing is said."""
+        return chat_defaults(info.advised, given)
 
     def limit(self) -> int | None:
         """Tokens to generate at most."""

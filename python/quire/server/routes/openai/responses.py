@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....sampling import SamplingParams
+from ....sampling_defaults import chat_defaults
 from ...failures import ApiError
 from ...listener.body_meter import MOST_VALUES
 from ...listener.replies import Events, Reply
@@ -27,11 +28,13 @@ def _work(
     body: ResponsesBody, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
 ) -> Chat:
     """What the engine is asked."""
-    given = {"temperature": body.temperature, "top_p": body.top_p}
-    values = {**engine.info.advised, **{name: value for name, value in given.items() if value is not None}}
+    named = {"temperature": body.temperature, "top_p": body.top_p}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     form = None if body.text is None else body.text.form()
     most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
-    params = SamplingParams(**{**values, "max_tokens": most, "structured_outputs": form})
+    more = {"max_tokens": most, "structured_outputs": form}
+    values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
+    params = SamplingParams(**values)
     effort = None if body.reasoning is None else body.reasoning.effort
     tools = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
     choice: Any = body.tool_choice

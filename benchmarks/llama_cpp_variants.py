@@ -1,0 +1,94 @@
+"""What llama.cpp does otherwise than transformers, or has no words for, found on the tiny checkpoints of tests/tiny.
+
+Quire does as transformers.  Each variant is a form of the checkpoint that means the same to both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+__all__ = ["VARIANTS", "Variant"]
+
+Shapes = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """``fields`` of config.json that are changed; ``tensors``: by pattern, other shapes, None where there is none.
+
+    ``kernels``: Quire's, or ggml's operators where another rounding changes the answer.
+    """
+
+    reason: str
+    fields: dict[str, object] = field(default_factory=dict)
+    tensors: dict[str, list[int] | None] = field(default_factory=dict)
+    kernels: str = "auto"
+
+    def shapes(self, shapes: Shapes) -> Shapes:
+        changed: Shapes = {}
+        for name, shape in shapes.items():
+            matches = [other for pattern, other in self.tensors.items() if re.search(pattern, name)]
+            if not matches:
+                changed[name] = shape
+            elif matches[0] is not None:
+                changed[name] = matches[0]
+        return changed
+
+
+NO_WINDOW = "llama.cpp reads no window: compared without"
+LONGER = "with positions for the prompt"
+WHOLE_RAMP = {
+    "rope_type": "yarn", "rope_theta": 10765.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+VARIANTS = {
+    "dots1": Variant(
+        "llama.cpp has no groups of heads here: compared with as many heads of k and v as of q",
+        {"num_key_value_heads": 6},
+        {r"[kv]_proj\.weight": [96, 48]},
+    ),
+    "exaone4": Variant(
+        "llama.cpp reads windows where there are 64 layers: compared without",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 5},
+    ),
+    "exaone4-full": Variant(
+        "llama.cpp has windows where there are 64 layers, and heads as wide together as the model: compared so",
+        {"head_dim": 16, "sliding_window": None},
+        {r"[qkvo]_proj\.weight": [80, 80], r"[qk]_norm\.weight": [16]},
+    ),
+    "gemma4-moe": Variant(
+        "llama.cpp looks GELU up in a table of f16, which changes the choice of experts in a few rows: compared with "
+        "ggml's operators",
+        kernels="stock",
+    ),
+    "gpt-oss": Variant(
+        "llama.cpp rounds the ends of YaRN's ramp, which config.json says not to: compared where they are whole",
+        {"rope_parameters": WHOLE_RAMP},
+    ),
+    "gpt2": Variant(LONGER, {"n_positions": 256, "n_ctx": 256}, {r"wpe\.weight": [256, 60]}),
+    "lfm2moe": Variant("llama.cpp reads no routed_scaling_factor: compared with 1", {"routed_scaling_factor": 1.0}),
+    "llama4": Variant(
+        "llama.cpp has the chunk, floor_scale and attn_scale of the published models only: compared with those",
+        {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
+    ),
+    "mamba": Variant(
+        "llama.cpp has no biases of projections: compared without", {"use_bias": False}, {r"(in|out)_proj\.bias": None}
+    ),
+    "mistral": Variant(NO_WINDOW, {"sliding_window": None}),
+    "mistral3": Variant(NO_WINDOW, {"sliding_window": None}),
+    "mixtral": Variant(NO_WINDOW, {"sliding_window": None}),
+    "phi3": Variant(NO_WINDOW, {"sliding_window": None}),
+    "qwen3next": Variant(
+        "llama.cpp has keys and values of one size: compared so",
+        {"linear_value_head_dim": 16},
+        {
+            r"linear_attn\.conv1d": [160, 1, 4],
+            r"linear_attn\.in_proj_qkvz": [256, 64],
+            r"linear_attn\.norm": [16],
+            r"linear_attn\.out_proj": [64, 96],
+        },
+    ),
+    "starcoder": Variant(LONGER, {"n_positions": 256}, {r"wpe\.weight": [256, 80]}),
+    "starcoder2": Variant(NO_WINDOW, {"sliding_window": None}),
+}

@@ -1,0 +1,194 @@
+"""One GGUF file in llama.cpp and in Quire, for every architecture: greedy tokens and logits beside each other.
+
+    python benchmarks/same_file_llama_cpp.py SOURCE BUILD [NAME ...] [--page OUT]
+
+SOURCE is a checkout of llama.cpp and BUILD the folder of its libraries (``build/bin``), as ``build_peer.sh`` of the
+shared data makes them.  The tiny random checkpoints of tests/tiny are converted to F32; both programs open the file,
+read 8 prompts of 200 random tokens (encoders: 64) and write 16 more.  Where the tokens part, the gap between Quire's
+two best logits must be below 0.1 % of the largest one.  What llama.cpp does otherwise than transformers is in
+llama_cpp_variants.py: such a checkpoint is compared in a form that means the same to both.  Logits are compared as
+long as the tokens are equal; an encoder's vectors instead.  Prints a table, and exits with 1 where something differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent / "tests"
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
+from llama_cpp_peer import Peer  # noqa: E402
+from llama_cpp_variants import VARIANTS  # noqa: E402
+from quire.convert import convert  # noqa: E402
+from quire.errors import QuireError  # noqa: E402
+from quire.gguf import GGUFReader  # noqa: E402
+from test_models import Runner  # noqa: E402
+from tiny_checkpoints import CONFIGS, N_VOCAB, shapes_of, write_checkpoint  # noqa: E402
+
+PAGE = """\
+# The same file in llama.cpp
+
+Tiny random checkpoints of every architecture are converted to F32 and opened by both programs. Each reads 8 prompts of
+200 random tokens and writes 16 more, greedily. Encoders read 64 tokens, and their vectors are compared. The deviation
+is the largest of any logit, relative to the largest logit of its row. llama.cpp looks GELU up in a table of half
+precision, which accounts for those from 1e-4 to 1e-3. Where llama.cpp does otherwise than transformers, Quire does as
+transformers; the remark says what, and how the two were compared then.
+`benchmarks/same_file_llama_cpp.py` writes this page.
+
+{table}
+
+{total}
+"""
+Array = npt.NDArray[np.float32]
+
+N_PROMPTS, N_TOKENS, N_NEW = 8, 200, 16
+N_ENCODED = 64  # tokens of an encoder's prompt, which is one step
+GAP = 1e-3  # of the largest logit
+# Of logits, in F32.  llama.cpp looks GELU up in a table of half precision, which costs up to 1e-3.
+TOLERANCE = 3e-3
+
+
+@dataclass
+class Row:
+    """A line of the table."""
+
+    name: str
+    arch: str = ""
+    n_equal: int | None = None  # prompts whose greedy tokens are all equal; None for an encoder
+    deviation: float = float("nan")
+    gaps: tuple[float, ...] = ()  # where tokens part, relative to the largest logit
+    failure: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.failure and self.deviation <= TOLERANCE and all(gap < GAP for gap in self.gaps)
+
+    def line(self) -> str:
+        tokens = "vectors" if self.n_equal is None else f"{self.n_equal} of {N_PROMPTS}"
+        gaps = ", ".join(f"{gap:.1e}" for gap in self.gaps)
+        variant = VARIANTS.get(self.name)
+        remarks = ("" if self.is_equal else "DIFFERENT", self.failure, variant.reason if variant else "")
+        remark = "; ".join(each for each in remarks if each)
+        deviation = "" if self.failure else f"{self.deviation:.0e}"
+        return f"| `{self.arch}` | {self.name} | {'' if self.failure else tokens} | {deviation} | {gaps} | {remark} |"
+
+
+def prompts_of(seed: int = 27) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(5, 256, N_TOKENS).tolist() for _ in range(N_PROMPTS)]
+
+
+def write_variant(folder: Path, name: str) -> None:
+    """The tiny checkpoint, in a form that means the same to both."""
+    variant, shapes = VARIANTS.get(name), shapes_of(name)
+    if variant is None:
+        return write_checkpoint(folder, name, shapes)
+    write_checkpoint(folder, name, variant.shapes(shapes))
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **variant.fields}))
+    return None
+
+
+def compare(name: str, prompts: list[list[int]], peers: tuple[Peer, Peer], work: Path) -> Row:
+    """``peers``: for encoders, and for others."""
+    row, variant = Row(name), VARIANTS.get(name)
+    path = work / f"{name}.gguf"
+    # llama.cpp knows some models by the name of their folder.
+    folder = Path(tempfile.mkdtemp(prefix="x", dir=work))
+    try:
+        write_variant(folder, name)
+        convert(folder, path, "f32")
+        row.arch = GGUFReader(path).metadata.text("general.architecture")
+        ours = Runner(path, variant.kernels if variant else "auto")
+    except QuireError as error:
+        row.failure = f"Quire: {error}"
+        return row
+    peer = peers[ours.executor.makes_logits]
+    numbers = peer.numbers(path)
+    if numbers is None:
+        row.failure = f"llama.cpp: {peer.complaint(path)}"
+    elif not ours.executor.makes_logits:
+        found = np.concatenate([ours.answer(ids[:N_ENCODED]).reshape(-1) for ids in prompts])
+        compare_vectors(row, found, numbers)
+    else:
+        theirs = numbers.reshape(N_PROMPTS, N_TOKENS + N_NEW - 1, N_VOCAB)
+        row.n_equal, deviations = 0, []
+        for ids, rows in zip(prompts, theirs, strict=True):
+            deviation, gap = compare_answers(ours, ids, rows)
+            deviations.append(deviation)
+            row.n_equal += gap is None
+            row.gaps += () if gap is None else (gap,)
+        row.deviation = float(max(deviations))
+    return row
+
+
+def compare_vectors(row: Row, ours: Array, theirs: Array) -> None:
+    if len(ours) != len(theirs):
+        row.failure = f"{len(ours)} numbers in Quire but {len(theirs)} in llama.cpp"
+        return
+    row.deviation = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def compare_answers(ours: Runner, ids: list[int], theirs: Array) -> tuple[float, float | None]:
+    """The largest deviation of a logit, and the gap between the two best where the tokens part; None where they do not.
+
+    ``theirs [tokens, n_vocab]``: the prompt's logits, then those of each token of the answer.
+    """
+    found = ours.logits(ids)
+    text, deviation = list(ids), deviation_of(found, theirs[: len(ids)])
+    for row in theirs[len(ids) - 1 :]:
+        last = found[-1]
+        deviation = max(deviation, deviation_of(last, row))
+        if last.argmax() != row.argmax():
+            second, best = np.sort(last)[-2:]
+            return deviation, float((best - second) / np.abs(last).max())
+        text.append(int(last.argmax()))
+        found = ours.logits(text, len(text) - 1)
+    return deviation, None
+
+
+def deviation_of(found: Array, expected: Array) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("names", nargs="*", default=list(CONFIGS))
+    parser.add_argument("--page", type=Path, help="also write a page with the table there")
+    arguments = parser.parse_args()
+    lines = [
+        "| architecture | checkpoint | equal answers | largest deviation | gaps where they part | remark |",
+        "|---|---|---|---|---|---|",
+    ]
+    print("\n".join(lines), flush=True)
+    rows, prompts = [], prompts_of()
+    with tempfile.TemporaryDirectory() as folder:
+        short = [ids[:N_ENCODED] for ids in prompts]
+        of = partial(Peer, arguments.source, arguments.build, Path(folder), n_new=N_NEW)
+        peers = of(short), of(prompts)
+        for name in arguments.names:
+            rows.append(compare(name, prompts, peers, Path(folder)))
+            lines.append(rows[-1].line())
+            print(lines[-1], flush=True)
+    equal = {row.arch for row in rows if row.is_equal}
+    total = f"{len(equal)} architectures are equal in both, {datetime.now(timezone.utc):%Y-%m-%d}."
+    print(f"\n{total}")
+    if arguments.page:
+        arguments.page.write_text(PAGE.format(table="\n".join(lines), total=total), encoding="utf-8")
+    raise SystemExit(any(not row.is_equal for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Write the reference in docs/python.md: every public name with its signature and docstring.
+
+    PYTHONPATH=python python ci/make_python_reference.py
+
+Read from the sources and stubs, so that native classes stand there like the others.  What stands above the mark is
+written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "quire"
+PAGE = ROOT / "docs" / "python.md"
+MARK = "<!-- Below this line ci/make_python_reference.py writes. -->\n"
+# Classes that other pages describe, or whose methods are for those who build engines: their docstring is enough.
+BRIEF = {"BlockPool", "BlockTable", "DType"}
+
+
+def module_path(name: str) -> Path:
+    """The file of a module of the package: a stub of a native one, else its source."""
+    base = PACKAGE.joinpath(*name.split("."))
+    for path in (base.with_suffix(".pyi"), base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(base)
+
+
+def found(module: str, name: str) -> ast.ClassDef | list[ast.FunctionDef]:
+    """The definition of a name, followed through what modules import from each other; overloads are several."""
+    tree = ast.parse(module_path(module).read_text(encoding="utf-8"))
+    functions = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            functions.append(node)
+    if functions:
+        return functions
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return found(imported(module, node), name)
+    raise LookupError(f"{module}.{name}")
+
+
+def imported(module: str, node: ast.ImportFrom) -> str:
+    """The module, without the package's name, that an import of another one means."""
+    if not node.level:
+        return (node.module or "").removeprefix("quire.")
+    is_package = module_path(module).name == "__init__.py"
+    parts = module.split(".") if is_package else module.split(".")[:-1]
+    kept = parts[: len(parts) - (node.level - 1)]
+    return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, *, name: str | None = None, bound: bool = True) -> str:
+    """As code would call it, with types."""
+    given = function.args
+    drop = bound and bool(given.args) and given.args[0].arg in ("self", "cls")
+    arguments = ast.arguments(
+        given.posonlyargs, given.args[drop:], given.vararg, given.kwonlyargs, given.kw_defaults, given.kwarg,
+        given.defaults,
+    )  # fmt: skip
+    text = ast.unparse(arguments).removeprefix("/, ")
+    returns = "" if function.returns is None or name is not None else f" -> {ast.unparse(function.returns)}"
+    word = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
+    return f"{word}{name or function.name}({text}){returns}"
+
+
+def documented(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Its docstring with Markdown's code marks, without indentation that Markdown would take for code."""
+    text = ast.get_docstring(node) or ""
+    lines = [line.strip() if not line.startswith("        ") else line for line in text.splitlines()]
+    return "\n".join(lines).replace("``", "`").replace("::\n", ":\n")
+
+
+def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(each) for each in node.decorator_list}
+
+
+def members(node: ast.ClassDef) -> list[str]:
+    """The public methods and properties of a class that say something of themselves."""
+    rows = []
+    for member in node.body:
+        if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) or member.name.startswith("_"):
+            continue
+        if "overload" in decorators(member) or not ast.get_docstring(member):
+            continue
+        if decorators(member) & {"property", "cached_property"}:
+            returns = f": {ast.unparse(member.returns)}" if member.returns else ""
+            heading = f"{member.name}{returns}"
+        else:
+            heading = signature(member)
+        text = documented(member).replace("\n", "\n  ")
+        rows.append(f"- `{heading}`\n\n  {text}\n".replace("\n  \n", "\n\n"))
+    return rows
+
+
+def constructor(name: str, node: ast.ClassDef) -> str:
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            return f"`{signature(member, name=name)}`\n\n"
+    fields = [m for m in node.body if isinstance(m, ast.AnnAssign)]
+    if fields and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+        shown = ", ".join(ast.unparse(field) for field in fields)
+        return f"`{name}({shown})`\n\n"
+    return ""
+
+
+def entry(name: str, module: str) -> str:
+    """The section of a public name."""
+    node = found(module, name)
+    if isinstance(node, list):
+        texts = [documented(one) for one in node if ast.get_docstring(one)]
+        headings = "\n\n".join(f"`{signature(one, bound=False)}`" for one in node)
+        return f"### {name}\n\n{headings}\n\n{' '.join(texts)}\n"
+    init = constructor(name, node)
+    if name in ("LLM", "AsyncLLM"):
+        base = found("engine.llm_base", "LLMBase")
+        assert isinstance(base, ast.ClassDef)
+        init = constructor(name, base)
+        rows = members(node) + members(base)
+    else:
+        rows = [] if name in BRIEF else members(node)
+    return f"### {name}\n\n{init}{documented(node)}\n\n" + "\n".join(rows)
+
+
+def reference() -> str:
+    """The part of the page that is generated."""
+    where = dict(_where())
+    errors = [name for name in _all() if name not in where]
+    rows = [entry(name, where[name]) for name in _all() if name in where and name != "__version__"]
+    errors_text = "\n".join(f"- `{name}`: {_error_doc(name)}" for name in errors)
+    parts = ["\n## Reference\n", *rows, "### Errors\n\nAll are of `quire.errors`.\n\n" + errors_text + "\n"]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _error_doc(name: str) -> str:
+    node = found("errors", name)
+    assert isinstance(node, ast.ClassDef)
+    return inspect.cleandoc(documented(node)).replace("\n", " ")
+
+
+def _where() -> dict[str, str]:
+    import quire
+
+    return quire._WHERE
+
+
+def _all() -> list[str]:
+    import quire
+
+    return list(quire.__all__)
+
+
+def page(text: str) -> str:
+    """The page with a new reference."""
+    return text.partition(MARK)[0] + MARK + reference()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,265 @@
+"""A conversation in the terminal: its messages, and the commands between them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import QuireError
+from ..sampling import SamplingParams
+from .demo_tools import answer
+from .text import Writer, note, one_line
+
+if TYPE_CHECKING:
+    from ..chat import ChatMessage, ToolCall
+    from ..engine import LLM, ChatDelta
+    from .chat_options import ChatSettings
+
+__all__ = ["COMMANDS", "Conversation"]
+
+COMMANDS = {
+    "/help": "this list",
+    "/reset": "forget the conversation",
+    "/regen": "answer the last message again",
+    "/edit [TEXT]": "change the last message, and answer it",
+    "/set NAME VALUE": "sample otherwise (/set temperature 0.5); /set shows what is set",
+    "/system [TEXT]": "another system message, or none; the conversation begins anew",
+    "/save FILE": "write the conversation to FILE as JSON",
+    "/load FILE": "go on with a conversation of /save",
+    "/model [NAME]": "answer by another model; without a name, which one it is",
+    "/stats": "tokens and speed of the last answer",
+    "/bye": "leave (also /exit, /quit, Ctrl-D)",
+}
+LEAVE = ("/bye", "/exit", "/quit")
+MAX_ROUNDS = 5  # of tool calls in one turn
+# Names that users of other programs know these fields by.
+_ALIASES = {
+    "temp": "temperature",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "penalty_last_n",
+}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of an answer: tokens, and seconds to the first one and from there to the last."""
+
+    n_tokens: int
+    first_s: float
+    rest_s: float
+
+    def __str__(self) -> str:
+        speed = f", {(self.n_tokens - 1) / self.rest_s:.1f} tokens/s" if self.n_tokens > 1 and self.rest_s > 0 else ""
+        return f"{self.n_tokens} tokens, the first after {self.first_s:.2f} s{speed}"
+
+
+class Conversation:
+    """The messages so far.  Between turns they end with an answer, or hold the system message at most."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        params: SamplingParams,
+        chat: ChatSettings,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        verbose: bool = False,
+        open_model: Callable[[str], LLM] | None = None,
+    ) -> None:
+        """``open_model`` opens a model by its name, for /model, when the one before is closed."""
+        self.llm = llm
+        self._params = params
+        self._tools = tools
+        self._verbose = verbose
+        self._open_model = open_model
+        self._stats: Stats | None = None
+        system = chat.system
+        self._keywords = chat.keywords
+        self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._start)
+        self._saved: set[Path] = set()
+        own = (self._help, self._reset, self._regen, self._edit, self._set, self._system, self._save, self._load,
+               self._model, self._show_stats)  # fmt: skip
+        self._commands = {f"/{method.__name__.removeprefix('_').removeprefix('show_')}": method for method in own}
+        self._commands["/clear"] = self._reset
+        self.to_edit: str | None = None
+
+    def obey(self, text: str) -> None:
+        """Do what a line that begins with a slash says."""
+        name, _, argument = text.strip().partition(" ")
+        if name not in self._commands:
+            note(f"{one_line(name)} is unknown: /help lists what there is")
+            return
+        try:
+            self._commands[name](argument.strip())
+        except QuireError as error:
+            note(one_line(str(error)))
+
+    def answer(self, text: str) -> None:
+        """Stream an answer, and run the tools that it calls.  What was said before Ctrl-C stays in the conversation; a
+        failed turn does not."""
+        messages: list[dict[str, object]] = [*self._messages, {"role": "user", "content": text}]
+        try:
+            for _ in range(MAX_ROUNDS):
+                message = self._stream(messages)
+                if message is None:
+                    return
+                messages.append(message.as_dict())
+                if not message.tool_calls:
+                    self._messages = messages
+                    return
+                messages += map(_run_tool, message.tool_calls)
+        except QuireError as error:
+            note(f"{one_line(str(error))} (/reset begins anew)")
+            return
+        note(f"the answer is dropped: the model called tools {MAX_ROUNDS} times without giving one")
+
+    def _stream(self, messages: list[dict[str, object]]) -> ChatMessage | None:
+        """Show an answer while it comes; None for one that was cancelled before it began.  Of one that was cancelled or
+        cut only what was said counts: the last of its calls may be a beginning."""
+        from ..chat.reply import joined
+
+        parts: list[ChatDelta] = []
+        finish_reason: str | None = None
+        writer = Writer(wrap=True)
+        begun = first = time.monotonic()
+        try:
+            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **self._keywords)) as deltas:
+                for delta in deltas:
+                    if not parts:
+                        first = time.monotonic()
+                    parts.append(delta)
+                    writer.write(delta.content)
+                    finish_reason = delta.finish_reason
+        except KeyboardInterrupt:
+            pass
+        finally:
+            writer.end_line()
+        n_tokens = sum(len(delta.token_ids) for delta in parts)
+        self._stats = Stats(n_tokens, first - begun, time.monotonic() - first)
+        if self._verbose:
+            note(str(self._stats))
+        if finish_reason == "length":
+            note("the answer ends here: it reached -n, or the context is full (/reset begins anew)")
+        message = joined(parts) if parts else None
+        if message is not None and finish_reason in (None, "cancelled", "length"):
+            return replace(message, tool_calls=[])
+        return message
+
+    def _help(self, _: str) -> None:
+        width = max(map(len, COMMANDS))
+        print("\n".join(f"{name:<{width}}  {text}" for name, text in COMMANDS.items()))
+        print("Ctrl-C stops an answer.  A line that ends in \\ goes on in the next one.")
+        print('""" begins and ends several lines.')
+
+    def _reset(self, _: str) -> None:
+        self._messages = list(self._start)
+        note("the conversation is forgotten")
+
+    def _take_last(self) -> str | None:
+        """Take the last question off, with what came after it; its text."""
+        for i in reversed(range(len(self._messages))):
+            if self._messages[i]["role"] == "user":
+                text = str(self._messages[i]["content"])
+                self._messages = self._messages[:i]
+                return text
+        note("there is no message yet")
+        return None
+
+    def _regen(self, _: str) -> None:
+        text = self._take_last()
+        if text is not None:
+            self.answer(text)
+
+    def _edit(self, argument: str) -> None:
+        text = self._take_last()
+        if text is None:
+            return
+        if argument:
+            self.answer(argument)
+        else:
+            self.to_edit = text  # the next message begins with it
+
+    def _set(self, argument: str) -> None:
+        if not argument:
+            usual = SamplingParams()
+            values = {entry.name: getattr(self._params, entry.name) for entry in fields(SamplingParams)}
+            changed = [f"{name} {value}" for name, value in values.items() if value != getattr(usual, name)]
+            note("; ".join(changed) or "all is as usual")
+            return
+        name, _, text = argument.partition(" ")
+        name = _ALIASES.get(name, name).replace("-", "_")
+        if name == "verbose":
+            self._verbose = text.strip() not in ("off", "false", "0")
+            return
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        try:
+            self._params = replace(self._params, **{name: value})
+        except TypeError:
+            note(f"{one_line(name)} is no field of sampling, or {one_line(text)} no value of it")
+
+    def _system(self, argument: str) -> None:
+        self._start = [{"role": "system", "content": argument}] if argument else []
+        self._reset("")
+
+    def _save(self, argument: str) -> None:
+        if not argument:
+            note("/save must have the name of a file")
+            return
+        path = Path(argument).expanduser()
+        value = {"model": self.llm.model_name, "messages": self._messages}
+        try:
+            # Never over a file that is not this conversation's own.
+            with path.open("w" if path.resolve() in self._saved else "x", encoding="utf-8") as file:
+                json.dump(value, file, ensure_ascii=False, indent=2)
+                file.write("\n")
+        except OSError as error:
+            note(f"[save] {one_line(str(path))}: {error.strerror}")
+            return
+        self._saved.add(path.resolve())
+        note(f"saved {len(self._messages)} messages to {one_line(str(path))}")
+
+    def _load(self, argument: str) -> None:
+        path = Path(argument).expanduser()
+        try:
+            messages = json.loads(path.read_text(encoding="utf-8"))["messages"]
+            roles = [message["role"] for message in messages]
+        except OSError as error:
+            note(f"[load] {one_line(str(path))}: {error.strerror}")
+            return
+        except (ValueError, KeyError, TypeError):
+            note(f"[load] {one_line(str(path))} must be a conversation of /save but is not")
+            return
+        self._messages = messages
+        self._start = messages[:1] if roles[:1] == ["system"] else []
+        note(f"{len(messages)} messages")
+
+    def _model(self, argument: str) -> None:
+        if not argument:
+            note(one_line(self.llm.model_name))
+        elif self._open_model is None:
+            note("/model must have a model of its own to open but has none")
+        else:
+            self.llm = self._open_model(argument)
+            note(f"{one_line(self.llm.model_name)} answers from now on")
+
+    def _show_stats(self, _: str) -> None:
+        note(str(self._stats) if self._stats is not None else "there is no answer yet")
+
+
+def _run_tool(call: ToolCall) -> dict[str, object]:
+    """The message with a call's result."""
+    name, arguments = call.function.name, call.function.arguments
+    result = answer(name, arguments)
+    note(f"{one_line(name)} {one_line(arguments)} gives {one_line(result)}")
+    return {"role": "tool", "tool_call_id": call.id, "name": name, "content": result}

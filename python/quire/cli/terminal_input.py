@@ -1,0 +1,104 @@
+"""What a user types: messages of several lines, pasted text as one message, lines of last time, completion by Tab."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from ..errors import UnsupportedError
+
+__all__ = ["Keyboard"]
+
+PROMPT, MORE = "> ", "... "
+QUOTES = '"""'
+# Pasted lines follow each other at once; nobody types a line in so short a time.
+_PASTE_S = 0.02
+
+
+class Keyboard:
+    """Reads messages from standard input, a terminal or not."""
+
+    def __init__(self, commands: Sequence[str], history: str | None = None) -> None:
+        """``commands`` are completed by Tab; ``history``: a file of lines, kept by ``close``.  UnsupportedError where
+        Python has no readline for it."""
+        self._is_terminal = sys.stdin.isatty()
+        self._history = history
+        self._readline = _readline()
+        if self._readline is None:
+            if history is not None:
+                raise UnsupportedError("[chat] --history must have Python's readline but it is not there")
+            return
+        if history is not None and os.path.exists(history):
+            self._readline.read_history_file(history)
+        self._readline.set_completer_delims("")
+        self._readline.set_completer(_Completer(commands))
+        self._readline.parse_and_bind("tab: complete")
+
+    def close(self) -> None:
+        """Keep the lines that were typed."""
+        if self._history is not None and self._readline is not None:
+            self._readline.set_history_length(1000)
+            self._readline.write_history_file(self._history)
+
+    def message(self, beginning: str = "") -> str:
+        """The next message; ``beginning`` stands in the line already.
+
+        EOFError at the end of the input, KeyboardInterrupt for Ctrl-C.
+
+        Lines that end in a backslash go on in the next one, and so does everything between triple quotes, and what is
+        pasted.
+        """
+        lines = [self._line(PROMPT, beginning)]
+        if lines[0].lstrip().startswith(QUOTES):
+            return self._quoted(lines[0].lstrip()[len(QUOTES) :])
+        while lines[-1].endswith("\\") or self._is_pasted():
+            lines[-1] = lines[-1].removesuffix("\\")
+            lines.append(self._line(MORE))
+        return "\n".join(lines)
+
+    def _quoted(self, first: str) -> str:
+        lines = [first]
+        while not lines[-1].rstrip().endswith(QUOTES):
+            lines.append(self._line(MORE))
+        lines[-1] = lines[-1].rstrip()[: -len(QUOTES)]
+        return "\n".join(lines).strip("\n")
+
+    def _line(self, prompt: str, beginning: str = "") -> str:
+        if not self._is_terminal:
+            return input()
+        if self._readline is None or not beginning:
+            return input(prompt)
+        readline = self._readline
+        readline.set_startup_hook(lambda: readline.insert_text(beginning))
+        try:
+            return input(prompt)
+        finally:
+            readline.set_startup_hook(None)
+
+    def _is_pasted(self) -> bool:
+        """Whether more lines have come than a person can have typed."""
+        if not self._is_terminal or os.name == "nt":
+            return False
+        return bool(select.select([sys.stdin], [], [], _PASTE_S)[0])
+
+
+class _Completer:
+    """The commands that begin with what stands in the line."""
+
+    def __init__(self, commands: Sequence[str]) -> None:
+        self._commands = commands
+
+    def __call__(self, text: str, state: int) -> str | None:
+        fitting = [command for command in self._commands if text.startswith("/") and command.startswith(text)]
+        return fitting[state] if state < len(fitting) else None
+
+
+def _readline() -> ModuleType | None:
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline

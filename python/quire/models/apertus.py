@@ -1,0 +1,95 @@
+"""Apertus (Swiss AI 2025): an ungated MLP with xIELU (Huang and Schlag 2025), norms on the heads of q and k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from .._native.graph import xielu
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Entry,
+    Fields,
+    f32,
+    made,
+    no_windows,
+    only_with,
+    rope_keys,
+    taken,
+)
+from ..checkpoint.rope import rope_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import MLP, Keys, Tensor, Weights, frequency_factors, rope_spec
+from . import qwen3
+from .base import Block, Decoder, DenseConfig
+from .llama import head_dim_of
+
+ARCHES = ("apertus",)
+
+
+class Xielu:
+    """Files hold what the softplus of is taken for the alphas."""
+
+    def __init__(self, alpha_p: float, alpha_n: float, beta: float, eps: float) -> None:
+        self.alpha_p, self.alpha_n, self.beta, self.eps = softplus(alpha_p), beta + softplus(alpha_n), beta, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return xielu(x, alpha_p=self.alpha_p, alpha_n=self.alpha_n, beta=self.beta, eps=self.eps)
+
+
+def softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+class Apertus(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        names = ("alpha_p", "alpha_n", "beta", "eps")
+        curves = [Xielu(*each) for each in zip(*(m.numbers(f"xielu.{name}", c.n_layer) for name in names), strict=True)]
+        if not all(math.isfinite(curve.alpha_p + curve.alpha_n) for curve in curves):
+            raise LoadError("[apertus] the numbers of xielu must be finite in f32 but are not")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, qwen3.Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, curves[i]))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Apertus
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if not rope_of(config).names():
+        raise UnsupportedError("[convert] 'rope_parameters' must be in config.json but are not")
+    return rope_keys(config, 12e6)
+
+
+_LAYER = "model.layers.{i}"
+_BIASES = only_with("attention_bias", default=False, biases=True)
+HF = {
+    "ApertusForCausalLM": Checkpoint(
+        "apertus",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": made("u32", head_dim_of),
+            "attention.value_length": made("u32", head_dim_of),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        },
+        {
+            **DECODER_TENSORS,
+            **qwen3.QK_NORMS,
+            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
+            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+            "blk.{i}.attn_norm": f"{_LAYER}.attention_layernorm",
+            "blk.{i}.ffn_norm": f"{_LAYER}.feedforward_layernorm",
+        },
+        fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,), "qk_norm": (True,)},
+        checks=(no_windows,),
+        rope=_rope,
+        numbers={f"xielu.{name}": f"{_LAYER}.mlp.act_fn.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")},
+        unused=("attention_bias",),
+    )
+}

@@ -1,0 +1,82 @@
+"""BitNet b1.58 (Ma et al. 2024): llama with a norm before the last product of attention and of the MLP.
+
+Weights are taken as they are, be they of three values or not.
+"""
+
+from __future__ import annotations
+
+from .._native.graph import glu
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    f32,
+    made,
+    no_windows,
+    only_with,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from . import llama
+from .base import Block, Decoder, DenseConfig
+
+ARCHES = ("bitnet",)
+
+
+class Attention(llama.Attention):
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.sub_norm = w.norm("attn_sub_norm", c.n_head * c.v_head_dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
+        k = rope(self.k(x).heads(self.n_kv_head), step.positions, self.rotation)
+        v = self.v(x).heads(self.n_kv_head)
+        return self.o(self.sub_norm(step.attend(self.layer, q, k, v, scale=self.scale)))
+
+
+class NormedMLP(GatedMLP):
+    def __init__(self, c: DenseConfig, w: Weights) -> None:
+        super().__init__(w, c.dim, c.ffn_dim)
+        self.sub_norm = w.norm("ffn_sub_norm", c.ffn_dim, c.eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(self.sub_norm(glu(self.gate(x), self.up(x), self.activation)))
+
+
+class BitNet(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [Block(c, b, Attention(c, b, i, rotation), NormedMLP(c, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = BitNet
+_LAYER = "model.layers.{i}"
+_BIASES = only_with("attention_bias", default=False, biases=True)
+_CHECKPOINT = Checkpoint(
+    "bitnet",
+    {
+        **DECODER_KEYS,
+        "attention.head_count_kv": u32("num_key_value_heads", default=5, low=1),
+        "attention.key_length": made("u32", llama.head_dim_of),
+        "attention.value_length": made("u32", llama.head_dim_of),
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+    },
+    {
+        **DECODER_TENSORS,
+        **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
+        "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+        "blk.{i}.attn_sub_norm": f"{_LAYER}.self_attn.attn_sub_norm",
+        "blk.{i}.ffn_sub_norm": f"{_LAYER}.mlp.ffn_sub_norm",
+    },
+    fixed={"hidden_act": SILU},  # files have no key for another
+    checks=(no_windows,),
+    rope=lambda config: rope_keys(config, 500000.0),
+    unused=("attention_bias",),
+)
+HF = {"BitNetForCausalLM": _CHECKPOINT, "BitnetForCausalLM": _CHECKPOINT}

@@ -1,0 +1,84 @@
+"""Command R and R+ (Cohere 2024), Aya 23: attention and MLP side by side, logits times a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    f32,
+    factor,
+    made,
+    no_windows,
+    only_with,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import EPS, HeadNorms, LayerNormDecoder, ParallelBlock
+from .llama import head_dim_of
+
+ARCHES = ("command-r",)
+
+
+class CommandR(LayerNormDecoder):
+    """Checkpoints, too, store q and k interleaved."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        self.scale = m.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+        blocks = [
+            ParallelBlock(c, b, HeadNorms(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, (b, rotation) in enumerate(zip(w.blocks(c.n_layer), self.rotations(m, w, c), strict=True))
+        ]
+        super().__init__(c, w, blocks)
+
+    def rotations(self, m: Keys, w: Weights, c: DenseConfig) -> Sequence[RopeSpec | None]:
+        """That of each layer; None: it does not rotate."""
+        factors = frequency_factors(w, c.n_rot)
+        return [rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=factors)] * c.n_layer
+
+    def __call__(self, step: Step) -> Tensor:
+        return super().__call__(step) * self.scale
+
+
+MODEL = CommandR
+_LAYER = "model.layers.{i}"
+_BIASES = only_with("attention_bias", default=False, biases=True)
+KEYS = {
+    **{name: key for name, key in DECODER_KEYS.items() if not name.endswith("rms_epsilon")},
+    "context_length": u32("max_position_embeddings", default=8192),
+    "attention.key_length": made("u32", head_dim_of),
+    "attention.value_length": made("u32", head_dim_of),
+    "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+    "logit_scale": factor("logit_scale", default=0.0625),
+}
+TENSORS = {
+    **{name: source for name, source in DECODER_TENSORS.items() if not name.endswith("ffn_norm")},
+    "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+    "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+    "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+    "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+}
+_HEAD_NORMS = only_with("use_qk_norm", default=False)
+HF = {
+    "CohereForCausalLM": Checkpoint(
+        "command-r",
+        {**KEYS, "context_length": u32("model_max_length", "max_position_embeddings", default=8192)},
+        {
+            **TENSORS,
+            "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_norm", change=_HEAD_NORMS),
+            "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_norm", change=_HEAD_NORMS),
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=lambda config: rope_keys(config, 500000.0),
+        tied=True,
+        unused=("attention_bias", "use_qk_norm", "rms_norm_eps"),
+    )
+}

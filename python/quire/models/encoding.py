@@ -1,0 +1,264 @@
+"""What encoders share: sizes, attention both ways, blocks whose norms come last, a classifier, words on checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ..checkpoint import Fields, Key, Source, f32, made, u32
+from ..checkpoint.rope import kind_of, rope_of, theta_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import (
+    CacheSpec,
+    Keys,
+    LayerNorm,
+    Linear,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weight,
+    Weights,
+    add_weight,
+    embed,
+    rope,
+    select_rows,
+    tanh,
+)
+from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, RANK, Config, DenseConfig, Layer, Mixer, Vectors
+
+DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Config):
+    """The keys of encoders: layers all alike, whose tokens attend both ways."""
+
+    n_head: int
+    ffn_dim: int
+    eps: float
+    n_token_types: int  # with a vector each: 2 where tokens of the second text of a pair are told apart
+    n_class: int  # 0: no scores of classes but the vectors themselves
+
+    @classmethod
+    def read_file(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
+        """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
+        base = Config.read(m, n_vocab)
+        if not m.has("attention.causal"):
+            raise LoadError(f"[{m.arch}] key '{m.full('attention.causal')}' must be there, and false, but is not")
+        m.only("attention.causal", False)
+        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        m.only("attention.head_count_kv", n_head)
+        if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:
+            raise LoadError(f"[{m.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
+        eps = m.number("attention.layer_norm_epsilon")
+        if not 0 < eps < 1:
+            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
+        m.without_effect("classifier.output_labels")
+        has_head = w.has("cls.output.weight")
+        pooling = m.integer("pooling_type", RANK if has_head else 0)
+        if pooling == RANK and not has_head:
+            raise LoadError(f"[{m.arch}] the file must have a classifier for pooling_type {RANK} but has none")
+        if pooling != RANK:
+            w.ignore("cls.*", "the file's pooling is of vectors")
+        n_types = w.n_rows("token_types.weight") if w.has("token_types.weight") else 0
+        n_class = w.n_rows("cls.output.weight") if pooling == RANK else 0
+        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_token_types=n_types, n_class=n_class)
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.n_head
+
+    @property
+    def widest(self) -> int:
+        return max(self.ffn_dim, self.dim)
+
+    @property
+    def is_encoder(self) -> bool:
+        return True
+
+    @property
+    def scores_classes(self) -> bool:
+        return self.n_class > 0
+
+    @property
+    def tells_texts_apart(self) -> bool:
+        return self.n_token_types > 1
+
+
+@dataclass(frozen=True)
+class BothWaysConfig(DenseConfig):
+    """The keys of decoders, of a model whose tokens attend both ways and which ends with vectors."""
+
+    IS_CAUSAL: ClassVar[bool] = False
+
+    @property
+    def is_encoder(self) -> bool:
+        return True
+
+
+def projections(w: Weights, dim: int) -> list[Linear]:
+    """Queries, keys and values of heads that are all as many: parts of one tensor, or three of them."""
+    if w.has("attn_qkv.weight"):
+        return w.linears("attn_qkv", dim, [dim] * 3, bias=None)
+    return [w.linear(f"attn_{one}", dim, dim, bias=None) for one in "qkv"]
+
+
+class Attention:
+    """Both ways, to all rows or within ``window``.  ``rotation``: None where positions are in the embedding."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, rotation: RopeSpec | None = None, window: int = 0) -> None:
+        self.n_head, self.scale = c.n_head, c.head_dim**-0.5
+        self.rotation, self.window = rotation, window
+        self.q, self.k, self.v = projections(w, c.dim)
+        self.o = w.linear("attn_output", c.dim, c.dim, bias=None)
+
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        """Heads that know where they are."""
+        return x if self.rotation is None else rope(x, step.positions, self.rotation)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
+        q, k = self.placed(q, step), self.placed(k, step)
+        return self.o(step.attend_both_ways(q, k, v, scale=self.scale, window=self.window))
+
+
+class Block:
+    """Norms come after what they follow is added."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attention, self.attn_norm = attention, w.layer_norm("attn_output_norm", c.dim, c.eps)
+        self.mlp, self.mlp_norm = mlp, w.layer_norm("layer_output_norm", c.dim, c.eps)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = self.attn_norm(x + self.attention(x, step))
+        return self.mlp_norm(x + self.mlp(x))
+
+
+class Embeddings:
+    """A vector for each token, one for its text of a pair, and one for its position where they are learned; a norm."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, *, has_positions: bool = False) -> None:
+        self.tokens = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.positions = w.tensor("position_embd.weight", (c.n_ctx_train, c.dim)) if has_positions else None
+        self.first_type = first_type(w, c)
+        self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = self.tokens(step.tokens)
+        if self.positions is not None:
+            x = x + embed(step.positions, self.positions)
+        if self.first_type is not None:  # one row of a table
+            x = add_weight(x.heads(1), self.first_type).merge_heads()
+        return self.norm(x)
+
+
+def first_type(w: Weights, c: EncoderConfig) -> Weight | None:
+    """What tokens of the first text of a pair, or of the only one, have added; None for a file without types."""
+    if c.n_token_types == 0:
+        return None
+    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True).part(0, 1)
+
+
+class Classifier:
+    """Scores of classes, from the vector of one token; ``cls`` is a layer before the last, such as BERT's pooler."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, activation: Layer = tanh) -> None:
+        self.dense = w.linear("cls", c.dim, c.dim, bias=None) if w.has("cls.weight") else None
+        self.activation = activation
+        self.norm: LayerNorm | None = w.layer_norm("cls.norm", c.dim, c.eps) if w.has("cls.norm.weight") else None
+        self.out = w.linear("cls.output", c.dim, c.n_class, bias=None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.dense is not None:
+            x = self.activation(self.dense(x))
+        return self.out(x if self.norm is None else self.norm(x))
+
+
+class DenseHeads:
+    """Matrices that a vector goes through after it is pooled, where the file has any.
+
+    They are applied to each token's, which gives the same, as they are linear and poolings are means of some.
+    """
+
+    def __init__(self, m: Keys, w: Weights, dim: int) -> None:
+        self.layers: list[Linear] = []
+        for name in DENSE:
+            n_in, n_out = m.integer(f"{name}_feat_in", 0), m.integer(f"{name}_feat_out", 0)
+            if not w.has(f"{name}.weight"):
+                continue
+            rows = w.n_rows(f"{name}.weight")
+            if n_in not in (0, dim) or n_out not in (0, rows):
+                raise LoadError(
+                    f"[{m.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
+                )
+            self.layers.append(w.linear(name, dim, rows, bias=None))
+            dim = rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Encoder:
+    """Embeddings, blocks and, where the file has one, a classifier."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
+        self.config, self.embeddings, self.blocks = c, embeddings, blocks
+        self.classifier = Classifier(c, w) if c.n_class else None
+
+    def cache(self) -> list[CacheSpec]:
+        return [CacheSpec()] * self.config.n_layer
+
+    def __call__(self, step: Step) -> Vectors:
+        x = self.embeddings(step)
+        for block in self.blocks:
+            x = block(x, step)
+        x = select_rows(x, step.logit_rows)
+        return Vectors(x if self.classifier is None else self.classifier(x))
+
+
+def labels(config: Fields) -> list[str]:
+    """The names of the classes, by number."""
+    if not config.has("id2label"):
+        return [f"LABEL_{i}" for i in range(config.integer("num_labels", 2))]
+    names = config.inner("id2label")
+    return [names.text(str(i)) for i in range(len(names.names()))]
+
+
+ENCODER_KEYS: dict[str, Key] = {
+    "context_length": u32("max_position_embeddings", default=512),
+    "embedding_length": u32("hidden_size"),
+    "block_count": u32("num_hidden_layers"),
+    "feed_forward_length": u32("intermediate_size"),
+    "attention.head_count": u32("num_attention_heads", low=1),
+    "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-12),
+    "attention.causal": made("bool", lambda config: False),
+}
+HEAD_KEYS: dict[str, Key] = {
+    "pooling_type": made("u32", lambda config: RANK),
+    "classifier.output_labels": made("string[]", labels),
+}
+# Heads of training, and a pooler that no classifier reads.
+TRAINING_HEADS = ("pooler.*", "*.pooler.*", "*position_ids", "cls.*", "lm_head.*")
+
+
+def plain_base(name: str, default: float) -> Key:
+    """The base of a rotation without scaling, wherever the configuration has it; ``name``: its name in old ones."""
+
+    def read(config: Fields) -> float:
+        if (kind := kind_of(rope_of(config))) != "default":
+            raise UnsupportedError(f"[convert] the rope scaling must be default for this architecture but is '{kind}'")
+        return config.number(name) if config.has(name) else theta_of(config, default)
+
+    return Key("f32", read)
+
+
+def below(prefix: str, tensors: Mapping[str, str | Source]) -> dict[str, str | Source]:
+    """The same tensors in a model that has this one as a part."""
+    return {
+        ours: replace(entry := Source.of(theirs), names=tuple(prefix + name for name in entry.names))
+        for ours, theirs in tensors.items()
+    }

@@ -1,0 +1,81 @@
+"""GPT-J (Wang and Komatsuzaki 2021) and CodeGen (Nijkamp et al. 2022): both parts side by side, neighbours rotated."""
+
+from __future__ import annotations
+
+from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..nn import MLP, Keys, Weights, rope_spec
+from .base import DenseConfig
+from .classic import EPS, GELU_TANH, Attention, LayerNormDecoder, ParallelBlock
+
+ARCHES = ("gptj",)
+
+
+class GPTJ(LayerNormDecoder):
+    """Checkpoints, too, store q and k interleaved."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        blocks = [
+            ParallelBlock(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = GPTJ
+
+
+def _ffn_dim(config: Fields) -> int:
+    return config.integer("n_inner", 4 * config.integer("n_embd", 4096), low=1)
+
+
+def _in_order(x: Array, config: Fields) -> Array:
+    """Four parts, each with its heads' q, v and k."""
+    parts = x.reshape(4, 3, x.shape[0] // 12, x.shape[1])
+    ordered: Array = parts[:, [0, 2, 1]].swapaxes(0, 1).reshape(x.shape)
+    return ordered
+
+
+_LAYER = "transformer.h.{i}"
+_KEYS = {
+    "context_length": u32("n_positions", default=2048, low=1),
+    "embedding_length": u32("n_embd", default=4096),
+    "block_count": u32("n_layer", default=28),
+    "feed_forward_length": made("u32", _ffn_dim),
+    "attention.head_count": u32("n_head", default=16, low=1),
+    "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
+    "rope.dimension_count": u32("rotary_dim", default=64, low=2),
+}
+_TENSORS = {
+    "token_embd": "transformer.wte",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
+    "blk.{i}.attn_output": f"{_LAYER}.attn.out_proj",
+    "blk.{i}.ffn_up": f"{_LAYER}.mlp.fc_in",
+    "blk.{i}.ffn_down": f"{_LAYER}.mlp.fc_out",
+}
+_MASKS = ("*h.*.attn.bias", "*h.*.attn.masked_bias", "*h.*.attn.causal_mask")  # which older versions saved
+HF = {
+    "GPTJForCausalLM": Checkpoint(
+        "gptj",
+        _KEYS,
+        {**_TENSORS, **{f"blk.{{i}}.attn_{one}": f"{_LAYER}.attn.{one}_proj" for one in "qkv"}},
+        fixed={"activation_function": GELU_TANH, "scale_attn_weights": (True,), "rotary": (True,)},
+        rope=None,
+        unused=("n_ctx", "summary_*"),
+        ignored=_MASKS,
+        base="transformer.",
+    ),
+    "CodeGenForCausalLM": Checkpoint(
+        "gptj",
+        _KEYS,
+        {**_TENSORS, "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.qkv_proj", change=_in_order)},
+        fixed={"activation_function": GELU_TANH, "scale_attn_weights": (True,), "rotary": (True,)},
+        rope=None,
+        unused=("n_ctx", "summary_*"),
+        ignored=_MASKS,
+        base="transformer.",
+    ),
+}

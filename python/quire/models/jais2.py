@@ -1,0 +1,51 @@
+"""Jais 2 (Inception 2025): layer norms, biases everywhere, an ungated MLP of squared ReLUs (So et al. 2021)."""
+
+from __future__ import annotations
+
+from .._native.graph import relu_squared
+from ..checkpoint import DECODER_TENSORS, Checkpoint, f32, made, no_windows, only_with, taken
+from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
+from .base import DenseConfig
+from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder
+from .llama import head_dim_of
+
+ARCHES = ("jais2",)
+
+
+class Jais2(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, relu_squared))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Jais2
+_LAYER = "model.layers.{i}"
+_ATTENTION = only_with("attention_bias", default=True, biases=True)
+_MLP = only_with("mlp_bias", default=True, biases=True)
+HF = {
+    "Jais2ForCausalLM": Checkpoint(
+        "jais2",
+        {
+            **CLASSIC_KEYS,
+            "attention.key_length": made("u32", head_dim_of),
+            "attention.value_length": made("u32", head_dim_of),
+            "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+            "rope.dimension_count": made("u32", head_dim_of),
+        },
+        {
+            **DECODER_TENSORS,
+            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_ATTENTION) for one in "qkv"},
+            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_ATTENTION),
+            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.up_proj", change=_MLP),
+            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.down_proj", change=_MLP),
+        },
+        fixed={"hidden_act": ("relu2",)},
+        checks=(no_windows,),
+        unused=("attention_bias", "mlp_bias", "rms_norm_eps"),
+    )
+}

@@ -1,0 +1,90 @@
+"""Jamba (Lieber et al. 2024): Mamba with norms in most layers, attention in some, experts in every other MLP."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, only_with, taken, u32
+from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, Weights
+from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, Mixer, by_layer
+from .mamba import MambaMixer, Selection
+from .mamba2 import Attention, convolution, decay
+
+ARCHES = ("jamba",)
+
+
+class Jamba(Decoder):
+    """The number of heads of k and v is 0 in layers with a state.  Layers have experts where the file has a router."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
+        c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
+        self.selection = s = Selection.read(m)
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
+        blocks = []
+        for i, b in enumerate(w.blocks(c.n_layer)):
+            mixer: Mixer = Attention(c, b, i) if self.attends[i] else MambaMixer(b, c.dim, i, s, c.eps)
+            routes = b.has("ffn_gate_inp.weight")
+            mlp: Layer = MoE(b, c.dim, e.ffn_dim, e.n, e.spec()) if routes else GatedMLP(b, c.dim, c.ffn_dim)
+            blocks.append(Block(c, b, mixer, mlp))
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        attention = self.config.cache()
+        return [spec if a else self.selection.cache() for a, spec in zip(self.attends, attention, strict=True)]
+
+
+MODEL = Jamba
+
+
+def _kv_heads(config: Fields) -> list[int]:
+    n_kv_head = config.integer("num_key_value_heads", config.integer("num_attention_heads"), low=1)
+    period, offset = config.integer("attn_layer_period", 8, low=1), config.integer("attn_layer_offset", 4)
+    return [n_kv_head if i % period == offset else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _dt_rank(config: Fields) -> int:
+    if config.value("mamba_dt_rank") in (None, "auto"):
+        return -(-config.integer("hidden_size") // 16)
+    return config.integer("mamba_dt_rank")
+
+
+_LAYER = "model.layers.{i}"
+_MIXER, _MLP = f"{_LAYER}.mamba", f"{_LAYER}.feed_forward"
+_WITH_BIAS = only_with("mamba_proj_bias", default=False, biases=True)
+HF = {
+    "JambaForCausalLM": Checkpoint(
+        "jamba",
+        {
+            **{name: key for name, key in DECODER_KEYS.items() if not name.endswith(("key_length", "value_length"))},
+            "attention.head_count_kv": made("i32[]", _kv_heads),
+            "expert_count": u32("num_local_experts", "num_experts", default=16),
+            "expert_used_count": u32("num_experts_per_tok", default=2),
+            "ssm.conv_kernel": u32("mamba_d_conv", default=4),
+            "ssm.inner_size": made("u32", lambda c: c.integer("mamba_expand", 2) * c.integer("hidden_size")),
+            "ssm.state_size": u32("mamba_d_state", default=16),
+            "ssm.time_step_rank": made("u32", _dt_rank),
+        },
+        {
+            **DECODER_TENSORS,
+            "output_norm": "model.final_layernorm",
+            "blk.{i}.ffn_norm": f"{_LAYER}.pre_ff_layernorm",
+            "blk.{i}.ssm_in": taken(f"{_MIXER}.in_proj", change=_WITH_BIAS),
+            "blk.{i}.ssm_conv1d": taken(f"{_MIXER}.conv1d", change=convolution("mamba_conv_bias")),
+            "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
+            "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
+            "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
+            "blk.{i}.ssm_d": f"{_MIXER}.D",
+            "blk.{i}.ssm_out": taken(f"{_MIXER}.out_proj", change=_WITH_BIAS),
+            **{f"blk.{{i}}.ssm_{part}_norm": f"{_MIXER}.{part}_layernorm" for part in ("dt", "b", "c")},
+            **{f"blk.{{i}}.ffn_{part}": f"{_MLP}.{part}_proj" for part in ("gate", "up", "down")},
+            **{f"blk.{{i}}.ffn_{part}_exps": f"{_MLP}.experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")},
+            "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
+        },
+        fixed={"hidden_act": SILU},
+        rope=None,
+        unused=(
+            "expert_layer_period", "expert_layer_offset", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
+            "mamba_conv_bias", "mamba_proj_bias", "num_logits_to_keep", "calc_logits_for_entire_prompt",
+            "mamba_inner_layernorms",
+        ),
+    )
+}  # fmt: skip

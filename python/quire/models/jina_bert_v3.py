@@ -1,0 +1,66 @@
+"""Jina embeddings v3 (Sturua et al. 2024), without adapters: BERT's wiring with rotated heads."""
+
+from __future__ import annotations
+
+from ..checkpoint import Checkpoint, Key, Source, f32, u32
+from ..nn import MLP, Keys, Weights, rope_spec
+from .encoding import (
+    ENCODER_KEYS,
+    HEAD_KEYS,
+    TRAINING_HEADS,
+    Attention,
+    Block,
+    Embeddings,
+    Encoder,
+    EncoderConfig,
+    below,
+    plain_base,
+)
+from .nomic_bert import TENSORS, fused_tensors
+
+ARCHES = ("jina-bert-v3",)
+BASE = 20000.0
+
+
+class JinaBertV3(Encoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = EncoderConfig.read_file(m, w, n_vocab)
+        rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
+        blocks = [Block(c, b, Attention(c, b, rotation), MLP(b, c.dim, c.ffn_dim, "gelu")) for b in w.blocks(c.n_layer)]
+        super().__init__(c, w, Embeddings(c, w), blocks)
+
+
+MODEL = JinaBertV3
+_KEYS: dict[str, Key] = {
+    **ENCODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=8194),
+    "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+    "rope.freq_base": plain_base("rope_theta", BASE),
+}
+_TENSORS: dict[str, str | Source] = {
+    **TENSORS,
+    "blk.{i}.ffn_up": "layers.{i}.mlp.fc1",
+    "blk.{i}.ffn_down": "layers.{i}.mlp.fc2",
+    **fused_tensors("mixer", {"ffn_up": "fc1", "ffn_down": "fc2"}),
+}
+_HEAD: dict[str, str | Source] = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}
+
+
+def _of(prefix: str, head: dict[str, str | Source]) -> Checkpoint:
+    return Checkpoint(
+        "jina-bert-v3",
+        {**_KEYS, **(HEAD_KEYS if head else {})},
+        {**below(prefix, _TENSORS), **head},
+        fixed={"hidden_act": ("gelu", "gelu_python")},
+        rope=None,
+        unused=("type_vocab_size", "tie_word_embeddings", "classifier_dropout"),
+        ignored=TRAINING_HEADS,
+        base=prefix,
+    )
+
+
+HF = {
+    "JinaEmbeddingsV3Model": _of("roberta.", {}),
+    "JinaEmbeddingsV3ForMaskedLM": _of("roberta.", {}),
+    "JinaEmbeddingsV3ForSequenceClassification": _of("roberta.", _HEAD),
+}

@@ -1,0 +1,184 @@
+"""ModernBERT (Warner et al. 2024): norms come first, two of three layers see a window, gated GELUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import Checkpoint, Fields, Key, Source, f32, made, only_with, taken, u32
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import UnsupportedError
+from ..nn import (
+    CacheSpec,
+    FusedGatedMLP,
+    Keys,
+    LayerNorm,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weights,
+    activate,
+    rope_spec,
+    select_rows,
+)
+from .base import Vectors
+from .encoding import ENCODER_KEYS, HEAD_KEYS, TRAINING_HEADS, Attention, Classifier, EncoderConfig, below
+
+ARCHES = ("modern-bert",)
+PERIOD = 3  # of three layers the first sees everything
+GLOBAL_BASE, LOCAL_BASE = 160000.0, 10000.0
+CLS = 2  # the value of classifier.pooling_type for the first token
+UNITS = {"gelu": "gelu", "silu": "silu", "swish": "silu"}
+
+
+def local_layers(m: Keys, n_layer: int) -> list[bool]:
+    """Which layers have a window: all but every third, or of another period, or as an array says."""
+    if m.is_array("attention.sliding_window_pattern"):
+        return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
+    period = m.integer("attention.sliding_window_pattern", PERIOD)
+    return [period == 0 or i % period != 0 for i in range(n_layer)]
+
+
+class Block:
+    """The first layer's attention has no norm: that of the embeddings is before it."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, rotation: RopeSpec, window: int, activation: str) -> None:
+        has_norm = w.has("attn_norm.weight")
+        self.attn_norm: LayerNorm | None = w.layer_norm("attn_norm", c.dim, c.eps) if has_norm else None
+        self.attention = Attention(c, w, rotation, window)
+        self.mlp_norm = w.layer_norm("ffn_norm", c.dim, c.eps)
+        self.mlp = FusedGatedMLP(w, c.dim, c.ffn_dim, "silu" if activation == "silu" else "gelu")
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(x if self.attn_norm is None else self.attn_norm(x), step)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class ModernBert:
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = EncoderConfig.read_file(m, w, n_vocab)
+        window = m.integer("attention.sliding_window", 0)  # 0: every layer sees everything
+        local = [window > 0 and one for one in local_layers(m, c.n_layer)]
+        base = m.number("rope.freq_base_swa", LOCAL_BASE)
+        everywhere = rope_spec(m, n_dims=c.head_dim, layout="half")
+        nearby = rope_spec(m, n_dims=c.head_dim, layout="half", freq_base=base)
+        unit = m.text("hidden_activation", "gelu")
+        if unit not in UNITS:
+            raise UnsupportedError(f"[{m.arch}] hidden_activation must be one of {', '.join(UNITS)} but is '{unit}'")
+        self.tokens = w.embedding("token_embd", n_vocab, c.dim)
+        self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
+        self.blocks = [
+            Block(c, b, nearby if local[i] else everywhere, window if local[i] else 0, UNITS[unit])
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        self.output_norm = w.layer_norm("output_norm", c.dim, c.eps)
+        self.classifier = Classifier(c, w, lambda x: activate(x, "gelu")) if c.n_class else None
+        _check_classifier(m, c)
+
+    def cache(self) -> list[CacheSpec]:
+        return [CacheSpec()] * self.config.n_layer
+
+    def __call__(self, step: Step) -> Vectors:
+        x = self.norm(self.tokens(step.tokens))
+        for block in self.blocks:
+            x = block(x, step)
+        x = self.output_norm(select_rows(x, step.logit_rows))
+        return Vectors(x if self.classifier is None else self.classifier(x))
+
+
+def _check_classifier(m: Keys, c: EncoderConfig) -> None:
+    """Files that do not name the classifier's pooling mean that of all tokens."""
+    if c.n_class == 0:
+        m.without_effect("classifier.pooling_type")
+    elif m.integer("classifier.pooling_type", 1) != CLS:
+        key = m.full("classifier.pooling_type")
+        raise UnsupportedError(f"[{m.arch}] '{key}' must be {CLS}, the first token's vector, but is not")
+
+
+MODEL = ModernBert
+
+
+def _pattern(config: Fields) -> list[bool]:
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    period = config.integer("global_attn_every_n_layers", PERIOD, low=1)
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    return [kind == "sliding_attention" for kind in kinds] or [bool(i % period) for i in range(n_layer)]
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """A base for either kind of layer."""
+    for layers, key, old, default in (
+        ("full_attention", "rope.freq_base", "global_rope_theta", GLOBAL_BASE),
+        ("sliding_attention", "rope.freq_base_swa", "local_rope_theta", LOCAL_BASE),
+    ):
+        rope = rope_of(config, layers)
+        if kind_of(rope) != "default":
+            raise UnsupportedError(f"[convert] the rope scaling of {layers} must be default but is '{kind_of(rope)}'")
+        old_base = config.number(old, default)
+        yield key, "f32", rope.number("rope_theta", old_base)
+
+
+def _first_token_is_scored(config: Fields) -> int:
+    if (pooling := config.text("classifier_pooling", "cls")) != "cls":
+        raise UnsupportedError(f"[convert] 'classifier_pooling' must be cls but is '{pooling}'")
+    return CLS
+
+
+_KEYS: dict[str, Key] = {
+    **ENCODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=8192),
+    "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
+    "attention.sliding_window": u32("local_attention", default=128),
+    "attention.sliding_window_pattern": made("bool[]", _pattern),
+    "hidden_activation": made("string", lambda config: config.text("hidden_activation", "gelu")),
+}
+_ATTENTION = only_with("attention_bias", default=False, biases=True)
+_MLP = only_with("mlp_bias", default=False, biases=True)
+_TENSORS: dict[str, str | Source] = {
+    "token_embd": "embeddings.tok_embeddings",
+    "token_embd_norm": "embeddings.norm",
+    "output_norm": "final_norm",
+    "blk.{i}.attn_norm": "layers.{i}.attn_norm",
+    "blk.{i}.attn_qkv": taken("layers.{i}.attn.Wqkv", change=_ATTENTION),
+    "blk.{i}.attn_output": taken("layers.{i}.attn.Wo", change=_ATTENTION),
+    "blk.{i}.ffn_norm": "layers.{i}.mlp_norm",
+    "blk.{i}.ffn_up": taken("layers.{i}.mlp.Wi", change=_MLP),
+    "blk.{i}.ffn_down": taken("layers.{i}.mlp.Wo", change=_MLP),
+}
+_HEAD: dict[str, str | Source] = {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"}
+
+
+def _of(head: dict[str, str | Source]) -> Checkpoint:
+    pooling = {**HEAD_KEYS, "classifier.pooling_type": made("u32", _first_token_is_scored)}
+    return Checkpoint(
+        "modern-bert",
+        {**_KEYS, **(pooling if head else {})},
+        {**below("model.", _TENSORS), **head},
+        fixed={
+            "hidden_activation": ("gelu", "silu", "swish"),
+            "classifier_activation": ("gelu",) if head else ("gelu", "silu", "relu", "tanh"),
+            "position_embedding_type": ("absolute", None),  # as published; nothing reads it
+        },
+        rope=_rope,
+        tied=True,
+        unused=(
+            "norm_bias",
+            "classifier_bias",
+            "decoder_bias",
+            "classifier_pooling",
+            "initializer_cutoff_factor",
+            "layer_norm_eps",  # norm_eps counts
+            "deterministic_flash_attn",
+            "sparse_pred*",
+            "reference_compile",
+            "repad_logits_with_grad",
+        ),
+        ignored=(*TRAINING_HEADS, "head.*", "decoder.*"),
+    )
+
+
+HF = {
+    "ModernBertModel": _of({}),
+    "ModernBertForMaskedLM": _of({}),
+    "ModernBertForSequenceClassification": _of(_HEAD),
+}

@@ -1,0 +1,125 @@
+"""MPT (MosaicML 2023): linear biases for positions, layer norms and products without biases."""
+
+from __future__ import annotations
+
+from .._native.graph import clamp
+from ..checkpoint import Checkpoint, Fields, f32, made, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import MLP, Keys, LayerNorm, Step, Tensor, Weights
+from .base import DenseConfig
+from .classic import EPS, AlibiAttention, Block, LayerNormDecoder, LinearBiases, PositionTable
+
+ARCHES = ("mpt",)
+
+
+class Attention(AlibiAttention):
+    """``limit``: of the magnitude of q, k and v; 0: none.  Files may have norms of all of q and k."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None, limit: float) -> None:
+        super().__init__(c, w, layer, biases)
+        self.limit = limit
+        has_norms = w.has("attn_q_norm.weight")
+        self.norms: list[LayerNorm] | None = None
+        if has_norms:
+            sizes = {"q": c.n_head * c.head_dim, "k": c.n_kv_head * c.head_dim}
+            self.norms = [w.layer_norm(f"attn_{one}_norm", n, c.eps) for one, n in sizes.items()]
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (clamp(y, -self.limit, self.limit) if self.limit else y for y in (self.q(x), self.k(x), self.v(x)))
+        if self.norms:
+            q, k = self.norms[0](q), self.norms[1](k)
+        return q.heads(self.n_head), k.heads(self.n_kv_head), v.heads(self.n_kv_head)
+
+
+class MPT(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        limit, max_bias = m.number("attention.clamp_kqv", 0.0), m.number("attention.max_alibi_bias", 0.0)
+        if limit < 0 or max_bias < 0:
+            raise LoadError("[mpt] attention.clamp_kqv and attention.max_alibi_bias must not be negative")
+        self.positions = PositionTable(c, w) if w.has("position_embd.weight") else None
+        biases = LinearBiases(w, c.n_head, max_bias) if max_bias else None
+        blocks = [
+            Block(c, b, Attention(c, b, i, biases, limit), MLP(b, c.dim, c.ffn_dim, "gelu"))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = self.embedding(step.tokens)
+        return self.logits(x + self.positions(step) if self.positions else x, step)
+
+
+MODEL = MPT
+
+
+def _ffn_dim(config: Fields) -> int:
+    return 4 * config.integer("d_model", 2048)
+
+
+def _limit(config: Fields) -> float | None:
+    return config.inner("attn_config").number("clip_qkv", 0.0) or None
+
+
+def _max_bias(config: Fields) -> float:
+    return config.inner("attn_config").integer("alibi_bias_max", 8)
+
+
+def _attention(config: Fields) -> None:
+    """What files cannot say of ``attn_config``."""
+    fields = config.inner("attn_config")
+    fixed = {
+        "attn_type": "multihead_attention",
+        "softmax_scale": None,
+        "prefix_lm": False,
+        "qk_ln": False,
+        "alibi": True,
+        "kv_n_heads": None,
+        "rope": False,
+    }
+    for name, wanted in fixed.items():
+        if fields.value(name) not in (wanted, None):
+            raise UnsupportedError(f"[convert] '{name}' of 'attn_config' must be {wanted} but is another")
+    fields.read(("attn_impl", "attn_pdrop", "attn_uses_sequence_id"))
+
+
+_LAYER = "transformer.blocks.{i}"
+_CHECKPOINT = Checkpoint(
+    "mpt",
+    {
+        "context_length": u32("max_seq_len", default=2048, low=1),
+        "embedding_length": u32("d_model", default=2048),
+        "block_count": u32("n_layers", default=24),
+        "feed_forward_length": made("u32", _ffn_dim),
+        "attention.head_count": u32("n_heads", default=16, low=1),
+        "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
+        "attention.clamp_kqv": made("f32", _limit),
+        "attention.max_alibi_bias": made("f32", _max_bias),
+    },
+    {
+        "token_embd": "transformer.wte",
+        "output_norm": "transformer.norm_f",
+        "output": "lm_head",
+        "blk.{i}.attn_norm": f"{_LAYER}.norm_1",
+        "blk.{i}.attn_qkv": f"{_LAYER}.attn.Wqkv",
+        "blk.{i}.attn_output": f"{_LAYER}.attn.out_proj",
+        "blk.{i}.ffn_norm": f"{_LAYER}.norm_2",
+        "blk.{i}.ffn_up": f"{_LAYER}.ffn.up_proj",
+        "blk.{i}.ffn_down": f"{_LAYER}.ffn.down_proj",
+    },
+    fixed={"expansion_ratio": (4,), "logit_scale": (None,), "no_bias": (True,)},
+    checks=(_attention,),
+    rope=None,
+    tied=True,
+    unused=(
+        "embedding_fraction",
+        "init_config",
+        "init_device",
+        "learned_pos_emb",
+        "norm_type",
+        "tokenizer_name",
+        "verbose",
+    ),
+    base="transformer.",
+)
+HF = {"MPTForCausalLM": _CHECKPOINT, "MptForCausalLM": _CHECKPOINT}  # published files have the first

@@ -1,0 +1,160 @@
+"""Nomic BERT (Nussbaum et al. 2024): BERT's wiring with rotated heads and gated units, no learned positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..checkpoint import SILU, Checkpoint, Fields, Key, Source, f32, rows, taken, u32
+from ..errors import UnsupportedError
+from ..nn import GatedMLP, Keys, Weights, rope_spec
+from .encoding import (
+    ENCODER_KEYS,
+    TRAINING_HEADS,
+    Attention,
+    Block,
+    Embeddings,
+    Encoder,
+    EncoderConfig,
+    below,
+    plain_base,
+)
+
+ARCHES = ("nomic-bert",)
+BASE = 1000.0
+
+
+class NomicBert(Encoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = EncoderConfig.read_file(m, w, n_vocab)
+        rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
+        blocks = [
+            Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim, "silu")) for b in w.blocks(c.n_layer)
+        ]
+        super().__init__(c, w, Embeddings(c, w), blocks)
+
+
+MODEL = NomicBert
+
+
+def _n_positions(config: Fields) -> int:
+    """Published configurations say 8192, beyond what the model was trained on, where they stretch the rotation."""
+    longest = config.integer("max_trained_positions", 2048)
+    config.read(("rotary_scaling_factor",))
+    return min(config.integer("n_positions", longest), longest)
+
+
+def _part(name: str, i: int) -> Source:
+    """Queries, keys or values of a fused tensor."""
+    return taken(name, change=rows(lambda config: i * _width(config), lambda config: (i + 1) * _width(config)))
+
+
+def _width(config: Fields) -> int:
+    return config.integer("hidden_size" if config.has("hidden_size") else "n_embd")
+
+
+# Configurations published with the model have names of their own, as have its tensors.
+_KEYS: dict[str, Key] = {
+    **ENCODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=_n_positions),
+    "embedding_length": u32("hidden_size", "n_embd"),
+    "block_count": u32("num_hidden_layers", "n_layer"),
+    "feed_forward_length": u32("intermediate_size", "n_inner"),
+    "attention.head_count": u32("num_attention_heads", "n_head", low=1),
+    "attention.layer_norm_epsilon": f32("layer_norm_eps", "layer_norm_epsilon", default=1e-12),
+    "rope.freq_base": plain_base("rotary_emb_base", BASE),
+}
+_LAYER, _OLD = "layers.{i}", "encoder.layers.{i}"
+TENSORS: dict[str, str | Source] = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "blk.{i}.attn_q": f"{_LAYER}.self_attn.q_proj",
+    "blk.{i}.attn_k": f"{_LAYER}.self_attn.k_proj",
+    "blk.{i}.attn_v": f"{_LAYER}.self_attn.v_proj",
+    "blk.{i}.attn_output": f"{_LAYER}.self_attn.o_proj",
+    "blk.{i}.attn_output_norm": f"{_LAYER}.post_attention_layernorm",
+    "blk.{i}.layer_output_norm": f"{_LAYER}.post_mlp_layernorm",
+}
+_NEW_ONES: dict[str, str | Source] = {
+    **TENSORS,
+    "blk.{i}.ffn_gate": f"{_LAYER}.mlp.gate_proj",
+    "blk.{i}.ffn_up": f"{_LAYER}.mlp.up_proj",
+    "blk.{i}.ffn_down": f"{_LAYER}.mlp.down_proj",
+}
+
+
+def fused_tensors(attention: str, mlp: Mapping[str, str]) -> dict[str, str | Source]:
+    """Of checkpoints as they were published, with queries, keys and values in one tensor; ``attention``: its module.
+
+    The names are those of tensors, so that a table may have them beside names of modules.
+    """
+    modules: dict[str, str] = {
+        "token_embd_norm": "emb_ln",
+        "blk.{i}.attn_output": f"{_OLD}.{attention}.out_proj",
+        "blk.{i}.attn_output_norm": f"{_OLD}.norm1",
+        "blk.{i}.layer_output_norm": f"{_OLD}.norm2",
+        **{f"blk.{{i}}.{ours}": f"{_OLD}.mlp.{theirs}" for ours, theirs in mlp.items()},
+    }
+    tensors: dict[str, str | Source] = {}
+    for suffix in ("weight", "bias"):
+        tensors |= {f"{ours}.{suffix}": f"{theirs}.{suffix}" for ours, theirs in modules.items()}
+        for i, one in enumerate("qkv"):
+            tensors[f"blk.{{i}}.attn_{one}.{suffix}"] = _part(f"{_OLD}.{attention}.Wqkv.{suffix}", i)
+    return tensors
+
+
+_OLD_ONES = fused_tensors("attn", {"ffn_up": "fc11", "ffn_gate": "fc12", "ffn_down": "fc2"})
+_FIXED = {
+    "hidden_act": SILU,
+    "activation_function": ("swiglu",),
+    "prenorm": (False,),
+    "parallel_block": (False,),
+    "use_rms_norm": (False, None),
+    "causal": (False,),
+    "rotary_emb_fraction": (1.0, 1),
+    "rotary_emb_interleaved": (False,),
+    "rotary_emb_scale_base": (None,),
+    "qkv_proj_bias": (False,),
+    "mlp_fc1_bias": (False,),
+    "mlp_fc2_bias": (False,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+}
+
+
+def _head_size(config: Fields) -> None:
+    """Heads share the width."""
+    if config.has("head_dim") and config.integer("head_dim") * config.integer("num_attention_heads") != _width(config):
+        raise UnsupportedError(
+            f"[convert] 'head_dim' must be a head's part of the width but is {config.value('head_dim')}"
+        )
+
+
+def _of(prefix: str) -> Checkpoint:
+    return Checkpoint(
+        "nomic-bert",
+        _KEYS,
+        below(prefix, {**_NEW_ONES, **_OLD_ONES}),
+        fixed=_FIXED,
+        checks=(_head_size,),
+        rope=None,
+        unused=(
+            "type_vocab_size",
+            "tie_word_embeddings",
+            "classifier_dropout",
+            "pad_vocab_size_multiple",
+            "fused_*",
+            "use_flash_attn",
+            "use_xentropy",
+            "summary_*",
+            "reorder_and_upcast_attn",
+            "dense_seq_output",
+            "sequence_parallel",
+            "last_layer_subset",
+        ),
+        ignored=TRAINING_HEADS,
+        base=prefix,
+    )
+
+
+HF = {"NomicBertModel": _of(""), "NomicBertForMaskedLM": _of("nomic_bert.")}

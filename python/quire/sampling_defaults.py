@@ -1,0 +1,35 @@
+"""How tokens are drawn where a request does not say: the same in Python, in the commands and in every dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+__all__ = ["CHAT_DEFAULTS", "TRUNCATION", "chat_defaults"]
+
+CHAT_DEFAULTS: Mapping[str, float] = MappingProxyType({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05})
+"""llama.cpp's numbers: of a chat where neither the request nor the model's file says."""
+
+TRUNCATION: Mapping[str, float] = MappingProxyType({"top_k": 0, "top_p": 1.0, "min_p": 0.0})
+"""What mirostat does without, as it cuts the tail itself: the fields with the values that are off."""
+
+
+def chat_defaults(advised: Mapping[str, object], given: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Fields of ``SamplingParams`` for a chat: what the model's file advises, else ``CHAT_DEFAULTS``.
+
+    ``given``: what the request says.  It comes before both and is not part of the result.  With mirostat nothing cuts
+    the tail but what the request names.
+    """
+    given = given or {}
+    usual: dict[str, object] = {**CHAT_DEFAULTS, **advised}
+    if given.get("mirostat", usual.get("mirostat")):
+        usual = _without(usual, TRUNCATION)
+    stages = given.get("samplers")
+    if isinstance(stages, Collection) and not isinstance(stages, str):
+        # A stage that the request leaves out has no options, so that leaving it out is no error.
+        usual = _without(usual, [name for name in (*CHAT_DEFAULTS, "typical_p") if name not in stages])
+    return _without(usual, given)
+
+
+def _without(values: dict[str, object], names: Collection[str]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if name not in names}

@@ -1,0 +1,181 @@
+// Markdown as elements, block by block: what models write of CommonMark, with tables, task lists and strikethrough.
+// HTML in it stays text, pictures become links, and links lead to http, https and mailto only.
+
+import { el, button, copy } from "./dom.js";
+import { pieces } from "./highlight.js";
+import { inline } from "./inline.js";
+
+const DEEPEST = 8;
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?\s*#*\s*$/;
+const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)/;
+const QUOTE = /^ {0,3}>\s?/;
+const DELIMITERS = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+
+/** Shows Markdown in an element.  As an answer grows, only the blocks that changed are made anew. */
+export class MarkdownView {
+  constructor(element) {
+    this.element = element;
+    this.sources = [];
+  }
+
+  update(text) {
+    const blocks = blocksOf(text.split("\n"));
+    let same = 0;
+    while (same < blocks.length && blocks[same].source === this.sources[same]) same += 1;
+    while (this.element.childNodes.length > same) this.element.lastChild.remove();
+    this.element.append(...blocks.slice(same).map((block) => elementOf(block, 0)));
+    this.sources = blocks.map((block) => block.source);
+  }
+}
+
+/** The blocks of some lines: `{kind, lines, source, ...}`. */
+function blocksOf(lines) {
+  const blocks = [];
+  for (let i = 0; i < lines.length; ) {
+    if (!lines[i].trim()) {
+      i += 1;
+      continue;
+    }
+    const block = blockAt(lines, i);
+    block.source = lines.slice(i, block.end).join("\n");
+    blocks.push(block);
+    i = block.end;
+  }
+  return blocks;
+}
+
+function blockAt(lines, start) {
+  const line = lines[start];
+  const fence = FENCE.exec(line);
+  if (fence) return fenced(lines, start, fence);
+  const heading = HEADING.exec(line);
+  if (heading) return { kind: "heading", level: heading[1].length, lines: [heading[2] ?? ""], end: start + 1 };
+  if (RULE.test(line)) return { kind: "rule", end: start + 1 };
+  if (QUOTE.test(line)) {
+    let end = start + 1;
+    while (end < lines.length && lines[end].trim() && (QUOTE.test(lines[end]) || !begins(lines, end))) end += 1;
+    return { kind: "quote", lines: lines.slice(start, end).map((one) => one.replace(QUOTE, "")), end };
+  }
+  if (ITEM.test(line)) return list(lines, start);
+  if (isTable(lines, start)) {
+    let end = start + 2;
+    while (end < lines.length && lines[end].includes("|")) end += 1;
+    return { kind: "table", lines: lines.slice(start, end), end };
+  }
+  let end = start + 1;
+  while (end < lines.length && lines[end].trim() && !begins(lines, end)) end += 1;
+  return { kind: "paragraph", lines: lines.slice(start, end), end };
+}
+
+/** Whether another block begins in a line, so that the paragraph before it ends. */
+function begins(lines, i) {
+  return [FENCE, HEADING, RULE, QUOTE, ITEM].some((form) => form.test(lines[i])) || isTable(lines, i);
+}
+
+const isTable = (lines, i) =>
+  lines[i].includes("|") && i + 1 < lines.length && lines[i + 1].includes("-") && DELIMITERS.test(lines[i + 1]);
+
+function fenced(lines, start, [line, fence, info]) {
+  const indent = line.length - line.trimStart().length;
+  let end = start + 1;
+  const closes = (one) => one.trim().startsWith(fence) && !one.trim().replaceAll(fence[0], "");
+  while (end < lines.length && !closes(lines[end])) end += 1;
+  const code = lines.slice(start + 1, end).map((one) => one.slice(Math.min(indent, one.search(/\S|$/))));
+  return { kind: "code", language: info.trim().split(/\s/, 1)[0].toLowerCase(), lines: code,
+           end: Math.min(end + 1, lines.length) };
+}
+
+/** A list: items begin with a mark of the same kind; what is indented as far as an item's text belongs to it. */
+function list(lines, start) {
+  const [, indent, first] = ITEM.exec(lines[start]);
+  const ordered = /\d/.test(first);
+  const items = [];
+  let end = start;
+  while (end < lines.length) {
+    const line = lines[end];
+    const mark = ITEM.exec(line);
+    const deep = line.search(/\S/);
+    if (mark && mark[1].length <= indent.length + 1 && !RULE.test(line)) {
+      if (/\d/.test(mark[2]) !== ordered) break;
+      items.push({ width: mark[0].length, lines: [line.slice(mark[0].length)] });
+    } else if (deep < 0) {
+      // A blank line ends the list unless what follows is an item or indented.
+      const next = lines.slice(end + 1).find((one) => one.trim());
+      if (next === undefined || !(ITEM.test(next) || next.search(/\S/) > indent.length)) break;
+      items.at(-1).lines.push("");
+    } else if (deep > indent.length || (!begins(lines, end) && lines[end - 1].trim())) {
+      items.at(-1).lines.push(line.slice(Math.min(deep, items.at(-1).width)));
+    } else break;
+    end += 1;
+  }
+  return { kind: "list", ordered, from: ordered ? Number.parseInt(first, 10) : 1, items, end };
+}
+
+function elementOf(block, depth) {
+  switch (block.kind) {
+    case "heading": return el(`h${Math.min(block.level + 2, 6)}`, {}, inline(block.lines[0]));
+    case "rule": return el("hr");
+    case "quote": return el("blockquote", {}, nested(block.lines, depth));
+    case "list": return listElement(block, depth);
+    case "table": return tableElement(block.lines);
+    case "code": return codeElement(block.lines.join("\n"), block.language);
+    default: return el("p", {}, inline(block.lines.map((line) => line.trimStart()).join("\n")));
+  }
+}
+
+function nested(lines, depth) {
+  if (depth >= DEEPEST) return [el("p", {}, lines.join("\n"))];
+  return blocksOf(lines).map((block) => elementOf(block, depth + 1));
+}
+
+function listElement({ ordered, from, items }, depth) {
+  const made = items.map((item) => {
+    const task = /^\[([ xX])\]\s+/.exec(item.lines[0]);
+    const lines = task ? [item.lines[0].slice(task[0].length), ...item.lines.slice(1)] : item.lines;
+    const blocks = nested(lines, depth);
+    // An item of one paragraph is a line, not a paragraph.
+    const tight = blocks.map((one, i) => (one.tagName === "P" && (i === 0 || !lines.includes("")) ? [...one.childNodes] : one));
+    const box = task && el("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": "task" });
+    return el("li", { class: task ? "task" : null }, box, tight.flat());
+  });
+  return el(ordered ? "ol" : "ul", ordered && from !== 1 ? { start: from } : {}, made);
+}
+
+/** The cells of a row; a bar behind a backslash or within backticks is a cell's own. */
+function cells(row) {
+  const found = [""];
+  let code = false;
+  for (let i = 0; i < row.length; i++) {
+    if (row[i] === "\\" && row[i + 1] === "|") found[found.length - 1] += row[++i];
+    else if (row[i] === "|" && !code) found.push("");
+    else {
+      if (row[i] === "`") code = !code;
+      found[found.length - 1] += row[i];
+    }
+  }
+  const trimmed = found.map((cell) => cell.trim());
+  if (trimmed[0] === "") trimmed.shift();
+  if (trimmed.at(-1) === "") trimmed.pop();
+  return trimmed;
+}
+
+function tableElement([head, delimiters, ...rows]) {
+  const sides = cells(delimiters).map((one) => {
+    if (/^:.*:$/.test(one)) return "center";
+    return one.endsWith(":") ? "end" : null;
+  });
+  const titles = cells(head);
+  const row = (tag, of) => el("tr", {}, titles.map((_, i) =>
+    el(tag, { class: sides[i] && `to-${sides[i]}` }, inline(of[i] ?? ""))));
+  const table = el("table", {}, el("thead", {}, row("th", titles)), el("tbody", {}, rows.map((one) => row("td", cells(one)))));
+  return el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
+}
+
+function codeElement(code, language) {
+  const coloured = pieces(code, language).map(([kind, text]) => (kind ? el("span", { class: kind }, text) : text));
+  const head = el("div", { class: "code-head" }, el("span", {}, language || "code"),
+    button("Copy", "Copy", (event) => copy(code, event.currentTarget)));
+  return el("div", { class: "code" }, head, el("pre", { tabindex: "0" }, el("code", {}, coloured)));
+}

@@ -1,0 +1,185 @@
+"""The keywords of ``LLM``'s methods, and what holds where they say nothing.
+
+Oracles: the same parameters as a ``SamplingParams``; JSON and Pydantic for what an answer's form allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from quire.engine import LLM, AsyncLLM
+from quire.engine.chat import ChatFields, ChatOptions
+from quire.engine.prompts import Prompts, RequestOptions
+from quire.errors import RequestError
+from quire.request_fields import Asked, RequestFields
+from quire.sampling import DEFAULT_SAMPLERS, SamplingParams
+from quire.sampling_defaults import CHAT_DEFAULTS, chat_defaults
+
+ASKED = [{"role": "user", "content": "What is the capital of France?"}]
+STORY = "Once upon a time"
+# By llama.cpp's documentation of its server.
+LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+
+
+def test_the_keywords_are_the_fields() -> None:
+    """A field that SamplingParams or ChatOptions gets must come here, too."""
+    form = {"response_format", "regex", "choice", "grammar"}
+    assert set(RequestFields.__annotations__) == {entry.name for entry in fields(SamplingParams)} | form
+    own = {entry.name for entry in fields(ChatOptions)} | {"salt", "priority", "key"}
+    assert set(ChatFields.__annotations__) - set(RequestFields.__annotations__) == own
+    for method in (LLM.chat, AsyncLLM.chat, LLM.chat_stream, AsyncLLM.chat_stream):
+        assert own <= set(inspect.signature(method).parameters)
+
+
+@pytest.mark.parametrize(
+    ("advised", "given", "expected"),
+    [
+        ({}, {}, LLAMA_CPP),
+        ({"temperature": 0.6, "top_k": 20}, {}, {**LLAMA_CPP, "temperature": 0.6, "top_k": 20}),
+        # What is off by itself is advice all the same.
+        ({"temperature": 1.0, "top_k": 0}, {}, {**LLAMA_CPP, "temperature": 1.0, "top_k": 0}),
+        ({"temperature": 0.6}, {"temperature": 0.1}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+        ({"repetition_penalty": 1.5}, {}, {**LLAMA_CPP, "repetition_penalty": 1.5}),
+        ({}, {"mirostat": 2}, {"temperature": 0.8}),
+        ({"mirostat": 2}, {}, {"temperature": 0.8, "mirostat": 2}),
+        ({"mirostat": 2}, {"mirostat": 0}, LLAMA_CPP),
+        ({}, {"samplers": ["top_k"]}, {"top_k": 40}),
+    ],
+)
+def test_what_a_chat_is_sampled_by(advised: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert chat_defaults(advised, given) == expected
+    params = SamplingParams(**{**expected, **given})
+    assert Asked(given).of(None, advised) == params
+    assert dict(CHAT_DEFAULTS) == LLAMA_CPP
+
+
+def test_parameters_as_a_whole_are_taken_as_they_are() -> None:
+    whole = SamplingParams(max_tokens=3)
+    assert Asked({}).of(whole, {"temperature": 0.5}) == whole
+    assert Asked({"top_k": 7}).of(whole, {"temperature": 0.5}) == SamplingParams(max_tokens=3, top_k=7)
+    assert Asked({"top_k": 7}).of(None) == SamplingParams(top_k=7)
+    assert whole.samplers == DEFAULT_SAMPLERS
+
+
+def test_a_chat_takes_the_files_advice(llm: LLM) -> None:
+    """The package's model is to be greedy."""
+    greedy = SamplingParams(temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, max_tokens=8)
+    assert llm.chat(ASKED, max_tokens=8).token_ids == llm.chat(ASKED, greedy).token_ids
+    prompts = Prompts(llm.tokenizer, llm.n_vocab, llm.advised_sampling)
+    assert prompts.chat_draft(ASKED, None, RequestOptions(), ChatOptions()).engine.params == SamplingParams(
+        temperature=0.0, top_k=40, top_p=0.95, min_p=0.05
+    )
+    # A text is continued as the model has it.
+    assert prompts.draft(STORY, None, RequestOptions()).params == SamplingParams()
+
+
+def test_keywords_are_parameters(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=6, temperature=0.9, seed=3, logprobs=1)
+    expected = llm.generate(STORY, params)[0]
+    (found,) = llm.generate(STORY, max_tokens=6, temperature=0.9, seed=3, logprobs=1)
+    assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
+    (found,) = llm.generate(STORY, SamplingParams(max_tokens=2, temperature=0.9), max_tokens=6, seed=3, logprobs=1)
+    assert found.token_ids == expected.token_ids
+    assert "".join(d.text for d in llm.stream(STORY, max_tokens=6, temperature=0.9, seed=3)) == expected.text
+    several = llm.generate([STORY, STORY], [SamplingParams(seed=3), SamplingParams(seed=4)], max_tokens=4)
+    assert [len(result.token_ids) for result in several] == [4, 4]
+    answer = "".join(d.content for d in llm.chat_stream(ASKED, max_tokens=12, temperature=0.0))
+    assert answer == llm.chat(ASKED, max_tokens=12, temperature=0.0).message.content
+
+
+def test_keywords_of_the_async_front_end(llm: LLM) -> None:
+    async def ask() -> tuple[Any, Any]:
+        model = AsyncLLM(threads=1, n_ctx=128, kv_dtype="f32")
+        try:
+            one = await model.chat(ASKED, temperature=0.0, max_tokens=8)
+            return one, await model.chat([ASKED, ASKED], temperature=0.0, max_tokens=8)
+        finally:
+            await model.close()
+
+    one, several = asyncio.run(ask())
+    assert one.text == llm.chat(ASKED, temperature=0.0, max_tokens=8).text
+    assert [result.text for result in several] == [one.text] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "keyword", "nearest"),
+    [
+        ("generate", "temprature", "temperature"),
+        ("generate", "max_new_tokens", "max_tokens"),
+        ("generate", "tools", None),
+        ("stream", "topk", "top_k"),
+        ("chat", "tool", "tools"),
+        ("chat", "repeat_penalty", "repetition_penalty"),
+        ("chat", "chat_template_kwargs", "template_values"),
+        ("chat_stream", "guided_regex", "regex"),
+        ("chat", "xyzzy", None),
+    ],
+)
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+def test_a_wrong_keyword_names_the_method_and_the_nearest(
+    llm: LLM, kind: type, method: str, keyword: str, nearest: str | None
+) -> None:
+    def call() -> object:
+        found = getattr(kind, method)(llm, STORY, **{keyword: 1})
+        return asyncio.run(found) if inspect.iscoroutine(found) else found
+
+    with pytest.raises(TypeError) as error:
+        call()
+    said = str(error.value)
+    assert said.startswith(f"{kind.__name__}.{method}() got an unexpected keyword argument {keyword!r}")
+    assert said.endswith(f"did you mean {nearest!r}?") == (nearest is not None)
+
+
+def test_a_list_of_conversations_has_a_list_of_results(llm: LLM) -> None:
+    other = [{"role": "user", "content": "Who are you?"}]
+    results = llm.chat([ASKED, other], temperature=0.0, max_tokens=12)
+    alone = [llm.chat(one, temperature=0.0, max_tokens=12).text for one in (ASKED, other)]
+    assert [result.text for result in results] == alone
+    each = llm.chat([ASKED, other], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=2)])
+    assert [len(result.token_ids) for result in each] == [1, 2]
+    with pytest.raises(RequestError, match=r"params must be one or 2 but are 1"):
+        llm.chat([ASKED, other], [SamplingParams()])
+    for wrong in ([], "text", [[]], [1]):
+        with pytest.raises(RequestError, match=r"\[chat\]"):
+            llm.chat(wrong)  # type: ignore[call-overload]
+
+
+def test_minus_one_is_none() -> None:
+    assert SamplingParams(top_k=-1, seed=-1) == SamplingParams(top_k=0, seed=None)
+    for wrong in ({"top_k": -2}, {"seed": -2}, {"top_k": -1.0}):
+        with pytest.raises(RequestError):
+            SamplingParams(**wrong)  # type: ignore[arg-type]
+
+
+SCHEMA = {
+    "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+def _pydantic() -> Any:
+    pydantic = pytest.importorskip("pydantic", reason="needs pydantic")
+    from typing import Literal
+
+    return pydantic.create_model("Place", city=(Literal["Paris", "Rome"], ...))
+
+
+@pytest.mark.parametrize("form", [lambda: SCHEMA, _pydantic], ids=["schema", "pydantic"])
+def test_a_bare_schema_or_a_class_is_a_form(llm: LLM, form: Callable[[], Any]) -> None:
+    import json
+
+    answer = llm.chat(ASKED, response_format=form(), max_tokens=32).message.content
+    assert json.loads(answer or "")["city"] in ("Paris", "Rome")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"type": "xml"}, {"city": "Paris"}, 3, "text"])
+def test_what_is_no_form_is_refused(llm: LLM, wrong: Any) -> None:
+    from quire.errors import QuireError
+
+    with pytest.raises(QuireError, match=r"\[response_format\]"):
+        llm.chat(ASKED, response_format=wrong)

@@ -1,0 +1,53 @@
+"""The recipes of docs/: each runs, without a warning, and all of them are correct for a strict type checker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served import environment
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "docs" / "recipes"
+RECIPES = sorted(FOLDER.glob("*.py")) if FOLDER.is_dir() else []
+pytestmark = pytest.mark.python_only
+# All in one process, which opens the package's model again and again: each prints what it does between two lines.
+PROGRAM = """
+import runpy, sys
+for path in sys.argv[1:]:
+    print("begin", path)
+    runpy.run_path(path, run_name="__main__")
+    print("end", path)
+"""
+
+
+def test_there_are_twelve() -> None:
+    if not (ROOT / "docs").is_dir():
+        pytest.skip("needs a checkout")
+    assert len(RECIPES) >= 12
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert [path.name for path in RECIPES if f"recipes/{path.name}" not in page] == []
+
+
+def test_every_recipe_runs(tmp_path: Path) -> None:
+    if not RECIPES:
+        pytest.skip("needs a checkout")
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, RECIPES)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    for path in RECIPES:
+        shown = done.stdout.split(f"begin {path}\n")[1].split(f"end {path}\n")[0]
+        assert shown.strip(), path
+
+
+def test_every_recipe_is_typed() -> None:
+    pytest.importorskip("mypy", reason="needs mypy")
+    if not RECIPES:
+        pytest.skip("needs a checkout")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    done = subprocess.run([*command, *map(str, RECIPES)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
