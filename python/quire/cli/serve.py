@@ -77,6 +77,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     metavar="TIME",
     help="A model unused for so long is closed until it is asked for: 300, 5m, 0; -1: never [-1].",
 )
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Clients may fetch, name and delete models; all models of this machine are served.",
+)
 @click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
 @click.option("--strict", is_flag=True, help="Refuse unknown names of models, also where there is one model only.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
@@ -109,7 +114,7 @@ def command(**options: Any) -> None:
 
     model: ModelOptions = options.pop("model")
     path = model.path
-    if path is None and options["models_dir"] is None:
+    if path is None and options["models_dir"] is None and not options["allow_changes"]:
         note("no model given: using the small one in the package")
     given = [model.name] if model.name is not None else []
     preset: Preset | None = click.get_current_context().meta.get(PRESET)
@@ -122,7 +127,8 @@ def command(**options: Any) -> None:
     settings, config = _settings(options), model.config()
     path = None if path is None else str(located(path))
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
-    launched = launch() if path is not None or settings.models_dir is None else None
+    several = settings.models_dir is not None or settings.allow_changes
+    launched = launch() if path is not None or not several else None
 
     from ..server.serve import serve
     from ..server.service.library import skipped_models

@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, embeddings, models, openapi, own, page, ranking
+from .routes import anthropic, changes, embeddings, models, openapi, own, page, ranking
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -34,8 +34,7 @@ _CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA
-_FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
-          ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"))  # fmt: skip
+_FETCH = (("POST", "/api/push"), ("POST", "/api/blobs/{digest}"))
 _ANTHROPIC = Dialect.ANTHROPIC
 
 ROUTES = (
@@ -87,6 +86,13 @@ ROUTES = (
     Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA, opens=False),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
+    Route("POST", "/api/pull", changes.pull, "Fetch a model", changes.PullBody, _OLLAMA, opens=False),
+    Route("DELETE", "/api/delete", changes.delete, "Delete a model", changes.DeleteBody, _OLLAMA, opens=False),
+    Route("POST", "/api/copy", changes.copy, "Name a model", changes.CopyBody, _OLLAMA, opens=False),
+    Route("POST", "/api/create", changes.create, "Name a model", changes.CreateBody, _OLLAMA, opens=False),
+    Route("POST", "/models", changes.fetch, "Fetch a model", changes.FetchBody, _LLAMA, opens=False),
+    Route("DELETE", "/models", changes.forget, "Delete a model", dialect=_LLAMA),
+    Route("GET", "/models/sse", changes.events, "How far models are", dialect=_LLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
     Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),
     Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),

@@ -50,7 +50,8 @@ class Settings:
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
     ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
-    never.
+    never.  ``allow_changes``: clients may fetch, name and delete models, and all models of this machine's stores are
+    served.
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  8 MiB are two million tokens of text; to decode them takes
     10 to 25 ms, in which nobody else is answered, and more takes more.  ``max_queue``, ``max_queue_tokens``: requests,
@@ -76,6 +77,7 @@ class Settings:
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
+    allow_changes: bool = False
     max_body_bytes: int = 8 * MIB
     max_depth: int = 128
     max_queue: int = 256
