@@ -6,12 +6,14 @@ Oracles: Ollama's documented forms of ``keep_alive``; the library's own list of 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
+from quire.cli.main import main
 from quire.hub.registry import Preset, Registry
 from quire.server.keep_alive import FOREVER, seconds_of
 from quire.server.service.library import Library
@@ -101,7 +103,9 @@ def test_models_stay_unless_they_are_told_to_go() -> None:
     run(FOREVER, test)
 
 
-def test_a_preset_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import quire
 
     model = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
@@ -130,3 +134,14 @@ def test_a_preset_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert (
             client.post("/v1/chat/completions", json={"messages": messages}).json()["usage"]["completion_tokens"] == 3
         )
+        # The commands that look at a server.
+        assert main(["ps", "--server", server.url, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["models"]
+        assert (row["model"], row["state"]) == ("tiny-chat-q8_0", "ready")
+        assert main(["stop", "tiny-chat-q8_0", "--server", server.url]) == 0
+        assert main(["ps", "--server", server.url.removeprefix("http://")]) == 0
+        assert "tiny-chat" not in capsys.readouterr().out
+        assert main(["stop", "tiny-chat-q8_0", "--server", server.url]) == 1
+        assert "quire: [server] the model must be open" in capsys.readouterr().err
+    assert main(["ps", "--server", server.url]) == 1
+    assert "a server must answer at" in capsys.readouterr().err
