@@ -3,6 +3,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "graph/fused.h"
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
 #include "graph/tracer.h"
@@ -185,21 +186,21 @@ void bind_operations(py::module_ &m) {
         "attend",
         [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap,
            MaybeWeight sinks, MaybeWeight bias) {
-            return attend({q, k, v}, op::Attend{layer, scale, cap, std::move(sinks), std::move(bias)});
+            return attend({q, k, v}, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias)});
         },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
         py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none(), py::arg("bias") = py::none());
     m.def(
         "attend_to_written",
         [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {
-            return attend_to_written(q, op::Attend{layer, scale, cap, std::move(sinks), std::move(bias)});
+            return attend_to_written(q, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias)});
         },
         py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
         py::arg("sinks") = py::none(), py::arg("bias") = py::none());
     m.def(
         "attend_rows",
         [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window,
-           MaybeWeight bias) { return attend_rows({q, k, v}, op::AttendRows{scale, cap, window, std::move(bias)}); },
+           MaybeWeight bias) { return attend_rows({q, k, v}, AttendRowsSpec{scale, cap, window, std::move(bias)}); },
         py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
         py::arg("window") = 0, py::arg("bias") = py::none());
     m.def(
@@ -219,9 +220,9 @@ void bind_operations(py::module_ &m) {
            const MoeSpec &spec, MaybeWeight selection_bias, MaybeWeight expert_scale, MaybeWeight gate_bias,
            MaybeWeight up_bias, MaybeWeight down_bias) {
             return moe(x, scores,
-                       op::Moe{std::move(gate), std::move(up), std::move(down), std::move(selection_bias),
-                               std::move(expert_scale), std::move(gate_bias), std::move(up_bias), std::move(down_bias),
-                               spec});
+                       {std::move(gate), std::move(up), std::move(down), std::move(selection_bias),
+                        std::move(expert_scale), std::move(gate_bias), std::move(up_bias), std::move(down_bias)},
+                       spec);
         },
         py::arg("x"), py::arg("scores"), py::arg("gate"), py::arg("up").none(false), py::arg("down").none(false),
         py::arg("spec"), py::kw_only(), py::arg("selection_bias") = py::none(), py::arg("expert_scale") = py::none(),

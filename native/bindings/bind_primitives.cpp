@@ -2,6 +2,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "graph/fused.h"
 #include "graph/primitives.h"
 
 namespace quire::bindings {

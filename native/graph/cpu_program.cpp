@@ -25,6 +25,11 @@ void lay_out(GroupBatch &own, const StepBatch &batch) {
 
 } // namespace
 
+int rows_together(int64_t row_floats) {
+    constexpr int64_t floats = 8192;
+    return static_cast<int>(std::max<int64_t>(1, floats / std::max<int64_t>(1, row_floats)));
+}
+
 CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<AttentionPlan> &plans, GroupBatch &own_rows)
     : batch(from), groups(plans.size()), team(threads) {
     if (groups.size() > from.groups.size()) lay_out(own_rows, from);

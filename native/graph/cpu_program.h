@@ -28,6 +28,7 @@ struct CpuValue {
     uint8_t *data = nullptr;
 
     float *floats() const { return reinterpret_cast<float *>(data); }
+    int64_t n_floats() const { return row_bytes / static_cast<int64_t>(sizeof(float)); }
 };
 
 // What nodes read of one step.
@@ -43,6 +44,10 @@ struct CpuRun {
     }
     int n_sequences() const { return static_cast<int>(batch.n_kv.size()); }
 };
+
+// So many rows of that many numbers are handed out together: work of less than a few microseconds is not worth waking
+// another thread for.
+int rows_together(int64_t row_floats);
 
 class CpuNode {
   public:

@@ -37,13 +37,17 @@ CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, b
     return sizes;
 }
 
-// Rows of the smallest table that ids of a kind index.
-template <class Kind> int64_t rows_indexed_by(const Trace &trace) {
+KvStore make_store(CacheLayout layout, const ExecutorOptions &options, const Device &device) {
+    CacheSizes sizes = sizes_of(layout, options, device.kind() == DeviceKind::cpu);
+    return {std::move(layout), std::move(sizes), device};
+}
+
+// Rows of the smallest table that ids index: those of the operation `ids`.
+int64_t rows_indexed_by(const Trace &trace, int ids) {
     int64_t n = std::numeric_limits<int32_t>::max();
     for (const Operation &operation : trace.operations)
-        if (const auto *embed = std::get_if<op::Embed>(&operation.kind))
-            if (std::holds_alternative<Kind>(trace.operations[static_cast<size_t>(operation.inputs[0])].kind))
-                n = std::min(n, embed->weight->tensor.shape()[0]);
+        if (const Weight *table = operation.kind->table(); table != nullptr && operation.inputs[0] == ids)
+            n = std::min(n, table->tensor.shape()[0]);
     return n;
 }
 
@@ -124,11 +128,9 @@ struct StockGraphs {
 
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
-      budget_bytes_(budget_of(CacheLayout(trace_.cache, options.kv_dtype), options)),
-      store_(CacheLayout(trace_.cache, options.kv_dtype),
-             sizes_of(CacheLayout(trace_.cache, options.kv_dtype), options, backend_.is_cpu()), device),
-      max_sequences_(options.max_sequences), n_ids_(rows_indexed_by<op::Tokens>(trace_)),
-      n_positions_(rows_indexed_by<op::Positions>(trace_)),
+      store_(make_store(CacheLayout(trace_.cache, options.kv_dtype), options, device)),
+      budget_bytes_(budget_of(store_.layout(), options)), max_sequences_(options.max_sequences),
+      n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
       limits_(limits_for(trace_, options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;

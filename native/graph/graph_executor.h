@@ -70,8 +70,8 @@ class GraphExecutor : public Executor {
     void check_tables(const StepBatch &batch) const;
     Trace trace_;
     Backend backend_;
-    size_t budget_bytes_;
     KvStore store_;
+    size_t budget_bytes_;
     int max_sequences_;
     int64_t n_ids_, n_positions_; // tables that tokens and positions index have so many rows
     GraphLimits limits_;

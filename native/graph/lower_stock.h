@@ -5,16 +5,26 @@
 
 namespace quire {
 
-// State while one graph is built.
-struct GraphBuild {
+// A graph while it is built.
+struct StockGraph {
     const Trace &trace;
+    const KvStore &store;
     LoweredGraph &out;
-    std::vector<ggml_tensor *> values; // by operation number; as many as are lowered
+    std::vector<ggml_tensor *> values{}; // by operation number; as many as are lowered
     struct Written {
         ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
     };
     std::map<int, Written> written{}; // by layer
     ggml_context *context() const { return out.context.get(); }
+
+    ggml_tensor *new_input(ggml_type type, int64_t n0, int64_t n1, const char *label); // n1: 0 for one dimension
+    // Inputs that several layers share are made once per graph.
+    template <class Key, class Make>
+    ggml_tensor *shared_input(std::map<Key, ggml_tensor *> &inputs, Key which, const Make &make) {
+        auto [place, fresh] = inputs.try_emplace(which, nullptr);
+        if (fresh) place->second = make();
+        return place->second;
+    }
 };
 
 class StockLowering : public Lowering {
@@ -23,14 +33,7 @@ class StockLowering : public Lowering {
     LoweredGraph lower(const Trace &trace, GraphKey key) const override;
 
   private:
-    struct AttendInputs {
-        ggml_tensor *q, *k, *v; // [n_tokens, heads, head_dim]; k and v are null where they are written already
-    };
-    // Store k and v, attend; [n_tokens, n_head, v_head_dim].  Gathers the cached rows into one array and masks.
-    ggml_tensor *attend(GraphBuild &build, const op::Attend &operation, AttendInputs inputs) const;
-    // Attention among a step's own rows: all scores, masked.
-    ggml_tensor *attend_rows(GraphBuild &build, const op::AttendRows &operation, AttendInputs inputs) const;
-    ggml_tensor *lower_operation(GraphBuild &build, const Operation &operation) const;
+    ggml_tensor *lower_operation(StockGraph &graph, const Operation &operation) const;
     const KvStore &store_;
 };
 

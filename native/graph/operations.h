@@ -1,15 +1,18 @@
-// The typed operations that a trace consists of: what a model computes, before anything is said about how.
+// What a trace consists of: operations, each of a kind that says what is computed and how either lowering makes it.
+//
+// A kind lives in one file: parameters, shape rule, ggml's operators, and what it is on the CPU.  Those that our own
+// program fuses with others, or that read the cache, are in graph/operations/ and recorded by graph/fused.h; all others are
+// primitives (graph/primitive.h).
 #pragma once
+
+#include <ggml.h>
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/rows/row_kernels.h"
 #include "kv/cache_spec.h"
 
 namespace quire {
@@ -21,8 +24,6 @@ struct Weight {
 };
 using WeightRef = std::shared_ptr<const Weight>;
 
-class Primitive;
-
 enum class Lead { tokens, rows }; // the leading dimension: every row of the step, or those whose logits are wanted
 
 struct TraceShape {
@@ -31,119 +32,46 @@ struct TraceShape {
     bool operator==(const TraceShape &) const = default;
 };
 
-enum class RopeLayout { half, interleaved };
+class CpuLowering;
+struct StockParts;
 
-struct RopeSpec {
-    int n_dims;
-    RopeLayout layout;
-    float freq_base;
-    float freq_scale;
-    float ext_factor;
-    float attn_factor;
-    float beta_fast;
-    float beta_slow;
-    int n_ctx_orig;
-    WeightRef factors; // may be null
-    bool operator==(const RopeSpec &) const = default;
-};
-
-// From a router's scores to the experts of a token and their weights.
-enum class Gating {
-    softmax,           // over all experts
-    sigmoid,           // of each score
-    softmax_of_chosen, // over the scores of those chosen
-};
-enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
-struct Routing {
-    int n_used;
-    Gating gating;
-    bool normalize; // weights are divided by their sum
-    float scale;
-    int n_group = 1, n_group_used = 1; // only experts of the best groups are chosen
-    GroupScore group_score = GroupScore::two_largest;
-};
-
-// What an expert does between its matrices.
-enum class ExpertUnit { gated, clamped_swiglu, ungated }; // activation(gate) * up; gpt-oss's; activation(up)
-struct MoeSpec {
-    Routing routing;
-    ExpertUnit unit;
-    Activation activation;
-    bool is_squared = false;             // activation(up) ** 2, of ungated ones
-    float alpha = 1.702F, limit = 7.0F;  // of clamped_swiglu
-    bool weighs_input = false;           // the weight goes to the expert's input instead of its output
+// Parameters of an operation and what is done with them.  Immutable.
+class OperationKind {
+  public:
+    virtual ~OperationKind() = default;
+    virtual std::string describe() const = 0;
+    std::string name() const { // without parameters
+        const std::string text = describe();
+        return text.substr(0, text.find(' '));
+    }
+    // Weights that must stay as the file holds them, and matrices of products and tables, which may be packed.
+    virtual std::vector<WeightRef> weights() const { return {}; }
+    virtual std::vector<WeightRef> matrices() const { return {}; }
+    // The table whose rows the first input's ids name, or null.
+    virtual const Weight *table() const { return nullptr; }
+    virtual bool has_state() const { return false; }
+    // Rows of a sequence attend to each other both ways.
+    virtual bool attends_both_ways() const { return false; }
+    // What the matrix of an output reads is the trace's hidden state: the product's input, or that of what follows it.
+    enum class OutputStep { product, follows_product, other };
+    virtual OutputStep output_step() const { return OutputStep::other; }
+    // ggml's operators, and how many tensors they take at most.
+    virtual ggml_tensor *lower(const StockParts &parts) const = 0;
+    virtual size_t n_tensors() const { return 4; }
+    // Nodes of the program on the CPU for operation `i`.  `prepare` comes first, for all operations, in their order.
+    virtual void prepare(CpuLowering &, int) const {}
+    virtual void add_nodes(CpuLowering &lowering, int i) const = 0;
 };
 
-// Operations by their parameters.  Inputs are numbers of earlier operations.
-namespace op {
-struct Tokens {};
-struct Positions {};
-struct LogitRows {};
-struct Embed {
-    WeightRef weight;
-};
-struct Linear {
-    WeightRef weight, bias;
-}; // bias may be null
-struct RmsNorm {
-    WeightRef weight;
-    float eps;
-}; // weight may be null
-struct Rope {
-    RopeSpec spec;
-};
-// Inputs: q, k, v; or q alone, which attends to what another operation of the step has written to the layer.
-struct Attend {
-    int layer;
-    float scale;
-    float soft_cap;
-    WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
-};
-// Rows of a sequence attend to each other both ways, and nothing is cached.  Inputs: q, k, v.
-struct AttendRows {
-    float scale;
-    float soft_cap;
-    int window; // w: w / 2 positions to either side; 0: all
-    WeightRef bias; // as above, [n_head, odd]; may be null
-};
-struct Glu {
-    Activation activation;
-};
-struct Activate {
-    Activation activation;
-};
-struct SoftCap {
-    float cap;
-};
-struct SelectRows {};
-// Inputs: x, the router's scores.
-struct Moe {
-    WeightRef gate, up, down;                 // gate is null where experts are ungated
-    WeightRef selection_bias;                 // [n_expert] added to what is ranked, not to weights; may be null
-    WeightRef expert_scale;                   // [n_expert] multiplies weights; may be null
-    WeightRef gate_bias, up_bias, down_bias;  // [n_expert, n]; may be null
-    MoeSpec spec;
-};
-struct Add {};
-struct Multiply {};
-struct Scale {
-    float factor;
-};
-struct Reshape {}; // heads, merge_heads, reshape
-struct Primitive {
-    std::shared_ptr<const quire::Primitive> spec;
-}; // any other: graph/primitive.h
-} // namespace op
-
-using OperationKind =
-    std::variant<op::Tokens, op::Positions, op::LogitRows, op::Embed, op::Linear, op::RmsNorm, op::Rope, op::Attend,
-                 op::AttendRows, op::Glu, op::Activate, op::SoftCap, op::SelectRows, op::Moe, op::Add, op::Multiply,
-                 op::Scale, op::Reshape, op::Primitive>;
+// The first operations of every trace are what a step brings: its ids, their positions, the rows that are wanted.
+inline constexpr int tokens_operation = 0, positions_operation = 1, logit_rows_operation = 2;
 
 struct Operation {
-    OperationKind kind;
-    std::vector<int> inputs;
+    std::shared_ptr<const OperationKind> kind;
+    std::vector<int> inputs; // numbers of earlier operations
     TraceShape shape; // of the result
+
+    template <class Kind> const Kind *as() const { return dynamic_cast<const Kind *>(kind.get()); }
 };
 
 // What a forward pass ends with: logits, or vectors (of embeddings, or scores of classes).

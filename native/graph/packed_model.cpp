@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "core/large_pages.h"
-#include "graph/primitive.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire {
@@ -48,17 +47,10 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
     auto use = [&](const WeightRef &weight) {
         if (seen.insert(weight.get()).second) found.push_back(weight);
     };
-    // Those read what the file holds.
     for (const Operation &operation : trace.operations)
-        if (const auto *primitive = std::get_if<op::Primitive>(&operation.kind))
-            for (const WeightRef &weight : primitive->spec->weights()) seen.insert(weight.get());
-    for (const Operation &operation : trace.operations) {
-        if (const auto *linear = std::get_if<op::Linear>(&operation.kind)) use(linear->weight);
-        if (const auto *embed = std::get_if<op::Embed>(&operation.kind)) use(embed->weight);
-        if (const auto *moe = std::get_if<op::Moe>(&operation.kind))
-            for (const WeightRef &each : {moe->gate, moe->up, moe->down})
-                if (each) use(each);
-    }
+        for (const WeightRef &weight : operation.kind->weights()) seen.insert(weight.get());
+    for (const Operation &operation : trace.operations)
+        for (const WeightRef &weight : operation.kind->matrices()) use(weight);
     return found;
 }
 

@@ -7,14 +7,46 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "graph/cpu_lowering.h"
 #include "graph/lowering.h"
 
 namespace quire {
 
 std::unique_ptr<CpuNode> Primitive::cpu_node(const CpuNodeParts &) const { return nullptr; }
 
+void Primitive::add_nodes(CpuLowering &lowering, int i) const {
+    std::vector<CpuValue *> inputs;
+    std::vector<StockNode::Input> shaped;
+    for (int from : lowering.operation(i).inputs) {
+        inputs.push_back(lowering.rest(from).empty() ? lowering.id_value(from) : lowering.value(from));
+        shaped.push_back({inputs.back(), lowering.operation(from).shape});
+    }
+    CpuValue *out = lowering.new_value(i);
+    std::vector<CpuValue *> used = inputs;
+    used.push_back(out);
+    if (auto node = cpu_node({inputs, out, lowering.store()})) return lowering.program().add(std::move(node), used);
+    if (RowFunction function = row_function())
+        return lowering.program().add(std::make_unique<RowNode>(std::move(function), inputs, out), used);
+    lowering.program().note_stock_operation(name());
+    lowering.program().add(std::make_unique<StockNode>(*this, std::move(shaped), out, lowering.operation(i).shape),
+                           used);
+}
+
+namespace {
+
+const std::vector<int32_t> &ids_of(const StepBatch &batch, int operation) {
+    switch (operation) {
+    case tokens_operation: return batch.tokens;
+    case positions_operation: return batch.positions;
+    case logit_rows_operation: return batch.logit_rows;
+    default: throw InternalError("graph", "ids must be what a step brings but are another value");
+    }
+}
+
+} // namespace
+
 void IdsNode::run(const CpuRun &run) {
-    const std::vector<int32_t> &ids = of_ == Of::tokens ? run.batch.tokens : run.batch.positions;
+    const std::vector<int32_t> &ids = ids_of(run.batch, operation_);
     std::memcpy(out_->data, ids.data(), ids.size() * sizeof(int32_t));
 }
 
@@ -39,9 +71,8 @@ struct StockNode::Memory {
     std::vector<uint8_t> records;
 };
 
-StockNode::StockNode(std::shared_ptr<const Primitive> primitive, std::vector<Input> inputs, CpuValue *out,
-                     TraceShape shape)
-    : primitive_(std::move(primitive)), inputs_(std::move(inputs)), out_(out), shape_(std::move(shape)),
+StockNode::StockNode(const Primitive &primitive, std::vector<Input> inputs, CpuValue *out, TraceShape shape)
+    : primitive_(primitive), inputs_(std::move(inputs)), out_(out), shape_(std::move(shape)),
       memory_(std::make_unique<Memory>()) {}
 
 StockNode::~StockNode() = default;
@@ -65,20 +96,20 @@ ggml_tensor *seen(ggml_context *context, const TraceShape &shape, int64_t lead, 
 void StockNode::run(const CpuRun &run) {
     const int n_rows = run.n(out_->lead);
     if (n_rows == 0) return;
-    const size_t n_tensors = primitive_->n_tensors() + inputs_.size() + 2;
+    const size_t n_tensors = primitive_.n_tensors() + inputs_.size() + 2;
     memory_->records.resize(ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false));
     std::unique_ptr<ggml_context, FreeContext> context(
         ggml_init({memory_->records.size(), memory_->records.data(), true}));
     StockParts parts{context.get(), {}, shape_, n_rows};
     for (const Input &input : inputs_)
         parts.inputs.push_back(seen(context.get(), input.shape, run.n(input.shape.lead), input.value->data));
-    ggml_tensor *result = primitive_->lower(parts);
+    ggml_tensor *result = primitive_.lower(parts);
     ggml_cgraph *graph = ggml_new_graph_custom(context.get(), n_tensors, false);
     ggml_build_forward_expand(graph, result);
     if (!ggml_gallocr_alloc_graph(memory_->allocator.get(), graph))
         throw CapacityError("graph", "the values of an operation must fit in memory but do not");
     if (ggml_backend_graph_compute(memory_->backend.handle(), graph) != GGML_STATUS_SUCCESS)
-        throw InternalError("graph", cat(primitive_->describe(), " must be computed but was not"));
+        throw InternalError("graph", cat(primitive_.describe(), " must be computed but was not"));
     std::memcpy(out_->data, result->data, static_cast<size_t>(out_->row_bytes) * static_cast<size_t>(n_rows));
 }
 

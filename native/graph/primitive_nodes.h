@@ -18,15 +18,14 @@ struct CpuNodeParts {
     const KvStore &store;
 };
 
-// Ids of a step as a value that primitives read.
+// One of the values that a step brings (tokens_operation and so on) as a value that nodes read.
 class IdsNode : public CpuNode {
   public:
-    enum class Of { tokens, positions };
-    IdsNode(Of of, CpuValue *out) : of_(of), out_(out) {}
+    IdsNode(int operation, CpuValue *out) : operation_(operation), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
-    Of of_;
+    int operation_;
     CpuValue *out_;
 };
 
@@ -50,13 +49,13 @@ class StockNode : public CpuNode {
         CpuValue *value;
         TraceShape shape;
     };
-    StockNode(std::shared_ptr<const Primitive> primitive, std::vector<Input> inputs, CpuValue *out, TraceShape shape);
+    StockNode(const Primitive &primitive, std::vector<Input> inputs, CpuValue *out, TraceShape shape);
     ~StockNode() override;
     void run(const CpuRun &run) override;
 
   private:
     struct Memory;
-    std::shared_ptr<const Primitive> primitive_;
+    const Primitive &primitive_; // the trace's
     std::vector<Input> inputs_;
     CpuValue *out_;
     TraceShape shape_;

@@ -37,7 +37,6 @@ TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, flo
 TraceTensor slice(const TraceTensor &x, int axis, int64_t begin, int64_t end);
 TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis);
 TraceTensor repeat_heads(const TraceTensor &x, int n); // [rows, h, d] to [rows, h * n, d], each n times in turn
-TraceTensor reshape(const TraceTensor &x, std::vector<int64_t> rest);
 
 // x [rows, h, n_in] times weight [h, n_out, n_in], each head with its own matrix (primitives/head_product.cpp).
 TraceTensor head_linear(const TraceTensor &x, WeightRef weight);

@@ -108,20 +108,4 @@ std::unique_ptr<CpuNode> StatePrimitive::cpu_node(const CpuNodeParts &parts) con
     return std::make_unique<StateNode>(kernel(), parts, parts.store.state(place_.layer, place_.index));
 }
 
-const float *weight_floats(const WeightRef &weight) {
-    return weight ? reinterpret_cast<const float *>(weight->tensor.data()) : nullptr;
-}
-
-void expect_f32(const char *place, const WeightRef &weight, const Shape &shape) {
-    if (weight && (weight->tensor.shape() != shape || weight->tensor.dtype() != DType::f32))
-        throw ShapeError(place, cat(weight->name, " must be f32 ", to_string(shape), " but is ",
-                                    name(weight->tensor.dtype()), " ", to_string(weight->tensor.shape())));
-}
-
-std::vector<WeightRef> without_null(std::initializer_list<WeightRef> weights) {
-    std::vector<WeightRef> found;
-    std::copy_if(weights.begin(), weights.end(), std::back_inserter(found), [](const auto &w) { return w != nullptr; });
-    return found;
-}
-
 } // namespace quire

@@ -13,6 +13,7 @@
 
 #include "graph/primitive.h"
 #include "graph/primitives.h"
+#include "graph/shape_checks.h"
 #include "kernels/rows/recurrent_kernels.h"
 
 namespace quire {
@@ -65,11 +66,5 @@ class StatePrimitive : public Primitive {
     mutable std::once_flag made_;
     mutable std::unique_ptr<StateKernel> kernel_;
 };
-
-// The data of an f32 weight; null for null.
-const float *weight_floats(const WeightRef &weight);
-// ShapeError unless the weight is null or f32 of that shape.
-void expect_f32(const char *place, const WeightRef &weight, const Shape &shape);
-std::vector<WeightRef> without_null(std::initializer_list<WeightRef> weights);
 
 } // namespace quire

@@ -1,15 +1,34 @@
-// Pieces of graphs of ggml's operators that several operations are made of.
+// What lowering to ggml's operators has at hand, and pieces that several operations are made of.
 #pragma once
 
 #include <ggml.h>
 
+#include <vector>
+
 #include "graph/operations.h"
+#include "kernels/rows/row_kernels.h"
 
 namespace quire {
 
+class KvStore;
+struct StockGraph;
+
+// Shapes of ggml are reversed: [tokens, h, d] is ne = {d, h, tokens}.
+struct StockParts {
+    ggml_context *context;
+    std::vector<ggml_tensor *> inputs;
+    const TraceShape &shape; // of the result
+    int64_t lead; // rows of the result
+    // For operations that have a state of each sequence; else null.
+    const KvStore *store = nullptr;
+    ggml_tensor *sequences = nullptr; // i32 {2, n}: first row and state of each; then others of no rows
+    // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
+    StockGraph *graph = nullptr;
+    ggml_tensor *weight(const WeightRef &w) const { return w->tensor.handle(); }
+};
+
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
-// A mixture of experts: x [n_tokens, dim], scores [n_tokens, n_expert].
-ggml_tensor *stock_mixture(ggml_context *ctx, ggml_tensor *x, ggml_tensor *scores, const op::Moe &moe);
+ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap); // cap * tanh(x / cap)
 
 } // namespace quire

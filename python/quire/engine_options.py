@@ -83,6 +83,10 @@ _PACKED_CACHE = EngineOption(
     flags="--packed-cache", metavar="DIR",
     help="Keep the weights there as the kernels read them; the next start maps them [no].",
 )  # fmt: skip
+_QUANTIZE = EngineOption(
+    flags="--quantize", metavar="TYPE",
+    help="Quantize the weights while they are read: Q4_K_M, Q8_0, ... ('quire quantize --help') [as they are].",
+)  # fmt: skip
 _POLICY = EngineOption(
     flags="--policy", choices=get_args(Policy), server_only=True,
     help="Who runs first; dynamic: by age, length and priority, fair among keys.",
@@ -124,9 +128,11 @@ class EngineConfig:
     held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and holds
     for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
     file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the
-    weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``policy``: who runs
-    first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and 32, or less where
-    memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the machine has left.
+    weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``quantize``: the mix that
+    weights of F32, F16 or BF16 become while they are read, as ``quire quantize`` names it; ``None``: they stay.
+    ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and
+    32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the
+    machine has left.
     ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
     ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
     (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed
@@ -144,6 +150,7 @@ class EngineConfig:
     deterministic: bool | None = _option(None, _DETERMINISTIC)
     load: LoadMode = _option("mmap", _LOAD)
     packed_cache: str | None = _option(None, _PACKED_CACHE)
+    quantize: str | None = _option(None, _QUANTIZE)
     policy: Policy = _option("fifo", _POLICY)
     max_step_tokens: int | None = _option(None, _MAX_STEP_TOKENS)
     max_sequences: int | None = _option(None, _MAX_SEQUENCES)

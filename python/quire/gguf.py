@@ -167,6 +167,11 @@ class GGUFReader:
         """What stays the same while nobody writes to the files; empty for files younger than two seconds."""
         return self._reader.identity
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether tensors are pages of a file, which can be read again."""
+        return True
+
     def check_unchanged(self) -> None:
         """LoadError when the file on disk changed since it was opened."""
         self._reader.check_unchanged()

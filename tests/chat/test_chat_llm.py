@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quire.chat import AnswerFormat, ChatTemplate, parse_answer
+from quire.chat import AnswerFormat, parse_answer
 from quire.chat.reasoning import CHANNELS, REASONING_FORMATS
 from quire.chat.reasoning_budget import ReasoningBudget
 from quire.chat.reply import joined
@@ -158,16 +158,6 @@ def test_a_format_that_is_not_known_is_said_at_load(
         for _ in range(2):
             model.chat(ASKED, SamplingParams(max_tokens=1))
     assert sum("calls in no known format" in record.message for record in caplog.records) == said
-
-
-def test_tools_that_a_template_does_not_read_are_refused(tmp_path: Path) -> None:
-    plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-    assert not ChatTemplate(plain).reads_tools
-    path = repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": (plain, "string")})
-    with LLM(path, threads=1, n_ctx=256) as model:
-        assert model.chat(ASKED, SamplingParams(max_tokens=1), tools=[]).message.tool_calls == []
-        with pytest.raises(UnsupportedError, match="tools must be known to the model's chat template"):
-            model.chat(ASKED, GREEDY, tools=[WEATHER])
 
 
 def test_marks_that_are_control_tokens(tmp_path: Path, llm: LLM) -> None:

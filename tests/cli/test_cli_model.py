@@ -203,7 +203,11 @@ def test_info_of_a_vocabulary_and_of_a_model_of_others(shared: Path) -> None:
     ("template", "line", "told"),
     [
         (None, "tool calls: hermes", {"takes_tools": True, "format_name": "hermes"}),
-        ("{{ messages }}", "tool calls: the chat template takes no tools", {"takes_tools": False, "format_name": None}),
+        (
+            "{{ messages }}",
+            "tool calls: hermes, generic: the chat template takes no tools",
+            {"takes_tools": False, "format_name": None},
+        ),
         (
             "{{ messages }}{{ tools }}",
             "tool calls: the chat template takes tools but writes calls in no known format",

@@ -188,7 +188,7 @@ def refusals() -> None:
     for field, value in (
         ("temperature", -1), ("top_p", 2), ("n", 0), ("n", 17), ("max_tokens", 0), ("presence_penalty", 9), ("seed", "x"),
         ("stop", ["x"] * 17), ("top_logprobs", 3), ("logit_bias", {"x": 1}), ("response_format", {"type": "xml"}),
-        ("modalities", ["audio"]), ("store", True), ("reasoning_effort", "huge"), ("tools", [{}] * 129),
+        ("modalities", ["audio"]), ("reasoning_effort", "huge"), ("tools", [{}] * 129),
     ):  # fmt: skip
         error = checks.raises(field, bad, lambda: create(messages=CAPITAL, model=MODEL, **{field: value}))  # noqa: B023
         checks.true(f"{field} is named", field in (error.param or "") or field in error.message)

@@ -441,7 +441,7 @@ BAD_TRACES: dict[str, tuple[Callable[[graph.Tracer], object], str]] = {
     ),
     "linear_bias": (
         lambda t: graph.linear(graph.embed(t.tokens, weight(8, 4)), weight(3, 4), weight(4)),
-        r"\[linear\] w must be \[3\]",
+        r"\[linear\] w must be f32 \[3\] but is f32 \[4\]",
     ),
     "norm": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(5), 1e-5), r"\[rms_norm\]"),
     "norm_eps": (lambda t: graph.rms_norm(graph.embed(t.tokens, weight(8, 4)), weight(4), 0.0), r"eps must be above 0"),
@@ -470,6 +470,27 @@ BAD_TRACES: dict[str, tuple[Callable[[graph.Tracer], object], str]] = {
     "unattended": (
         lambda t: t.finish(graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.logit_rows)),
         r"every layer's rows must be written but layer 0",
+    ),
+    "embed_rows": (lambda t: graph.embed(t.logit_rows, weight(8, 4)), r"\[embed\] tokens must be one for each token"),
+    "add_ids": (lambda t: t.tokens + t.positions, r"\[add\] x must be numbers of each row"),
+    "activate_ids": (lambda t: graph.activate(t.tokens, "silu"), r"\[activate\] x must be numbers of each row"),
+    "reshape_ids": (lambda t: graph.reshape(t.tokens, [1]), r"\[reshape\] a row must keep its size"),
+    "rope_of_rows": (
+        lambda t: graph.rope(
+            graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.logit_rows).heads(1),
+            t.positions,
+            graph.RopeSpec(n_dims=4, layout="half", freq_base=1e4),
+        ),
+        r"\[rope\] x must be one for each token but is \[rows, 1, 4\]",
+    ),
+    "attend_of_rows": (
+        lambda t: graph.attend(
+            0,
+            graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.logit_rows).heads(1),
+            *(graph.embed(t.tokens, weight(8, 4)).heads(1) for _ in range(2)),
+            scale=1.0,
+        ),  # type: ignore[call-arg]
+        r"\[attend\] q must be one for each token",
     ),
     "tokens_as_rows": (lambda t: graph.select_rows(graph.embed(t.tokens, weight(8, 4)), t.tokens), r"\[select_rows\]"),
 }

@@ -9,6 +9,7 @@ import importlib
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -165,6 +166,28 @@ def test_a_broken_layer_is_found(tmp_path: Path, path: str, text: str, word: str
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert word in done.stdout
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no compiler")
+def test_a_header_that_needs_another_is_found(tmp_path: Path) -> None:
+    kernels = tmp_path / "native" / "kernels"
+    files = {
+        "rows/whole.h": "#include <cstdint>\nusing Whole = std::int8_t;\n",
+        "rows/part.h": "using Part = Whole;\n",
+        "rows/first.h": "using First = Absent;\n",  # every build compiles it: first.cpp includes it first
+        "rows/first.cpp": '#include "kernels/rows/first.h"\n',
+        "wide/flags.h": "#ifndef WIDE\n#error the flags of the folder are absent\n#endif\n",
+    }
+    for name, content in files.items():
+        (kernels / name).parent.mkdir(parents=True, exist_ok=True)
+        (kernels / name).write_text(content, encoding="utf-8")
+    cmake = 'set(wide_options -O0 -DWIDE)\nset_source_files_properties(${wide_sources} PROPERTIES COMPILE_OPTIONS "${wide_options};-DX")\n'
+    (tmp_path / "native" / "CMakeLists.txt").write_text(cmake, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "ci" / "check_headers.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "native/kernels/rows/part.h: must compile by itself" in done.stdout
+    assert "3 headers, 1 that do not compile" in done.stdout
 
 
 def test_one_version() -> None:

@@ -1,14 +1,17 @@
-"""What models with a table of positions refuse."""
+"""What models of before llama refuse and convert beside what test_models.py compares."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from quire.checkpoint import Fields
 from quire.convert import convert
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.models import load_model
+from quire.models.baichuan import normed_head
 from tiny_checkpoints import write_checkpoint
 
 
@@ -19,3 +22,10 @@ def test_a_context_longer_than_the_table_of_positions_is_refused(tmp_path: Path)
     model.trace(96)
     with pytest.raises(CapacityError, match=r"\[gpt2\] n_ctx must be at most 96, .* but is 97"):
         model.trace(97)
+
+
+def test_the_rows_of_baichuan_2s_head_have_length_1() -> None:
+    head = np.random.default_rng(3).normal(size=(5, 8)).astype(np.float32)
+    found = normed_head(head, Fields("config.json", {"vocab_size": 125696}))
+    np.testing.assert_allclose(found, head / np.sqrt((head**2).sum(1))[:, None], rtol=1e-6)
+    assert normed_head(head, Fields("config.json", {"vocab_size": 64000})) is head

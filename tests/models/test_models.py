@@ -98,8 +98,8 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
     stored = np.load(REFERENCES / "models" / f"{name}.npz")
     runner = Runner(tiny(name), kernels)
     prompt = stored["prompt"].tolist()
-    # ggml looks GELU up in a table of half precision, which moves Gemma's logits by nearly as much as is allowed elsewhere.
-    tolerance = 3 * TOLERANCE if kernels == "stock" and name.startswith("gemma") else TOLERANCE
+    # ggml looks GELU up in a table of half precision, which moves some by nearly as much as is allowed elsewhere.
+    tolerance = 3 * TOLERANCE if kernels == "stock" and name.startswith(("gemma", "t5encoder-gated")) else TOLERANCE
     close(runner.answer(prompt), stored["logits"], tolerance)
     if runner.executor.makes_logits:
         assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()

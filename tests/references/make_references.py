@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ from tokenizers import Tokenizer
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "support"))
-from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_checkpoint  # noqa: E402
+from adapted_models import ADAPTED  # noqa: E402
+from siblings import SIBLINGS, Sibling  # noqa: E402
+from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_safetensors  # noqa: E402
 
 torch.set_grad_enabled(False)
 torch.manual_seed(0)
@@ -41,11 +44,18 @@ RAW = [
 N_NEW, N_LOGITS = 48, 8
 
 
-def greedy(model: torch.nn.Module, ids: list[int], n_new: int) -> tuple[list[int], float]:
+Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
+
+
+def no_inputs(n: int) -> dict[str, torch.Tensor]:
+    return {}
+
+
+def greedy(model: torch.nn.Module, ids: list[int], n_new: int, inputs: Inputs = no_inputs) -> tuple[list[int], float]:
     """Tokens by the largest logit, and the smallest lead that any of them had (relative to the largest logit)."""
     out, lead = list(ids), np.inf
     for _ in range(n_new):
-        logits = model(torch.tensor([out])).logits[0, -1]
+        logits = model(torch.tensor([out]), **inputs(len(out))).logits[0, -1]
         best = torch.topk(logits, 2).values
         lead = min(lead, float((best[0] - best[1]) / logits.abs().max()))
         out.append(int(logits.argmax()))
@@ -60,20 +70,39 @@ def answer_of(output: transformers.utils.ModelOutput) -> torch.Tensor:
 def make_model(name: str) -> None:
     """The checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
-    kind = getattr(transformers, class_of(name))
-    config = transformers.AutoConfig.for_model(**config_of(name))
+    sibling = SIBLINGS.get(class_of(name), Sibling(class_of(name), dict, lambda config, tensors: tensors))
+    kind, fields = getattr(transformers, sibling.kind), sibling.config(config_of(name))
+    config = transformers.AutoConfig.for_model(**fields)
+
+    def inputs(n: int) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
+
+    def build() -> torch.nn.Module:
+        model = kind._from_config(config, attn_implementation="eager").float()
+        if adapt is not None:
+            adapt(model, config_of(name))
+        return model
+
+    adapt = ADAPTED.get(class_of(name))
     with tempfile.TemporaryDirectory() as folder:
-        kind._from_config(config, attn_implementation="eager").float().save_pretrained(folder)
+        build().save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "pt") as file:
             shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
-        write_checkpoint(Path(folder), name, shapes)
-        model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+        write_safetensors(Path(folder) / "model.safetensors", weights)
+        if adapt is None:
+            model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        else:
+            model = build().eval()
+            left = model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()}, strict=False)
+            assert [*left.missing_keys, *left.unexpected_keys] in ([], ["lm_head.weight"])
+            model.tie_weights()
     embedding = model.get_input_embeddings().weight.numpy()
     ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
     assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
-    logits = answer_of(model(torch.tensor([prompt.tolist()]))).numpy()
+    logits = answer_of(model(torch.tensor([prompt.tolist()]), **inputs(len(prompt)))).numpy()
     generates = model.can_generate()
-    tokens, lead = greedy(model, prompt[:12].tolist(), 40) if generates else ([], np.inf)
+    tokens, lead = greedy(model, prompt[:12].tolist(), 40, inputs) if generates else ([], np.inf)
     print(name, "smallest lead", lead, "largest logit", np.abs(logits).max())
     np.savez_compressed(
         HERE / "models" / f"{name}.npz",

@@ -75,12 +75,12 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
-    arguments += ["--step-time", "0.5", "--snapshot-tokens", "64"]
+    arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
     engine = opened(monkeypatch, *arguments)[2]
     expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
-    expected |= {"snapshot_tokens": 64}
+    expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     # --memory-budget is the server's, for all of its models.
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes"}
     assert {name: engine.get(name) for name in expected} == expected

@@ -121,15 +121,16 @@ def test_models_and_version(client: httpx.Client, llm: LLM) -> None:
     assert shown["model_info"]["general.architecture"] == "qwen3"
     assert not [key for key in shown["model_info"] if isinstance(shown["model_info"][key], list)]
     assert client.post("/api/show", json={"model": "other"}).status_code == 404
-    assert client.get("/api/version").json() == {"version": quire.__version__}
+    told = client.get("/api/version").json()
+    assert told["quire"] == quire.__version__
+    assert [int(part) for part in told["version"].split(".")] >= [0, 12, 0]  # what its clients ask for
     assert client.request("HEAD", "/api/tags").status_code == 200
 
 
 def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
-    for body, name in (({"prompt": "a", "suffix": "b"}, "fim_prefix"), ({"prompt": "a", "think": True}, "think")):
-        response = client.post("/api/generate", json={"model": TINY, **body})
-        assert response.status_code == 400
-        assert name in response.json()["error"]
+    response = client.post("/api/generate", json={"model": TINY, "prompt": "a", "suffix": "b"})
+    assert response.status_code == 400
+    assert "fim_prefix" in response.json()["error"]
     too_long = {"model": TINY, "prompt": "word " * 4000}
     assert client.post("/api/generate", json=too_long).status_code == 400
 
@@ -201,23 +202,23 @@ def test_nothing_to_answer_is_answered_at_once() -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"options": {"num_thread": 4}}, "num_thread"), ({"options": {"num_gpu": 1}}, "num_gpu"),
-        ({"options": {"num_ctx": 129}}, "num_ctx"), ({"options": {"num_keep": 5}}, "num_keep"),
+        ({"options": {"num_ctx": 129}}, "num_ctx"), ({"options": {"vocab_only": True}}, "vocab_only"),
         ({"options": {"temprature": 1}}, "temprature"), ({"options": {"top_p": 2}}, "top_p"),
         ({"options": {"num_predict": 2**31}}, "num_predict"), ({"options": {"stop": ["x"] * 17}}, "stop"),
         ({"options": {"presence_penalty": 3}}, "presence_penalty"), ({"options": 5}, "options"),
-        ({"keep_alive": "soon"}, "keep_alive"), ({"keep_alive": "5 minutes"}, "keep_alive"), ({"format": "xml"}, "format"), ({"truncate": True}, "truncate"),
+        ({"keep_alive": "soon"}, "keep_alive"), ({"keep_alive": "5 minutes"}, "keep_alive"), ({"format": "xml"}, "format"),
         ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template"), ({"images": ["x"]}, "images"),
         ({"raw": True, "system": "x"}, "system"), ({"raw": True, "think": True}, "think"),
         ({"suffix": "x", "format": "json"}, "format"), ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"think": "extreme"}, "think"),
-        ({"shift": True}, "shift"), ({"temperature": 1}, "temperature"),
+        ({"temperature": 1}, "temperature"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
 def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
     engine = FakeEngine()
-    response = post("/api/generate", {"model": "fake", "prompt": "x", **fields}, engine=engine)
+    body = {"model": "fake", "prompt": "x", **fields}
+    response = post("/api/generate", body, engine=engine, options={"strict": True})
     assert response.status_code == 400
     assert list(response.json()) == ["error"]
     assert name in response.json()["error"]

@@ -128,5 +128,5 @@ def test_the_page_shows_all_and_loads_nothing() -> None:
     assert "url(" not in response.text
     for route in ROUTES:
         assert f"{route.method} {route.path}" in page.text
-    for shown in ("n_predict", "from -1, to 2147483647", "Known and not honoured: adaptive_decay"):
+    for shown in ("n_predict", "from -1, to 2147483647", "Refused where they ask for something: adaptive_target"):
         assert shown in page.text

@@ -53,7 +53,7 @@ class FakeEngine(Streams):
         if isinstance(answer, Failed):
             return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
         if isinstance(work, Ask):
-            value = {"tokens": [1, 2], "text": "ab", **DESCRIBED}
+            value = {"tokens": [1, 2], "text": "ab", "n_tokens": 2, "prompt": "ab", "ignored": [], **DESCRIBED}
             return [Answer(id_, json.dumps(value).encode() if work.encoded else value)]
         if isinstance(work, Embed):
             return [Answer(id_, {"vector": bytes(8), "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]

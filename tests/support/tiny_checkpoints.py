@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from siblings import SIBLINGS
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
@@ -44,7 +45,7 @@ def config_of(name: str) -> dict[str, object]:
 
 
 def shapes_of(name: str) -> dict[str, list[int]]:
-    """The tensors that transformers saves of the checkpoint."""
+    """The tensors that transformers saves of the checkpoint, or of its sibling's."""
     with np.load(REFERENCES / f"{name}.npz") as stored:
         shapes: dict[str, list[int]] = json.loads(str(stored["shapes"]))
     return shapes
@@ -101,6 +102,8 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | Non
         json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False})
     )
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+    if class_of(name) in SIBLINGS:
+        tensors = SIBLINGS[class_of(name)].published(config_of(name), tensors)
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return

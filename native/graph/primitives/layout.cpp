@@ -127,11 +127,4 @@ TraceTensor repeat_heads(const TraceTensor &x, int n) {
     return record_primitive(std::move(primitive), {x}, shape);
 }
 
-TraceTensor reshape(const TraceTensor &x, std::vector<int64_t> rest) {
-    const std::vector<int64_t> &old = x.shape().rest;
-    if (rest.empty() || rest.size() > 3 || product(rest, 0, rest.size()) != product(old, 0, old.size()))
-        throw ShapeError("reshape", "a row must keep its size, in 1 to 3 dimensions, but does not");
-    return x.tracer->record(op::Reshape{}, {x}, {x.shape().lead, std::move(rest)});
-}
-
 } // namespace quire

@@ -4,27 +4,14 @@
 #include "core/error.h"
 #include "graph/primitive.h"
 #include "graph/primitives.h"
+#include "graph/shape_checks.h"
 
 namespace quire {
 namespace {
 
-const float *floats(const WeightRef &weight) {
-    return weight ? reinterpret_cast<const float *>(weight->tensor.data()) : nullptr;
-}
-
-void expect_vector(const char *place, const WeightRef &weight, int64_t n) {
-    if (weight && (weight->tensor.shape() != Shape{n} || weight->tensor.dtype() != DType::f32))
-        throw ShapeError(place, cat(weight->name, " must be f32 [", n, "] but is ", name(weight->tensor.dtype()), " ",
-                                    to_string(weight->tensor.shape())));
-}
-
 int64_t last_of(const char *place, const TraceTensor &x) {
     if (x.shape().rest.empty()) throw ShapeError(place, "x must have 2 dimensions or more");
     return x.shape().rest.back();
-}
-
-void expect_eps(const char *place, float eps) {
-    if (!(eps >= 0) || !std::isfinite(eps)) throw ShapeError(place, cat("eps must be 0 or above but is ", eps));
 }
 
 int64_t parts_of(const TraceShape &shape) {
@@ -33,26 +20,20 @@ int64_t parts_of(const TraceShape &shape) {
     return n;
 }
 
-std::vector<WeightRef> present(std::initializer_list<WeightRef> weights) {
-    std::vector<WeightRef> found;
-    std::copy_if(weights.begin(), weights.end(), std::back_inserter(found), [](const auto &w) { return w != nullptr; });
-    return found;
-}
-
 // Ba, Kiros, Hinton 2016, over the last dimension.
 class LayerNorm : public Primitive {
   public:
     LayerNorm(WeightRef weight, WeightRef bias, float eps, int64_t parts, int64_t n)
         : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps), parts_(parts), n_(n) {}
     std::string describe() const override { return cat("layer_norm", weight_ ? " " + weight_->name : ""); }
-    std::vector<WeightRef> weights() const override { return present({weight_, bias_}); }
+    std::vector<WeightRef> weights() const override { return without_null({weight_, bias_}); }
     ggml_tensor *lower(const StockParts &p) const override {
         ggml_tensor *y = ggml_norm(p.context, p.inputs[0], eps_);
         if (weight_) y = ggml_mul(p.context, y, p.weight(weight_));
         return bias_ ? ggml_add(p.context, y, p.weight(bias_)) : y;
     }
     RowFunction row_function() const override {
-        return [w = floats(weight_), b = floats(bias_), eps = eps_, parts = parts_,
+        return [w = weight_floats(weight_), b = weight_floats(bias_), eps = eps_, parts = parts_,
                 n = n_](std::span<const void *const> inputs, float *out) {
             const auto *x = static_cast<const float *>(inputs[0]);
             for (int64_t part = 0; part < parts; ++part, x += n, out += n) {
@@ -102,14 +83,14 @@ class GroupNorm : public Primitive {
     GroupNorm(int n_groups, WeightRef weight, float eps, int64_t n)
         : n_groups_(n_groups), weight_(std::move(weight)), eps_(eps), n_(n) {}
     std::string describe() const override { return cat("group_norm ", n_groups_); }
-    std::vector<WeightRef> weights() const override { return present({weight_}); }
+    std::vector<WeightRef> weights() const override { return without_null({weight_}); }
     ggml_tensor *lower(const StockParts &p) const override {
         ggml_tensor *groups = ggml_reshape_3d(p.context, p.inputs[0], n_ / n_groups_, n_groups_, p.lead);
         ggml_tensor *y = ggml_reshape_2d(p.context, ggml_rms_norm(p.context, groups, eps_), n_, p.lead);
         return weight_ ? ggml_mul(p.context, y, p.weight(weight_)) : y;
     }
     RowFunction row_function() const override {
-        return [w = floats(weight_), eps = eps_, groups = n_groups_,
+        return [w = weight_floats(weight_), eps = eps_, groups = n_groups_,
                 n = n_ / n_groups_](std::span<const void *const> inputs, float *out) {
             const auto *x = static_cast<const float *>(inputs[0]);
             for (int64_t g = 0; g < groups; ++g, x += n, out += n) {
@@ -132,16 +113,16 @@ class GroupNorm : public Primitive {
 
 TraceTensor layer_norm(const TraceTensor &x, WeightRef weight, WeightRef bias, float eps) {
     const int64_t n = last_of("layer_norm", x);
-    expect_eps("layer_norm", eps);
-    expect_vector("layer_norm", weight, n);
-    expect_vector("layer_norm", bias, n);
+    expect_not_negative("layer_norm", "eps", eps);
+    expect_f32("layer_norm", weight, {n});
+    expect_f32("layer_norm", bias, {n});
     return record_primitive(
         std::make_shared<LayerNorm>(std::move(weight), std::move(bias), eps, parts_of(x.shape()), n), {x}, x.shape());
 }
 
 TraceTensor l2_norm(const TraceTensor &x, float eps) {
     const int64_t n = last_of("l2_norm", x);
-    expect_eps("l2_norm", eps);
+    expect_not_negative("l2_norm", "eps", eps);
     return record_primitive(std::make_shared<L2Norm>(eps, parts_of(x.shape()), n), {x}, x.shape());
 }
 
@@ -149,8 +130,8 @@ TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, flo
     const int64_t n = last_of("group_norm", x);
     if (x.shape().rest.size() != 1 || n_groups < 1 || n % n_groups != 0)
         throw ShapeError("group_norm", cat("x must be [rows, n] and n divisible by n_groups ", n_groups));
-    expect_eps("group_norm", eps);
-    expect_vector("group_norm", weight, n);
+    expect_not_negative("group_norm", "eps", eps);
+    expect_f32("group_norm", weight, {n});
     return record_primitive(std::make_shared<GroupNorm>(n_groups, std::move(weight), eps, n), {x}, x.shape());
 }
 

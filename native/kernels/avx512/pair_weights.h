@@ -1,9 +1,14 @@
 // Softmax weights of one query for the tokens of a step, rounded to BF16.
 //
-// Included once by each instruction set's file, after attention_tile.h; nothing here has external linkage.
+// Included once by each instruction set's file; nothing here has external linkage.
 #pragma once
 
 #include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/attention/attention_products.h"
+#include "kernels/avx512/lanes.h"
 
 namespace quire {
 namespace {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "kernels/attention/query_states.h"
+#include "kernels/avx512/column_pairs.h"
+#include "kernels/avx512/lanes.h"
 #include "kernels/avx512amx/query_tiles.h"
 
 namespace quire {

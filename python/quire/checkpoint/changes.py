@@ -68,17 +68,17 @@ def squeezed(x: Array, config: Fields) -> Array:
     return x.squeeze()
 
 
-def only_with(name: str, *, default: bool, biases: bool = False) -> Change:
+def only_with(name: str, *, default: bool, biases: bool = False, change: Change | None = None) -> Change:
     """The tensor as it is, or only its bias, where a field says that the model has it; refused where it says otherwise,
-    as transformers would leave it out.
+    as transformers would leave it out.  ``change``: what is done to it then.
     """
 
-    def change(x: Array, config: Fields) -> Array:
+    def checked(x: Array, config: Fields) -> Array:
         if (x.ndim == 1 or not biases) and (config.is_null(name) or not config.flag(name, default)):
             raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has its tensors but is not")
-        return x
+        return change(x, config) if change else x
 
-    return change
+    return checked
 
 
 def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:

@@ -206,7 +206,7 @@ def _rounded(value: object) -> object:
 
 def _calls_text(support: ToolSupport) -> str:
     if not support.takes_tools:
-        return "the chat template takes no tools"
+        return "hermes, generic: the chat template takes no tools"
     return support.format_name or "the chat template takes tools but writes calls in no known format"
 
 

@@ -82,8 +82,8 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     is_flag=True,
     help="Clients may fetch, name and delete models; all models of this machine are served.",
 )
-@click.option("--lenient", is_flag=True, help="Let unknown fields of bodies through; a header names them.")
-@click.option("--strict", is_flag=True, help="Refuse unknown names of models, also where there is one model only.")
+@click.option("--lenient", is_flag=True, help="With --strict: take unknown fields of bodies all the same.")
+@click.option("--strict", is_flag=True, help="Refuse unknown names of models, and unknown fields of bodies.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")

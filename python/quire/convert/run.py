@@ -179,6 +179,11 @@ class CheckpointReader(GGUFReader):
         """Empty: nobody can tell whether the checkpoint is the same another time."""
         return ""
 
+    @property
+    def is_mapped(self) -> bool:
+        """False: what is made from a tensor is in memory alone."""
+        return False
+
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
         info, target = self.tensor_info(name), self._targets[name]

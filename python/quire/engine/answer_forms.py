@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import RequestError
 
 if TYPE_CHECKING:
-    from ..chat import AnswerFormat
+    from ..chat import AnswerFormat, ChatTemplate
     from ..grammar import Compiler, Grammar, GrammarSource, TokenVocabulary
     from ..sampling import SamplingParams
     from ..structured import StructuredOutputsParams
@@ -37,7 +37,7 @@ class AnswerForms:
         return grammar_source(form)
 
     def of_chat(
-        self, params: SamplingParams, options: ChatOptions, form: AnswerFormat, template: str, prompt: str
+        self, params: SamplingParams, options: ChatOptions, form: AnswerFormat, template: ChatTemplate, prompt: str
     ) -> GrammarSource | None:
         """What an answer to a conversation follows, which may begin with reasoning and have calls."""
         wanted = params.structured_outputs
@@ -54,12 +54,14 @@ class AnswerForms:
             syntaxes=() if tools is None else tools.syntaxes,
             frames_content=tools is not None and tools.frames_content,
             starts=() if tools is None else tools.starts,
-            template=template,
+            template=template.source,
         )
         use = ToolUse(
             options.shown_tools or (),
             options.tool_choice if options.shown_tools else "none",
             options.parallel_tool_calls,
+            # A model that was not made for these tags needs more than to be told of them.
+            always=not template.reads_tools,
         )
         source = answer_source(layout, None if wanted is None else grammar_source(wanted), use)
         if source is None:

@@ -90,6 +90,7 @@ class AsyncLLM(LLMBase):
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
+        continue_final_message: bool = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -107,6 +108,7 @@ class AsyncLLM(LLMBase):
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
             template_values=template_values,
+            continue_final_message=continue_final_message,
         )
         all_messages, several = conversations(messages)
         requests = await asyncio.to_thread(self._prompts.chat_requests, all_messages, params, options, chat)
@@ -127,6 +129,7 @@ class AsyncLLM(LLMBase):
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
+        continue_final_message: bool = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -144,6 +147,7 @@ class AsyncLLM(LLMBase):
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
             template_values=template_values,
+            continue_final_message=continue_final_message,
         )
         return self._chat_deltas(lambda: self._prompts.chat_request(messages, params, options, chat))
 

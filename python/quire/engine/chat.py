@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
+from ..chat.generic_tools import FORMAT as GENERIC_FORMAT
+from ..chat.generic_tools import has_tool_turns, with_tools_as_text
 from ..chat.reply import joined
 from ..errors import RequestError, UnsupportedError
 from ..request_fields import RequestFields
@@ -29,6 +31,8 @@ __all__ = [
     "ChatResult",
     "ToolChoice",
     "conversations",
+    "format_of",
+    "rendered",
 ]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
@@ -38,7 +42,11 @@ ToolChoice: TypeAlias = "str | Mapping[str, object]"
 
 @dataclass(frozen=True, kw_only=True)
 class ChatOptions:
-    """How a conversation is answered; see ``LLM.chat``."""
+    """How a conversation is answered; see ``LLM.chat``.
+
+    ``lenient``: what the model cannot follow (``template_values`` that its template does not read, a
+    ``reasoning_budget`` where it does not reason) has no effect, and ``ChatRequest.ignored`` names it.
+    """
 
     tools: Sequence[Mapping[str, object]] | None = None
     tool_choice: ToolChoice = "auto"
@@ -47,6 +55,8 @@ class ChatOptions:
     reasoning_format: str = "auto"
     reasoning_budget: int | None = None
     template_values: Mapping[str, object] | None = None
+    continue_final_message: bool = False
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         budget = self.reasoning_budget
@@ -58,6 +68,10 @@ class ChatOptions:
             )
         if not isinstance(self.parallel_tool_calls, bool):
             raise RequestError(f"[chat] parallel_tool_calls must be a bool but is {self.parallel_tool_calls!r:.80}")
+        if not isinstance(self.continue_final_message, bool):
+            raise RequestError(
+                f"[chat] continue_final_message must be a bool but is {self.continue_final_message!r:.80}"
+            )
         for name in ("messages", "tools", "add_generation_prompt"):
             if name in (self.template_values or {}):
                 raise RequestError(f"[chat] template_values must not set {name!r} but does")
@@ -78,6 +92,7 @@ class ChatFields(RequestFields, total=False):
     reasoning_format: str
     reasoning_budget: int | None
     template_values: Mapping[str, object] | None
+    continue_final_message: bool
     salt: bytes
     priority: int
     key: str
@@ -91,6 +106,7 @@ class ChatRequest:
     form: AnswerFormat
     tools: Sequence[Mapping[str, object]] | None
     prompt: str
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,6 +197,34 @@ def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Mes
     return [cast("Messages", messages)], False
 
 
+# Stands where the last message ends, which is found by it whatever the template writes behind; the space tells whether
+# the template trims.
+_END = "\ue0d1\ue0d2\ue0d1 "
+
+
+def marked_end(messages: Messages) -> list[Mapping[str, object]]:
+    """A conversation whose last message ends with a mark.  RequestError where it is not the assistant's, or no text."""
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = "".join(str(part["text"]) for part in content if isinstance(part, Mapping) and "text" in part)
+    if last.get("role") != "assistant" or not isinstance(content, str) or not content.strip() or last.get("tool_calls"):
+        raise RequestError("[chat] messages must end with the assistant's text for continue_final_message but do not")
+    return [*messages[:-1], {**last, "content": content + _END}]
+
+
+def until_mark(segments: Sequence[tuple[str, bool]]) -> list[tuple[str, bool]]:
+    """A rendered conversation as far as the mark, where the answer goes on.  RequestError where there is none."""
+    kept: list[tuple[str, bool]] = []
+    for n, (text, is_template) in enumerate(reversed(segments)):
+        at = text.rfind(_END.strip())
+        if at >= 0:
+            trimmed = not text.startswith(_END, at)
+            kept = [*segments[: len(segments) - 1 - n], (text[:at].rstrip() if trimmed else text[:at], is_template)]
+            return [segment for segment in kept if segment[0]]
+    raise RequestError("[chat] the template must write the last message for continue_final_message but does not")
+
+
 def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]:
     """The control tokens of a vocabulary that reading an answer needs to see."""
     control = tokenizer.control_tokens
@@ -207,7 +251,33 @@ def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenize
     return replace(request, engine=replace(request.engine, params=params))
 
 
-def check_tools(template: ChatTemplate, options: ChatOptions) -> None:
-    """Refuse tools that a template would not show to the model."""
-    if options.shown_tools and not template.reads_tools:
+def rendered(
+    template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]
+) -> list[tuple[str, bool]]:
+    """The prompt of a conversation: the template's, which may know no tools, up to where the answer begins.
+
+    UnsupportedError where tools shall be called in a format whose words only a template could tell.
+    """
+    tools = chat.shown_tools
+    shown = marked_end(messages) if chat.continue_final_message else messages
+    begins = not chat.continue_final_message
+    if template.reads_tools or not (tools or (has_tool_turns(shown) and "tool_calls" not in template.source)):
+        segments = template.render_segments(shown, tools, begins, **values)
+    elif tools and chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
         raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")
+    else:
+        try:
+            told = with_tools_as_text(shown, tools, system=True)
+            segments = template.render_segments(told, None, begins, **values)
+        except RequestError:  # some templates take no message of the system
+            told = with_tools_as_text(shown, tools, system=False)
+            segments = template.render_segments(told, None, begins, **values)
+    return until_mark(segments) if chat.continue_final_message else segments
+
+
+def format_of(template: ChatTemplate, chat: ChatOptions) -> AnswerFormat:
+    """How answers are read: with calls in the generic format where the template knows no tools."""
+    generic = bool(chat.shown_tools) and chat.tool_format == "auto" and not template.reads_tools
+    tools = GENERIC_FORMAT if generic else chat.tool_format
+    form = AnswerFormat.detect(template.source, tools, chat.reasoning_format)
+    return form.reading_calls(bool(chat.shown_tools))

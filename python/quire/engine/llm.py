@@ -98,6 +98,7 @@ class LLM(LLMBase):
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
+        continue_final_message: bool = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -114,8 +115,9 @@ class LLM(LLMBase):
         the answer is calls, or calls of that tool.  ``parallel_tool_calls`` false: one call at most.
         ``tool_format``, ``reasoning_format``: names of formats (docs/tool_calls.md), ``"auto"`` for what the template
         shows, ``"none"`` to leave the text as it is.  ``reasoning_budget``: tokens after which reasoning is ended; each
-        token then waits for Python.  ``template_values``: further variables of the template.  Raises UnsupportedError
-        for a model without a template, or for tools where the template does not know them.
+        token then waits for Python.  ``template_values``: further variables of the template.
+        ``continue_final_message``: the answer goes on with the last message, which is the assistant's.  Raises
+        UnsupportedError for a model without a template.
         """
         from .chat import ChatCollector, ChatOptions, conversations
 
@@ -128,6 +130,7 @@ class LLM(LLMBase):
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
             template_values=template_values,
+            continue_final_message=continue_final_message,
         )
         all_messages, several = conversations(messages)
         requests = self._prompts.chat_requests(all_messages, params, options, chat)
@@ -148,6 +151,7 @@ class LLM(LLMBase):
         reasoning_format: str = "auto",
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
+        continue_final_message: bool = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -165,6 +169,7 @@ class LLM(LLMBase):
             reasoning_format=reasoning_format,
             reasoning_budget=reasoning_budget,
             template_values=template_values,
+            continue_final_message=continue_final_message,
         )
         return self._chat_deltas(self._prompts.chat_request(messages, params, options, chat))
 

@@ -149,7 +149,7 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
         return None
     if device.kind != "cpu":
         raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
-    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=True)
+    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
 def _use_isa(isa: str, device: Device) -> None:
@@ -170,12 +170,29 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
     from ..convert import CheckpointReader
 
-    dtype = _checkpoint_dtype(folder)
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
-        CheckpointReader(folder, Path(scratch), dtype) as reader,
+        CheckpointReader(folder, Path(scratch), _checkpoint_dtype(folder)) as reader,
     ):
+        if config.quantize is not None:
+            return _open_quantized(reader, config)
         check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
+        return _open(reader, Path(reader.path), config)
+
+
+def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
+    """A model, whose tensors are quantized one by one as it asks for them."""
+    import tempfile
+
+    from ..quantize import QuantizedReader
+
+    assert config.quantize is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
+    ):
+        available = _memory_at_hand(config, find_device(config.device))
+        check_weights(Path(source.path).name, reader.size_bytes, available)
         return _open(reader, Path(reader.path), config)
 
 
@@ -193,6 +210,8 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = _memory_at_hand(config, device)
+    if config.quantize is not None:
+        return _open_quantized(GGUFReader(path), config)
     if path.is_file():
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
     return _open(GGUFReader(path, "mmap" if mapped else config.load), path, config)

@@ -15,7 +15,7 @@ from .answer_forms import AnswerForms, token_vocabulary
 from .engine import EngineRequest, Pooling
 
 if TYPE_CHECKING:
-    from ..chat import AnswerFormat, ChatTemplate, Messages
+    from ..chat import ChatTemplate, Messages
     from ..grammar import Grammar, GrammarSource
     from ..tokenizer import Tokenizer
     from .chat import ChatOptions, ChatRequest
@@ -131,27 +131,34 @@ class Prompts:
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
     ) -> ChatRequest:
         """``chat_request``, with a form that is still to be compiled."""
-        from .chat import ChatRequest, check_tools, visible_tokens, with_reasoning_budget
+        from .chat import ChatRequest, format_of, rendered, visible_tokens, with_reasoning_budget
 
         template = self._chat_template()
-        check_tools(template, chat)
-        tools = chat.shown_tools
-        form = self._answer_format(chat.tool_format, chat.reasoning_format).reading_calls(bool(tools))
-        segments = template.render_segments(messages, tools, True, **(chat.template_values or {}))
+        form = format_of(template, chat)
+        values, ignored = self._template_values(template, chat)
+        segments = rendered(template, messages, chat, values)
         prompt = "".join(text for text, _ in segments)
         params = options.asked.of(params, self._advised)
         ids = self.token_ids(self.tokenizer.encode_segments(segments))
-        request = _request(ids, params, options, self._forms.of_chat(params, chat, form, template.source, prompt))
+        request = _request(ids, params, options, self._forms.of_chat(params, chat, form, template, prompt))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
-        asked = ChatRequest(request, form, tools, prompt)
-        if chat.reasoning_budget is None:
+        budgeted = chat.reasoning_budget is not None
+        if budgeted and chat.lenient and form.limited is None:  # it does not reason, so it stays within any budget
+            budgeted, ignored = False, [*ignored, "reasoning_budget"]
+        asked = ChatRequest(request, form, chat.shown_tools, prompt, tuple(ignored))
+        if not budgeted:
             return asked
+        assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
 
-    def _answer_format(self, tools: str, reasoning: str) -> AnswerFormat:
-        from ..chat import AnswerFormat
-
-        return AnswerFormat.detect(self._chat_template().source, tools, reasoning)
+    @staticmethod
+    def _template_values(template: ChatTemplate, chat: ChatOptions) -> tuple[Mapping[str, object], list[str]]:
+        """The variables that the template gets, and names of those that it would not read, where these are left out."""
+        values = chat.template_values or {}
+        if not chat.lenient:
+            return values, []
+        known = {name: value for name, value in values.items() if name in template.variables}
+        return known, [name for name in values if name not in known]
 
     def _chat_template(self) -> ChatTemplate:
         from ..chat import ChatTemplate

@@ -68,12 +68,14 @@ class ToolUse:
 
     ``choice``: ``"none"``; ``"auto"``: the answer is free, but a call is one of the tools, with arguments of their
     schemas where they are ``strict``; ``"required"``: calls and nothing else; ``{"type": "function", "function":
-    {"name": ...}}``: of that one tool.  ``parallel`` false: one call at most.
+    {"name": ...}}``: of that one tool.  ``parallel`` false: one call at most.  ``always``: with ``"auto"``, calls are
+    held to their form even where no tool is strict.
     """
 
     tools: Sequence[Mapping[str, object]] = ()
     choice: str | Mapping[str, object] = "none"
     parallel: bool = True
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     if choice == "none":
         return []
     if choice == "auto":
-        return functions if not use.parallel or any(function.strict for function in functions) else []
+        held = use.always or not use.parallel or any(function.strict for function in functions)
+        return functions if held else []
     if not functions:
         raise RequestError("[tools] tool_choice must come with tools but there are none")
     if choice == "required":

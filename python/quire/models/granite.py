@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..checkpoint import SILU, Checkpoint, Fields, f32, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
@@ -29,6 +31,16 @@ class ScaledBlock(Block):
         return x + self.mlp(self.ffn_norm(x)) * self.scale
 
 
+@dataclass(frozen=True)
+class Multipliers:
+    """Of embedded tokens, of what each part adds, of scores (0: as usual); logits are divided by the last."""
+
+    embedding: float
+    residual: float
+    attention: float
+    logit: float
+
+
 class Granite(Decoder):
     """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
 
@@ -36,23 +48,29 @@ class Granite(Decoder):
         c = DenseConfig.read(m, n_vocab)
         m.only("expert_count", 0)
         m.only("rope.scaling.finetuned", True)  # false: no rotation
-        self.embedding_scale = m.number("embedding_scale", 0.0) or 1.0
-        self.logit_scale = m.number("logit_scale", 1.0)
-        if self.logit_scale == 0:
-            raise LoadError("[granite] logit_scale must not be 0")
-        residual_scale = m.number("residual_scale", 0.0) or 1.0
-        attention_scale = m.number("attention.scale", 0.0)
+        self.scales = scales = self.multipliers(m, c)
+        if scales.logit == 0:
+            raise LoadError(f"[{m.arch}] logit_scale must not be 0")
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
         blocks = [
             ScaledBlock(
-                c, b, Attention(c, b, i, rotation, attention_scale), GatedMLP(b, c.dim, c.ffn_dim), residual_scale
+                c, b, Attention(c, b, i, rotation, scales.attention), GatedMLP(b, c.dim, c.ffn_dim), scales.residual
             )
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         super().__init__(c, w, blocks)
 
+    @staticmethod
+    def multipliers(m: Keys, c: DenseConfig) -> Multipliers:
+        return Multipliers(
+            embedding=m.number("embedding_scale", 0.0) or 1.0,
+            residual=m.number("residual_scale", 0.0) or 1.0,
+            attention=m.number("attention.scale", 0.0),
+            logit=m.number("logit_scale", 1.0),
+        )
+
     def __call__(self, step: Step) -> Tensor:
-        return self.logits(self.embedding(step.tokens) * self.embedding_scale, step) * (1.0 / self.logit_scale)
+        return self.logits(self.embedding(step.tokens) * self.scales.embedding, step) * (1.0 / self.scales.logit)
 
 
 MODEL = Granite

@@ -89,6 +89,13 @@ class Weights:
         values = np.array(self._reader.tensor(full).numpy(), np.float32).reshape(1, n_in)
         return self.made(name, values) if n_dims == 1 else vector
 
+    def numbers(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Take an f32 tensor that the model's weights follow from."""
+        import numpy as np
+
+        self.tensor(name, shape, vector=True)
+        return np.array(self._reader.tensor(self._prefix + name).numpy(), np.float32)
+
     def made(self, name: str, values: npt.NDArray[np.float32]) -> Weight:
         """A weight that follows from the file's keys."""
         from .._native.core import Tensor

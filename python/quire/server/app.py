@@ -20,8 +20,8 @@ from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
 from .routes.openai import chat as openai_chat
+from .routes.openai import chat_fields, responses, responses_fields
 from .routes.openai import completions as openai_completions
-from .routes.openai import responses, responses_fields
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES", "build_app"]
 
-_CHAT, _COMPLETION = openai_chat.ChatBody, openai_completions.CompletionBody
+_CHAT, _COMPLETION = chat_fields.ChatBody, openai_completions.CompletionBody
+_RESPONSES = responses_fields.ResponsesBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA
@@ -57,9 +58,23 @@ ROUTES = (
     Route("GET", "/page/{file}", page.page_file, "A script, style or picture of it"),
     Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
     Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
-    Route("POST", "/v1/responses", responses.create, "Answer an input", responses_fields.ResponsesBody),
+    Route("POST", "/v1/responses", responses.create, "Answer an input", _RESPONSES),
     Route("GET", "/v1/responses/{id}", responses.show, "An answer that was kept"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Forget an answer"),
+    *(
+        Route("POST", path, openai_chat.count, "Count a prompt's tokens", _CHAT)
+        for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
+    ),
+    *(
+        Route("POST", path, responses.count, "Count a prompt's tokens", _RESPONSES)
+        for path in ("/v1/responses/input_tokens", "/responses/input_tokens")
+    ),
+    Route("POST", "/responses", responses.create, "Answer an input", _RESPONSES),
+    Route("GET", "/version", own.version, "The server's version"),
+    Route("GET", "/ping", own.ping, "Whether requests would be answered"),
+    Route("POST", "/ping", own.ping, "Whether requests would be answered"),
+    Route("POST", "/v1/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, _LLAMA),
+    Route("POST", "/v1/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, _LLAMA),
     Route("POST", "/v1/messages", anthropic.create, "Answer a conversation", anthropic.MessagesBody, _ANTHROPIC),
     Route("POST", "/v1/messages/count_tokens", anthropic.count, "Count tokens", anthropic.CountBody, _ANTHROPIC),
     Route("POST", "/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, Dialect.LLAMA_CPP),

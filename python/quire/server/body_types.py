@@ -6,16 +6,23 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-__all__ = ["Body", "Seconds", "TimedBody"]
+__all__ = ["MEDIA", "Body", "Seconds", "TimedBody"]
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The base of wire types: a field is declared only if it is honoured.
 
-    A subclass's ``refused`` names fields that are known and not honoured, each with the values that ask for nothing.
+    A subclass's ``refused`` names fields that would change the answer and are not honoured, each with the values that
+    ask for nothing; its ``hints`` those that would not, which are taken and named in a header of the reply; its
+    ``inner`` the types of fields that have such fields themselves.
     """
 
 
+# What an answer would be about: refused wherever no field takes it, never passed over as unknown.
+MEDIA = frozenset(
+    ("image_data", "image_url", "images", "input_image", "audio", "audio_data", "input_audio", "video", "video_url",
+     "files", "multimodal_data", "mm_data")
+)  # fmt: skip
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 

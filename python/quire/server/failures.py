@@ -124,5 +124,7 @@ def error_body(error: ApiError, dialect: Dialect) -> dict[str, Any]:
         kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else error.type
         kind = "unavailable_error" if error.status == 503 else kind
         return {"error": {"code": error.status, "message": error.message, "type": kind, **error.details}}
-    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    # llama.cpp's word for the kind, OpenAI's for the code.
+    kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else error.type
+    body = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": {**body, **error.details}}

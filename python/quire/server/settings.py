@@ -42,11 +42,12 @@ class Settings:
     ``host``, ``port``: where it listens; port 0 takes a free one.  ``insecure``: a public address without a key is
     allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``allowed_hosts``:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
-    ``cors_origins``: origins whose pages may call the server.  ``lenient``: unknown fields of a body are let through
-    (the header ``x-quire-ignored`` names them).  ``strict``: requests that name an unknown model are refused even where
-    there is one only.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
-    requests get which say nothing of them, before what models' files advise.  ``system``: the system message
-    of chats that begin without one.
+    ``cors_origins``: origins whose pages may call the server.
+    ``strict``: requests that name an unknown model are refused even where there is one only, and so are unknown fields
+    of a body, which otherwise have no effect and are named in the header ``x-quire-ignored``.  ``lenient``: such fields
+    are taken all the same.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
+    requests get which say nothing of them, before what models' files advise.  ``system``: the system message of chats
+    that begin without one.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
     ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
@@ -95,6 +96,11 @@ class Settings:
     rate_tokens_per_minute: int | None = None
     max_connections: int = 4096
     access_log: bool = True
+
+    @property
+    def refuses_unknown(self) -> bool:
+        """Whether unknown fields of a body are refused."""
+        return self.strict and not self.lenient
 
     def __post_init__(self) -> None:
         for entry in fields(self):

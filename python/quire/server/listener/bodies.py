@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ..body_types import MEDIA
 from ..failures import ApiError
 from .body_meter import BodyMeter
 from .plain_words import of_decoding, of_validation
@@ -134,37 +135,48 @@ def decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
     return value
 
 
-def to_wire(given: Mapping[str, Any], wire: type[T], lenient: bool) -> tuple[T, list[str]]:
-    """A body as its wire type, and the names of fields that were let through.
+def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool) -> tuple[T, list[str]]:
+    """A body as its wire type, and the names of fields that have no effect: hints, and those that are not known.
 
-    null counts as absent.  ApiError 400 for an unknown field (unless ``lenient``), one that is known and not honoured,
-    and a value of another type or beyond its limits.
+    null counts as absent.  ApiError 400 for an unknown field where ``strict``, one that would change the answer and is
+    not honoured, and a value of another type or beyond its limits.
     """
-    # Not msgspec.structs.fields, which evaluates all annotations: for milliseconds, at each request.
-    known: Collection[str] = wire.__struct_encode_fields__  # type: ignore[attr-defined]
-    refused: Mapping[str, tuple[object, ...]] = getattr(wire, "refused", {})
-    taken: dict[str, Any] = {}
     ignored: list[str] = []
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name in known:
-            taken[name] = value
-        elif name in refused:
-            if value not in refused[name]:
-                text = f"{_shown(name)} must be left out (or ask for nothing) but is set: it is not supported"
-                raise ApiError(400, "unsupported_parameter", text, name)
-        elif lenient:
-            ignored.append(_shown(name))
-        else:
-            raise ApiError(
-                400, "unknown_parameter", f"a field must be one that is known but {_shown(name)} is not", name[:64]
-            )
+    taken = _sorted_out(given, wire, strict, "", ignored)
     try:
         return msgspec.convert(taken, wire), ignored
     except msgspec.ValidationError as error:
         param, text = of_validation(error, wire, taken)
         raise ApiError(400, "invalid_value", text, param) from None
+
+
+def _sorted_out(given: Mapping[str, Any], wire: type, strict: bool, place: str, ignored: list[str]) -> dict[str, Any]:
+    """The fields that are honoured; those inside of others, too, by the type that ``inner`` names for these."""
+    # Not msgspec.structs.fields, which evaluates all annotations: for milliseconds, at each request.
+    known: Collection[str] = wire.__struct_encode_fields__  # type: ignore[attr-defined]
+    refused: Mapping[str, tuple[object, ...]] = getattr(wire, "refused", {})
+    hints: Mapping[str, tuple[object, ...]] = getattr(wire, "hints", {})
+    inner: Mapping[str, type] = getattr(wire, "inner", {})
+    taken: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        at = place + name[:64]
+        if name in known:
+            is_inner = name in inner and isinstance(value, dict)
+            taken[name] = _sorted_out(value, inner[name], strict, f"{at}.", ignored) if is_inner else value
+        elif name in refused or name in MEDIA:
+            if value not in refused.get(name, ([], "")):
+                text = f"{at!r} must be left out (or ask for nothing) but is set: it is not supported"
+                raise ApiError(400, "unsupported_parameter", text, at)
+        elif name in hints:
+            if value not in hints[name]:
+                ignored.append(repr(at))
+        elif strict:
+            raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
+        else:
+            ignored.append(repr(at))
+    return taken
 
 
 def _check_depth(value: object, limit: int) -> None:
@@ -180,10 +192,6 @@ def _check_depth(value: object, limit: int) -> None:
             return
         level = inner
     raise RecursionError
-
-
-def _shown(name: str) -> str:
-    return repr(name[:64])
 
 
 def _json_kind(value: object) -> str:

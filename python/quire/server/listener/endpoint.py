@@ -74,7 +74,8 @@ class Endpoint:
                 reply = await self._reply(scope, received, closing)
             except QuireError as error:
                 raise of_quire(error) from error
-            headers = exchange_of(scope).headers
+            exchange = exchange_of(scope)
+            headers = [*exchange.headers, *_ignored(exchange.ignored)]
             if isinstance(reply, Reply):
                 await sender.whole(reply, headers)
             else:
@@ -86,18 +87,22 @@ class Endpoint:
         context: RequestContext[Any] = RequestContext(service, None, scope, exchange, self._routes, closing, received)
         if route.body is not None:
             given = await context.prepared(decode_object, received.take(), service.settings.max_depth)
-            context.body, context.ignored = await context.prepared(to_wire, given, route.body, service.settings.lenient)
+            context.body, ignored = await context.prepared(to_wire, given, route.body, service.settings.refuses_unknown)
+            exchange.ignored += ignored
             del given
-        body, ignored = context.body, context.ignored
-        if ignored:
-            names = ",".join(ignored[:256]).encode("ascii", "replace")[:1024]
-            exchange.headers.append((b"x-quire-ignored", names))
+        body = context.body
         if body is not None and route.opens:
             # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
             context.answering = service.name_of(model)
             await closing.enter_async_context(service.pinned(context.answering))
         return await route.handler(context)
+
+
+def _ignored(names: list[str]) -> list[tuple[bytes, bytes]]:
+    """The header that names fields without effect, each once."""
+    shown = ",".join(dict.fromkeys(names[:256])).encode("ascii", "replace")[:1024]
+    return [(b"x-quire-ignored", shown)] if shown else []
 
 
 class _Sender:

@@ -25,6 +25,7 @@ class Exchange:
     """One HTTP request and its reply.
 
     ``caller``: None until its key was checked.  ``ticket``: of a request with a body, once it was let in.
+    ``ignored``: names of fields without effect, which the reply tells.
     ``headers``: of the reply, whatever it is.  ``status`` and ``code``: of the reply, for the log.  ``usage``: tokens
     and times, for the log.  ``abort``: ends the connection at once, where there is one.
     """
@@ -34,6 +35,7 @@ class Exchange:
     caller: Caller | None = None
     ticket: Ticket | None = None
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
     status: int = 500
     code: str | None = None
     usage: dict[str, float] = field(default_factory=dict)

@@ -49,7 +49,8 @@ class RequestContext(Generic[T]):
     closing: AsyncExitStack
     received: Received = field(default_factory=nothing_received)
     arrived_s: float = field(default_factory=time.monotonic)
-    ignored: list[str] = field(default_factory=list)
+    # Fields of the body by what they are to the engine, where these have other names.
+    said_by: dict[str, str] = field(default_factory=dict)
     answering: str | None = None  # the model that was opened for this request
 
     @property
@@ -84,6 +85,15 @@ class RequestContext(Generic[T]):
         """How long the model that answers stays open after this request; None: as long as usual."""
         if self.answering is not None:
             self.service.library.keep(self.answering, seconds)
+
+    def ignore(self, name: str) -> None:
+        """Note that a field has no effect; the reply's header names it."""
+        self.exchange.ignored.append(repr(name[:64]))
+
+    def note(self, ignored: Sequence[str]) -> None:
+        """The same for what a model cannot follow, by the engine's names."""
+        for name in ignored:
+            self.ignore(self.said_by.get(name, name))
 
     def submit(self, engine: EngineClient, work: Work) -> Stream:
         """Hand in work that ends, at the latest, with this request."""

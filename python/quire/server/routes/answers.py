@@ -64,6 +64,7 @@ class Answering:
         """Wait until the engine has taken the request, so that a refusal is an answer of its own."""
         started = await self.stream.start()
         self.usage.n_prompt = started.n_prompt_tokens
+        self.context.note(started.ignored)
         n_new = self.stream.n_most_new
         room = self.stream.n_ctx - started.n_prompt_tokens
         n_new = min(room, _USUAL_ANSWER if n_new is None else n_new)

@@ -19,7 +19,7 @@ from ..worker.engine_client import EngineClient
 from ..worker.params import set_fields
 from ..worker.protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, arguments_object, new_id
-from .fields import Count, Name, Share, Stop, Text, hints_of
+from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, hints_of
 from .known_fields import check_blocks, check_fields
 from .text_parts import content_of
 
@@ -71,7 +71,7 @@ _TOOL = ("type", "name", "description", "input_schema", "strict", "cache_control
 _CHOICE = ("type", "name", "disable_parallel_tool_use")
 
 
-class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
+class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """A conversation: ``system`` and ``content`` are texts or lists of blocks."""
 
     model: Name
@@ -82,12 +82,18 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "mcp_servers": ([],),
-        "container": (),
+    inner: ClassVar[dict[str, type[Body]]] = {"thinking": Thinking, "output_config": OutputConfig}
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **ConstrainedBody.hints,
+        # What the client does with its own context; all of it that comes is read.
         "context_management": (),
         "service_tier": ("auto", "standard_only"),
         "inference_geo": (),
+        "betas": (),
+    }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "mcp_servers": ([],),
+        "container": (),
     }
 
     def check(self, context: RequestContext[Any]) -> None:
@@ -109,12 +115,17 @@ class CountBody(Body, kw_only=True, forbid_unknown_fields=True):
             messages += _message(message, f"messages[{i}]")
         return messages
 
-    def options(self) -> dict[str, Any]:
+    def options(self, context: RequestContext[Any]) -> dict[str, Any]:
         """Fields of ``ChatOptions``."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {} if context.service.settings.refuses_unknown else {"lenient": True}
+        context.said_by |= {"enable_thinking": "thinking", "reasoning_budget": "thinking.budget_tokens"}
+        context.said_by["reasoning_effort"] = "output_config.effort"
         if self.tools:
             options["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(self.tools)]
-        if self.tool_choice is not None:
+        if self.tool_choice is not None and not self.tools:
+            if _tool_choice(self.tool_choice) not in ("auto", "none"):
+                context.ignore("tool_choice")
+        elif self.tool_choice is not None:
             options["tool_choice"] = _tool_choice(self.tool_choice)
             if self.tool_choice.get("disable_parallel_tool_use") is True:
                 options["parallel_tool_calls"] = False
@@ -131,22 +142,28 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     """Anthropic's fields."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    example: ClassVar[dict[str, object]] = {
+        "model": "tiny-chat",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     top_k: Count | None = None
     stop_sequences: Annotated[list[Stop], Meta(max_length=16)] = []
     stream: bool = False
     metadata: Metadata | None = None
+    inner: ClassVar[dict[str, type[Body]]] = {**CountBody.inner, "metadata": Metadata}
 
     def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
         """What the engine is asked."""
         named = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         values = {**chat_defaults(engine.info.advised, given), **given}
-        form = None if self.output_config is None else self.output_config.form()
+        form = self.wanted_form(None if self.output_config is None else self.output_config.form())
         more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
         params = SamplingParams(**{**values, **more})
-        return Chat(0, self.conversation(), self.options(), set_fields(params), hints_of(context.caller))
+        return Chat(0, self.conversation(), self.options(context), set_fields(params), hints_of(context.caller))
 
 
 def _refuse(place: str, what: str) -> ApiError:
@@ -237,12 +254,13 @@ async def count(context: RequestContext[CountBody]) -> Reply:
     """How many tokens a conversation is."""
     values = await context.prepared(_counted, context)
     answer = await context.ask(context.engine(context.body.model), Ask(0, "count", values))
+    context.note(answer["ignored"])
     return Reply.json({"input_tokens": answer["n_tokens"]})
 
 
 def _counted(context: RequestContext[CountBody]) -> dict[str, Any]:
     context.body.check(context)
-    return {"messages": context.body.conversation(), "options": context.body.options()}
+    return {"messages": context.body.conversation(), "options": context.body.options(context)}
 
 
 async def create(context: RequestContext[MessagesBody]) -> Reply | Events:

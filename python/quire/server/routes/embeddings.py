@@ -19,7 +19,7 @@ from ..listener import sse
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Embed
+from ..worker.protocol import Ask, Embed
 from .fields import Id, Ids, Name, Text, hints_of
 from .ollama.fields import KeepAlive, keep_alive_s, name_of
 
@@ -31,7 +31,24 @@ __all__ = [
 MAX_INPUTS = 2048
 _AT_ONCE = 64  # of one call in the engine, so that other callers get their turn
 
-Inputs: TypeAlias = Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+Mixed: TypeAlias = str | list[int | str]
+
+
+class InputPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of an input: only text is read."""
+
+    text: Text
+    type: Literal["text", "input_text"] = "text"
+
+
+class InputObject(msgspec.Struct, forbid_unknown_fields=True):
+    """An input as llama.cpp's server takes it, too."""
+
+    content: Text | Annotated[list[InputPart], Meta(max_length=4096)] | None = None
+    prompt_string: Text | None = None
+
+
+Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Ids | InputObject], Meta(max_length=1 << 22)]
 Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -39,6 +56,7 @@ class EmbeddingsBody(Body, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields: a text, ids, or a list of either."""
 
     input: Inputs
+    example: ClassVar[dict[str, object]] = {"input": ["Once upon a time", "The end"]}
     model: Name | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Dimensions | None = None
@@ -61,7 +79,7 @@ class OllamaOldBody(Body, kw_only=True, forbid_unknown_fields=True):
     model: Name
     prompt: Text
     keep_alive: KeepAlive | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},)}
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},)}
 
 
 class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +89,8 @@ class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
     input: Text | Annotated[list[Text], Meta(max_length=MAX_INPUTS)] = []
     dimensions: Dimensions | None = None
     keep_alive: KeepAlive | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},), "truncate": (False,)}
+    # A text that does not fit is refused.
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},), "truncate": (False,)}
 
 
 @dataclass(frozen=True)
@@ -93,25 +112,51 @@ def _floats(encoded: bytes) -> list[float]:
     return row.tolist()
 
 
-def _prompts(given: Any, field: str) -> list[str | list[int]]:
-    """The prompts, one by one.  ApiError 400 for a list that mixes them, or has too many."""
-    if isinstance(given, str):
+def _prompts(given: Any, field: str) -> list[Mixed]:
+    """The inputs, one by one: a list with ids of its own is one input, of which texts are parts; any other list has one
+    input in each item.  ApiError 400 for one that is neither, or for too many."""
+    if isinstance(given, str | InputObject):
+        return [_text_of(given, field)]
+    if any(isinstance(item, int) for item in given):
+        if any(not isinstance(item, int | str) for item in given):
+            text = f"{field} must have ids and texts, or inputs of their own, but mixes them"
+            raise ApiError(400, "invalid_value", text, field)
         return [given]
-    ids = [item for item in given if isinstance(item, int)]
-    if ids and len(ids) == len(given):
-        return [ids]
-    if ids or len({type(item) for item in given}) > 1:
-        raise ApiError(400, "invalid_value", f"{field} must have texts, ids or lists of ids but mixes them", field)
     if len(given) > MAX_INPUTS:
         text = f"{field} must have at most {MAX_INPUTS} entries but has {len(given)}"
         raise ApiError(400, "invalid_value", text, field)
-    return list(given)
+    return [item if isinstance(item, list) else _text_of(item, field) for item in given]
+
+
+def _text_of(given: str | InputObject, field: str) -> str:
+    if isinstance(given, str):
+        return given
+    content = given.content if given.content is not None else given.prompt_string
+    if isinstance(content, list):
+        return "".join(part.text for part in content)
+    if content is None:
+        raise ApiError(400, "invalid_value", f"{field} must have content but has an object without it", field)
+    return content
+
+
+async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mixed) -> str | list[int]:
+    """An input as the engine takes it: texts among ids are tokenized."""
+    if isinstance(given, str):
+        return given
+    ids: list[int] = []
+    for i, part in enumerate(given):
+        if isinstance(part, int):
+            ids.append(part)
+            continue
+        values = {"text": part, "add_special": i == 0, "parse_special": True, "pieces": False}
+        ids += (await context.ask(engine, Ask(0, "tokenize", values)))["tokens"]
+    return ids
 
 
 async def _embedded(
     context: RequestContext[Any],
     engine: EngineClient,
-    prompts: Sequence[str | list[int]],
+    prompts: Sequence[Mixed],
     norm: int | None,
     n_dimensions: int | None,
 ) -> _Vectors:
@@ -119,7 +164,8 @@ async def _embedded(
     encoded: list[bytes] = []
     n_tokens = 0
     for first in range(0, len(prompts), _AT_ONCE):
-        works = [Embed(0, prompt, n_dimensions, norm, hints) for prompt in prompts[first : first + _AT_ONCE]]
+        read = [await _ids_of(context, engine, prompt) for prompt in prompts[first : first + _AT_ONCE]]
+        works = [Embed(0, prompt, n_dimensions, norm, hints) for prompt in read]
         streams = [context.submit(engine, work) for work in works]
         for stream in streams:
             answer = await stream.answer()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
-from ...errors import RequestError
+from ...errors import QuireError, RequestError
 from ...sampling import SamplingParams
 from ...structured import StructuredOutputsParams
 from ..body_types import Body, TimedBody
-from ..failures import ApiError
+from ..failures import ApiError, of_quire
 from ..service.caller import Caller
 from ..worker.protocol import ModelInfo, SchedulingHints
 
 __all__ = [
+    "ConstrainedBody",
     "FormFields",
     "Id",
     "Ids",
@@ -23,7 +25,6 @@ __all__ = [
     "SamplingFields",
     "SharedFields",
     "Text",
-    "form_of",
     "hints_of",
     "logit_bias_of",
     "priority_of",
@@ -49,7 +50,78 @@ Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 _TIERS = {"flex": -50, "priority": 50}
 
 
-class SamplingFields(TimedBody, kw_only=True, forbid_unknown_fields=True):
+class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
+    """The form of an answer; the fields of ``quire.StructuredOutputsParams``."""
+
+    json: dict[str, Any] | str | bool | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(max_length=16384)] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+
+
+class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
+    """What an answer must be like, under the names of several engines; one of them at most."""
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: FormFields | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_json_object: bool = False
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Meta(max_length=16384)] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | str | bool | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"guided_decoding_backend": ("auto",)}
+
+    def wanted_form(self, own: StructuredOutputsParams | None = None) -> StructuredOutputsParams | None:
+        """The form that an answer must have; ``own``: what a field of this dialect alone says.  ApiError naming the
+        field that does not hold, or that comes beside another one."""
+        found: list[tuple[str, StructuredOutputsParams]] = [] if own is None else [("format", own)]
+        for name, make in _FORMS.items():
+            value = getattr(self, name)
+            if value is not None and value is not False and value != "":
+                try:
+                    form = make(value, self.guided_whitespace_pattern)
+                except QuireError as error:
+                    refusal = of_quire(error)
+                    refusal.param = name
+                    raise refusal from None
+                if form is not None:
+                    found.append((name, form))
+        if len(found) > 1:
+            (first, _), (second, _) = found[:2]
+            raise RequestError(f"[sampling] {second} must come without {first} but both are given")
+        return found[0][1] if found else None
+
+
+def _of_schema(value: Any, pattern: str | None) -> StructuredOutputsParams:
+    return StructuredOutputsParams(json=value, whitespace_pattern=pattern)
+
+
+_FORMS: dict[str, Callable[[Any, str | None], StructuredOutputsParams | None]] = {
+    "response_format": lambda value, _: StructuredOutputsParams.from_response_format(value),
+    "structured_outputs": lambda form, _: StructuredOutputsParams(
+        **{name: getattr(form, name) for name in form.__struct_fields__}
+    ),
+    "guided_json": _of_schema,
+    "json_schema": _of_schema,
+    "guided_json_object": lambda _, pattern: StructuredOutputsParams(json_object=True, whitespace_pattern=pattern),
+    "guided_regex": lambda value, _: StructuredOutputsParams(regex=value),
+    "regex": lambda value, _: StructuredOutputsParams(regex=value),
+    "guided_choice": lambda value, _: StructuredOutputsParams(choice=value),
+    "guided_grammar": lambda value, _: StructuredOutputsParams(grammar=value),
+    "grammar": lambda value, _: StructuredOutputsParams(grammar=value),
+    "ebnf": lambda value, _: StructuredOutputsParams(grammar=value),
+}
+
+
+class SamplingFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """The fields of ``quire.SamplingParams`` that go by the same name everywhere."""
 
     temperature: NotNegative | None = None
@@ -81,31 +153,7 @@ class SamplingFields(TimedBody, kw_only=True, forbid_unknown_fields=True):
         return {name: value for name, value in given.items() if value is not None}
 
 
-_SAMPLING = tuple(name for name in SamplingFields.__struct_fields__ if name not in TimedBody.__struct_fields__)
-
-
-class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
-    """The form of an answer; the fields of ``quire.StructuredOutputsParams``."""
-
-    json: dict[str, Any] | str | bool | None = None
-    json_object: bool = False
-    regex: str | None = None
-    choice: Annotated[list[str], Meta(max_length=16384)] | None = None
-    grammar: str | None = None
-    disable_any_whitespace: bool = False
-    whitespace_pattern: str | None = None
-
-
-def form_of(response_format: dict[str, Any] | None, form: FormFields | None) -> StructuredOutputsParams | None:
-    """The form that an answer must have, from OpenAI's field or from vLLM's."""
-    if response_format is None and form is None:
-        return None
-    if form is None:
-        assert response_format is not None
-        return StructuredOutputsParams.from_response_format(response_format)
-    if response_format is not None:
-        raise RequestError("[structured_outputs] response_format must come without it but comes with it")
-    return StructuredOutputsParams(**{name: getattr(form, name) for name in form.__struct_fields__})
+_SAMPLING = tuple(name for name in SamplingFields.__struct_fields__ if name not in ConstrainedBody.__struct_fields__)
 
 
 class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -133,9 +181,43 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **ConstrainedBody.hints,
         "store": (False,),
         "prompt_cache_retention": ("in_memory", "in-memory"),
+        "request_id": (),
+        "spaces_between_special_tokens": (True,),
+        "length_penalty": (1.0,),
+        "early_stopping": (False,),
+        # Slots, shifted contexts and the machine are the server's own.
+        "id_slot": (-1,),
+        "n_keep": (0,),
+        "n_discard": (0,),
+        "n_cache_reuse": (0,),
+        "t_max_prompt_ms": (0, -1),
+        "sse_ping_interval": (-1,),
+        "backend_sampling": (False,),
+        "num_thread": (),
+        "num_gpu": (),
+        "num_batch": (),
+        "num_ctx": (),
+        "keep_alive": (),
+        "ttl": (),
+    }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "use_beam_search": (False,),
+        "truncate_prompt_tokens": (-1,),
+        "skip_special_tokens": (True,),
+        "bad_words": ([],),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_ids": (False,),
+        "post_sampling_probs": (False,),
+        "min_keep": (0, 1),
+        "n_indent": (0,),
+        "adaptive_target": (-1,),
+        "grammar_lazy": (False,),
+        "grammar_triggers": ([],),
+        "lora": ([],),
     }
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +252,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             }
         )
 
-    def hints(self, caller: Caller) -> SchedulingHints:
+    def hints_for(self, caller: Caller) -> SchedulingHints:
         """How the request stands beside others."""
         return hints_of(caller, self.cache_salt, priority_of(self.service_tier, self.priority))
 

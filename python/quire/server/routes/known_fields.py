@@ -1,4 +1,4 @@
-"""Fields of objects inside bodies, whose shape depends on their kind: what is not known is refused by its name."""
+"""Fields of objects inside bodies, whose shape depends on their kind: what is not known is named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ __all__ = ["check_blocks", "check_fields"]
 
 
 def check_fields(given: Any, known: Collection[str], place: str, context: RequestContext[Any]) -> None:
-    """ApiError 400 for a field that is none of ``known``, unless it says nothing or the server is lenient."""
-    if not isinstance(given, dict) or context.service.settings.lenient:
+    """Note a field that is none of ``known``, unless it says nothing; ApiError 400 where the server is strict."""
+    if not isinstance(given, dict):
         return
     for name, value in given.items():
         if name not in known and value is not None and value != []:
             at = f"{place}.{name[:64]}"
+            if not context.service.settings.refuses_unknown:
+                context.ignore(at)
+                continue
             raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
 
 

@@ -25,6 +25,7 @@ async def model_object(context: RequestContext[None], name: str) -> dict[str, An
     service = context.service
     engine, created = service.engines().get(service.exactly(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
+    shown |= {"aliases": [other for other in service.names_of(name) if other != name], "tags": []}
     if engine is not None and engine.state is EngineState.READY:
         info = engine.info
         shown["meta"] = {
@@ -53,10 +54,9 @@ def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
 
 
 async def list_models(context: RequestContext[None]) -> Reply:
-    """All models, by every name that they go by."""
+    """All models, each once: by its first alias, where it has one, with its other names beside."""
     service = context.service
-    service.library.rescan()
-    data = [await model_object(context, name) for name in service.names]
+    data = [await model_object(context, service.names_of(name)[0]) for name in service.library.rescan()]
     return Reply.json({"object": "list", "data": data})
 
 

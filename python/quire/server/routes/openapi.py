@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from functools import cache
 from html import escape
@@ -92,8 +93,17 @@ def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
     references, components = msgspec.json.decode(sse.encode(made).replace(_PLACE, b""))
     schemas = dict(zip(bodies, references, strict=True))
     for body, reference in schemas.items():
+        component = components[reference["$ref"].removeprefix(_REFERENCE)]
+        # What is not known has no effect and is named in a header, but where the server is strict.
+        component.pop("additionalProperties", None)
+        for name, values in getattr(body, "refused", {}).items():
+            component["properties"].setdefault(name, {"enum": [None, *values], "description": "Not supported."})
         if refused := sorted(getattr(body, "refused", {})):
-            components[reference["$ref"].removeprefix(_REFERENCE)]["x-refused"] = refused
+            component["x-refused"] = refused
+        if hints := sorted(getattr(body, "hints", {})):
+            component["x-without-effect"] = hints
+        if example := vars(body).get("example"):
+            component["examples"] = [example]
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
@@ -116,6 +126,7 @@ def _operation(route: Route, schemas: dict[Any, dict[str, Any]]) -> dict[str, An
     operation: dict[str, Any] = {
         "operationId": name,
         "summary": route.summary,
+        "description": inspect.getdoc(route.handler) or route.summary,
         "tags": [route.dialect.value],
         "responses": {
             "200": {"description": "The answer", "content": {media: {} for media in _media_of(route)}},
@@ -160,6 +171,8 @@ def page(described: dict[str, Any]) -> str:
         for method, operation in operations.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
             parts.append(f"<p>{escape(operation['summary'])} ({escape(operation['tags'][0])})</p>")
+            if operation["description"] != operation["summary"]:
+                parts.append(f"<p>{escape(operation['description'])}</p>")
             if "requestBody" in operation:
                 parts.append(_table(operation["requestBody"]["content"]["application/json"]["schema"], schemas))
     title = f"Quire {escape(described['info']['version'])}: routes"
@@ -175,12 +188,16 @@ def _table(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     required = body.get("required", [])
     rows = []
     for name, field in body["properties"].items():
+        if name in body.get("x-refused", ()):
+            continue
         default = "required" if name in required else escape(_short(field.get("default")))
         rows.append(f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(field))}</td><td>{default}</td></tr>")
     head = "<tr><th>field</th><th>what it is</th><th>where it is left out</th></tr>"
     table = f"<p>{escape(body.get('description', ''))}</p><table>{head}{''.join(rows)}</table>"
     if refused := body.get("x-refused"):
-        table += f'<p class="refused">Known and not honoured: {escape(", ".join(refused))}</p>'
+        table += f'<p class="refused">Refused where they ask for something: {escape(", ".join(refused))}</p>'
+    if hints := body.get("x-without-effect"):
+        table += f'<p class="refused">Taken without effect, and named in a header: {escape(", ".join(hints))}</p>'
     return table
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from ...sampling import SamplingParams
 from ...sampling_defaults import chat_defaults
-from ..body_types import Body, TimedBody
+from ...structured import StructuredOutputsParams
+from ..body_types import Body
 from ..failures import Dialect, error_body
 from ..listener import sse
 from ..listener.replies import Events, Reply
@@ -23,9 +24,22 @@ from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
 from ..worker.protocol import Finished, Generate
 from .answers import Answering
-from .fields import Count, Name, NotNegative, Penalty, Positive, Seed, Share, Stop, Text, hints_of, seed_of
+from .fields import (
+    ConstrainedBody,
+    Count,
+    Name,
+    NotNegative,
+    Penalty,
+    Positive,
+    Seed,
+    Share,
+    Stop,
+    Text,
+    hints_of,
+    seed_of,
+)
 
-__all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "status"]
+__all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "ping", "status", "version"]
 
 
 class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
@@ -48,11 +62,12 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
 
-    def params(self, advised: dict[str, Any]) -> SamplingParams:
+    def params(self, advised: dict[str, Any], form: StructuredOutputsParams | None) -> SamplingParams:
         """The parameters, with what is usual in a chat where nothing is said."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         values = {**chat_defaults(advised, given), **given}
         values["stop"] = values.pop("stop_sequences")
+        values["structured_outputs"] = form
         values["seed"] = seed_of(self.seed)
         if self.repeat_penalty is not None:
             values["repetition_penalty"] = values.pop("repeat_penalty")
@@ -62,10 +77,15 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
         return SamplingParams(**values)
 
 
-class GenerateBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
+class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """A prompt as raw text, and how to go on."""
 
     prompt: Text
+    example: ClassVar[dict[str, object]] = {
+        "prompt": "Once upon a time",
+        "sampling_params": {"max_tokens": 16},
+        "stream": False,
+    }
     sampling_params: GenerateParams = msgspec.field(default_factory=GenerateParams)
     model: Name | None = None
     stream: bool = True
@@ -75,7 +95,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Complete a text; events of ``{"token": ..., "done": false}``, the last with ``"done": true``."""
     body = context.body
     engine = context.engine(body.model)
-    params = body.sampling_params.params(engine.info.advised)
+    params = body.sampling_params.params(engine.info.advised, body.wanted_form())
     work = Generate(0, body.prompt, set_fields(params), hints_of(context.caller))
     answering = Answering(context, context.submit(engine, work))
     await answering.start()
@@ -122,6 +142,17 @@ def _unhealthy(service: Service) -> dict[str, Any] | None:
     if bad := not_ready(service.engines()):
         return {"status": next(iter(bad.values())), "models": bad}
     return None
+
+
+async def version(context: RequestContext[None]) -> Reply:
+    """The server's version."""
+    return Reply.json({"version": context.service.version})
+
+
+async def ping(context: RequestContext[None]) -> Reply:
+    """As ``health``, with nothing in the body."""
+    answer = await health(context)
+    return Reply(b"", answer.status)
 
 
 async def metrics(context: RequestContext[None]) -> Reply:

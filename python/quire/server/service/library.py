@@ -19,6 +19,7 @@ __all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of", "sk
 
 _LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
 _SHARE_OF_MEMORY = 0.75
+_AGAIN_S = 0.05  # until a model that was to be closed, but was asked something, is looked at again
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
 
 
@@ -228,7 +229,7 @@ class Library:
         if self._slots.get(name) is not slot or slot.n_pins:
             return
         if slot.busy:  # a request that does not hold it is under way
-            slot.timer = asyncio.get_running_loop().call_later(1.0, self._retire, name, slot)
+            slot.timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._retire, name, slot)
             return
         task = asyncio.ensure_future(self.close(name))
         self._closing.add(task)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from .vllm_metrics import Requests, VllmFigures
+
 if TYPE_CHECKING:
     from ..worker.engine_client import EngineClient
     from ..worker.protocol import Finished
@@ -66,8 +68,24 @@ class Metrics:
         self._written = _Spent()
         self._timed = _Spent()  # of answers that have a speed
         self._most_tokens = 0
+        self.n_reused = 0
         registry.register(_EngineFigures(engines))
         registry.register(_LlamaCpp(self, engines))
+        registry.register(VllmFigures(self._by_vllms_names(), engines))
+
+    def _by_vllms_names(self) -> Requests:
+        return Requests(
+            finished=self._finished,
+            totals={"prompt_tokens": self._prompt, "generation_tokens": self._generated},
+            histograms={
+                "time_to_first_token_seconds": self.first_token_s,
+                "inter_token_latency_seconds": self.between_tokens_s,
+                "e2e_request_latency_seconds": self.total_s,
+                "request_queue_time_seconds": self.queue_s,
+                "request_prompt_tokens": self._prompt_size,
+                "request_generation_tokens": self._answer_size,
+            },
+        )
 
     def request(self, status: int) -> None:
         """A request was answered."""
@@ -102,6 +120,7 @@ class Metrics:
     def _prompt_read(self, n_tokens: int, n_cached: int, seconds: float) -> None:
         self._prompt.inc(n_tokens)
         self._reused.inc(n_cached)
+        self.n_reused += n_cached
         self._prompt_size.observe(n_tokens)
         self._read.add(n_tokens - n_cached, seconds)
 
@@ -143,6 +162,7 @@ class _LlamaCpp:
         beats = [beat for engine in self._engines().values() if (beat := engine.beat) is not None]
         read, written = self._metrics._read, self._metrics._written
         totals = {
+            "prompt_tokens_cached": (self._metrics.n_reused, "Tokens of prompts that were found in the cache."),
             "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
             "prompt_seconds": (read.seconds, "Time that they took."),
             "tokens_predicted": (written.n_tokens, "Tokens of answers."),

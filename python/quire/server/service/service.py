@@ -73,6 +73,11 @@ class Service:
         """Names that requests may call models by."""
         return [*self.library.known, *self.settings.aliases]
 
+    def names_of(self, model: str) -> list[str]:
+        """The names of one model, that by which it is shown first: an alias comes before the file's own."""
+        name = self.exactly(model)
+        return [*self.settings.aliases, name] if name == self.library.usual else [name]
+
     def engines(self) -> dict[str, EngineClient]:
         """The open models, by name."""
         return self.library.engines()

@@ -74,7 +74,7 @@ def abilities(tokenizer: Tokenizer) -> list[str]:
     found = []
     try:
         template = ChatTemplate.from_tokenizer(tokenizer)
-        found += ["tools"] if template.reads_tools else []
+        found.append("tools")  # where the template knows none, they are told in the system's message
         found += ["thinking"] if AnswerFormat.detect(template.source, tools="none").reasoning is not None else []
     except QuireError:  # there is no template, or one that no chat can be answered with
         pass

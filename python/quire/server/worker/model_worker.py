@@ -209,11 +209,13 @@ class ModelWorker(LLMBase):
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
         params = params_of(message.params)
         answer: _Answering
+        ignored: tuple[str, ...] = ()
         if isinstance(message, wire.Chat):
             messages = self._with_system(message.messages)
             chat = self._prompts.chat_draft(messages, params, options, ChatOptions(**message.options))
-            request = chat.engine
+            request, ignored = chat.engine, chat.ignored
             answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
+            answer.wants_progress = message.wants_progress
         else:
             request = self._prompts.draft(message.prompt, params, options)
             answer = _Answering(self, message.id, request, None)
@@ -223,7 +225,7 @@ class ModelWorker(LLMBase):
         def submit(grammar: Grammar | None) -> None:
             made = replace(request, announced=True, grammar=grammar)
             native_id = answer.native_id = self._engine.submit(made, answer.deliver)
-            answer.announce(request.token_ids if wants_ids else None)
+            answer.announce(request.token_ids if wants_ids else None, ignored)
             self._know(running, native_id)
 
         if request.form is None:
@@ -306,11 +308,11 @@ class ModelWorker(LLMBase):
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
         chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
-        return {"prompt": chat.prompt}
+        return {"prompt": chat.prompt, "ignored": chat.ignored}
 
     def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
         chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
-        return {"n_tokens": len(chat.engine.token_ids)}
+        return {"n_tokens": len(chat.engine.token_ids), "ignored": chat.ignored}
 
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
         from ...engine.infill import infill_tokens
@@ -369,21 +371,21 @@ class _Answering:
         # The first tokens may come before the thread that handed the request in has said that it did.
         self._lock = threading.Lock()
         self._early: list[Event | Failure] | None = []
-        self._wants_progress = False
+        self.wants_progress = False
         self._predict_limit: PredictLimit | None = None
         self.native_id: int | None = None
 
     def follow(self, asked: wire.Generate) -> None:
         """Tell what this request wants told, and end it in time."""
-        self._wants_progress = asked.wants_progress
+        self.wants_progress = asked.wants_progress
         if asked.predict_s is not None:
             self._predict_limit = PredictLimit(asked.predict_s, self._n_unfinished)
 
-    def announce(self, prompt_ids: list[int] | None) -> None:
+    def announce(self, prompt_ids: list[int] | None, ignored: Sequence[str] = ()) -> None:
         """Say that the request was taken, and send what came meanwhile."""
         with self._lock:
             early, self._early = self._early, None
-            self._worker._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids)])
+            self._worker._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids, list(ignored))])
             if early:
                 self._send(early)
 
@@ -405,7 +407,7 @@ class _Answering:
             if item.kind == "admitted":
                 messages.append(wire.Admitted(self._id, item.n_cached_tokens))
             if item.kind in ("admitted", "progress"):
-                if self._wants_progress:
+                if self.wants_progress:
                     n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
                     messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
                 continue

@@ -78,13 +78,15 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
-    """Answer a conversation.  ``options``: fields of ``quire.engine.chat.ChatOptions``."""
+    """Answer a conversation.  ``options``: fields of ``quire.engine.chat.ChatOptions``.  ``wants_progress``: deltas
+    tell how much of the prompt is read."""
 
     id: int
     messages: list[JsonObject]
     options: JsonObject
     params: JsonObject
     hints: SchedulingHints = SchedulingHints()
+    wants_progress: bool = False
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
@@ -155,11 +157,12 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
-    """The engine has taken a request: it waits, or runs."""
+    """The engine has taken a request: it waits, or runs.  ``ignored``: see ``quire.engine.chat.ChatRequest``."""
 
     id: int
     n_prompt_tokens: int
     prompt_ids: list[int] | None = None
+    ignored: list[str] = []
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):

@@ -21,9 +21,10 @@ from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import Answering
 from ..fields import hints_of
 from ..merging import merged
+from ..timings import progress_of, timings_of, timings_so_far
 from .fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
 
-__all__ = ["complete", "infill", "timings_of"]
+__all__ = ["complete", "infill"]
 
 MAX_PROMPTS = 128
 
@@ -190,32 +191,20 @@ class _Shape:
         }
 
     def _partial(self, result: _Result, delta: Delta) -> dict[str, Any]:
-        shown = {**self._head(result, delta.content, delta.token_ids), "stop": False}
+        # Of a stream, ids come whether they are asked for or not.
+        shown = {**self._head(result, delta.content, delta.token_ids), "tokens": delta.token_ids, "stop": False}
         if delta.logprobs:
             shown["completion_probabilities"] = [_probability(token) for token in delta.logprobs]
         if self._body.timings_per_token:
-            shown["timings"] = self._timings_so_far(result)
+            stream = self._answerings[result.index // self._n].stream
+            shown["timings"] = timings_so_far(stream, result.n_prompt, len(result.ids), result.first_s)
         return shown
 
     def _progress(self, result: _Result, n_read: int) -> dict[str, Any]:
         """How much of a prompt is read."""
         stream = self._answerings[result.index // self._n].stream
-        progress = {
-            "total": result.n_prompt,
-            "cache": stream.n_cached,
-            "processed": n_read,
-            "time_ms": round((time.monotonic() - stream.admitted_s) * 1e3),
-        }
+        progress = progress_of(stream, result.n_prompt, n_read)
         return {**self._head(result, "", []), "stop": False, "prompt_progress": progress}
-
-    def _timings_so_far(self, result: _Result) -> dict[str, Any]:
-        """As this process sees them; the last event has them as the model's does."""
-        stream = self._answerings[result.index // self._n].stream
-        return {
-            "cache_n": stream.n_cached,
-            **_rate("prompt", result.n_prompt - stream.n_cached, result.first_s - stream.admitted_s),
-            **_rate("predicted", len(result.ids), time.monotonic() - result.first_s),
-        }
 
     def _final(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
         end = result.end
@@ -270,24 +259,3 @@ def _probability(token: Logprob) -> dict[str, Any]:
 
 def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
     return {"id": id_, "token": shown.decode("utf-8", "replace"), "bytes": list(shown), "logprob": logprob}
-
-
-def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
-    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
-    but its prompt's."""
-    n_read = end.n_prompt_tokens - end.n_cached_tokens
-    n_new = end.n_generated_tokens if n_new is None else n_new
-    return {
-        "cache_n": end.n_cached_tokens,
-        **_rate("prompt", n_read, end.prefill_s),
-        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
-    }
-
-
-def _rate(name: str, n: int, seconds: float) -> dict[str, Any]:
-    return {
-        f"{name}_n": n,
-        f"{name}_ms": round(seconds * 1e3, 3),
-        f"{name}_per_token_ms": round(seconds * 1e3 / n, 6) if n else 0.0,
-        f"{name}_per_second": round(n / seconds, 6) if seconds > 0 else 0.0,
-    }

@@ -9,25 +9,16 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ....errors import RequestError
 from ....sampling import SamplingParams
 from ....sampling_defaults import chat_defaults
-from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
 from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text
+from ..stages import LLAMA_CPP_ORDER, stages_of
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
 
-_ORDER = (
-    "penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature",
-)  # fmt: skip
-_LETTERS = {
-    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typical_p", "p": "top_p", "m": "min_p",
-    "x": "xtc", "t": "temperature",
-}  # fmt: skip
-_SPELLINGS = {"typ_p": "typical_p", "typical": "typical_p", "temp": "temperature", "top-n-sigma": "top_n_sigma"}
 _NO_SEED = 2**32 - 1
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
@@ -83,24 +74,20 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     timings_per_token: bool = False
     return_progress: bool = False
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **SamplingFields.hints,
+        # Slots, shifted contexts and the machine are the server's own.
         "verbose": (False,),
         "stream_options": ({}, {"include_usage": False}),
         "sse_ping_interval": (-1,),
-        "n_indent": (0,),
         "n_keep": (0,),
         "n_discard": (0,),
         "n_cache_reuse": (0,),
         "t_max_prompt_ms": (0, -1),
         "id_slot": (-1,),
-        "min_keep": (0, 1),
-        "adaptive_target": (-1,),
-        "adaptive_decay": (0.9,),
         "backend_sampling": (False,),
-        "post_sampling_probs": (False,),
-        "grammar_lazy": (False,),
-        "grammar_triggers": ([],),
         "preserved_tokens": ([],),
+        # A raw text has no thoughts and no calls that are told apart.
         "reasoning_control": (False,),
         "reasoning_budget_tokens": (-1,),
         "reasoning_budget_start_tag": ("",),
@@ -112,6 +99,15 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
         "chat_parser": ("",),
         "generation_prompt": ("",),
         "parse_tool_calls": (False,),
+        "adaptive_decay": (0.9,),
+    }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        "n_indent": (0,),
+        "min_keep": (0, 1),
+        "adaptive_target": (-1,),
+        "post_sampling_probs": (False,),
+        "grammar_lazy": (False,),
+        "grammar_triggers": ([],),
         "continue_final_message": (False,),
         "echo": (False,),
         "image_data": ([],),
@@ -149,6 +145,7 @@ class CompletionBody(GenerationFields, kw_only=True, forbid_unknown_fields=True)
     """A prompt or several: texts, ids, lists that mix both."""
 
     prompt: Text | Annotated[list[PromptItem], Meta(min_length=1, max_length=1 << 22)] | PromptObject
+    example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "n_predict": 16}
 
 
 class Extra(msgspec.Struct, forbid_unknown_fields=True):
@@ -209,7 +206,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         given["repetition_penalty"] = body.repeat_penalty
     if body.top_n_sigma is not None and body.top_n_sigma <= 0:
         del given["top_n_sigma"]
-    stages = _stages(body.samplers)
+    stages = LLAMA_CPP_ORDER if body.samplers is None else stages_of(body.samplers)
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
@@ -230,29 +227,9 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,
-        "structured_outputs": _form(body),
+        "structured_outputs": body.wanted_form(),
     }
     return Settings(SamplingParams(**{**values, **more}), n_new)
-
-
-def _stages(given: list[str] | str | None) -> tuple[str, ...]:
-    """The stages of the chain by Quire's names, from llama.cpp's or from its letters."""
-    if given is None:
-        return _ORDER
-    names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
-    stages = tuple(_SPELLINGS.get(name, name) for name in names)
-    for stage in stages:
-        if stage not in _ORDER:
-            raise RequestError(f"[sampling] samplers must be of {', '.join(_ORDER)} but has {stage!r:.40}")
-    return stages
-
-
-def _form(body: GenerationFields) -> StructuredOutputsParams | None:
-    if body.grammar and body.json_schema is not None:
-        raise RequestError("[sampling] grammar must come without json_schema but both are given")
-    if body.grammar:
-        return StructuredOutputsParams(grammar=body.grammar)
-    return None if body.json_schema is None else StructuredOutputsParams(json=body.json_schema)
 
 
 async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[int]]:

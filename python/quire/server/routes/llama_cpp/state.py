@@ -10,7 +10,7 @@ from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
-from ..openai.chat import ChatBody, checked_messages, options_of
+from ..openai.chat_fields import ChatBody, checked_messages
 from .fields import CompletionBody, settings_of
 
 __all__ = [
@@ -27,13 +27,14 @@ __all__ = [
 async def apply_template(context: RequestContext[ChatBody]) -> Reply:
     """The prompt that a conversation is."""
     values = await context.prepared(_conversation, context)
-    return Reply(await context.ask(context.engine(context.body.model), Ask(0, "render", values, encoded=True)))
+    answer = await context.ask(context.engine(context.body.model), Ask(0, "render", values))
+    context.note(answer["ignored"])
+    return Reply.json({"prompt": answer["prompt"]})
 
 
 def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
     body = context.body
-    options = options_of(body.tools, body.tool_choice, body.reasoning_effort, body.chat_template_kwargs)
-    return {"messages": checked_messages(body.messages, context), "options": options}
+    return {"messages": checked_messages(body.messages, context), "options": body.options(context)}
 
 
 async def props(context: RequestContext[None]) -> Reply:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...body_types import Body
+from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
@@ -12,9 +15,15 @@ __all__ = ["DetokenizeBody", "TokenizeBody", "detokenize", "tokenize"]
 
 
 class TokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """``content``: the text.  ``with_pieces``: what each token shows, as text or, in half characters, as bytes."""
+    """``content``: the text.  ``with_pieces``: what each token shows, as text or, in half characters, as bytes.
 
-    content: Text
+    By vLLM's names: ``prompt``, to which ``add_special_tokens`` unless that is false; the answer has its shape.
+    """
+
+    content: Text | None = None
+    example: ClassVar[dict[str, object]] = {"content": "Once upon a time"}
+    prompt: Text | None = None
+    add_special_tokens: bool = True
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -31,6 +40,10 @@ class DetokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
 async def tokenize(context: RequestContext[TokenizeBody]) -> Reply:
     """The tokens of a text."""
     body = context.body
+    if (body.content is None) == (body.prompt is None):
+        raise ApiError(400, "invalid_value", "content must be given, or prompt, but not both", "content")
+    if body.prompt is not None:
+        return await _as_vllm(context, body.prompt)
     values = {
         "text": body.content,
         "add_special": body.add_special,
@@ -38,6 +51,13 @@ async def tokenize(context: RequestContext[TokenizeBody]) -> Reply:
         "pieces": body.with_pieces,
     }
     return Reply(await context.ask(context.engine(body.model), Ask(0, "tokenize", values, encoded=True)))
+
+
+async def _as_vllm(context: RequestContext[TokenizeBody], prompt: str) -> Reply:
+    engine = context.engine(context.body.model)
+    values = {"text": prompt, "add_special": context.body.add_special_tokens, "parse_special": True, "pieces": False}
+    ids = (await context.ask(engine, Ask(0, "tokenize", values)))["tokens"]
+    return Reply.json({"count": len(ids), "max_model_len": engine.info.n_ctx, "tokens": ids})
 
 
 async def detokenize(context: RequestContext[DetokenizeBody]) -> Reply:

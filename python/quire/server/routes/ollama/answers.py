@@ -47,7 +47,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         messages = [*system, {"role": "user", "content": body.prompt}]
-        work = Chat(0, messages, {"template_values": body.template_values()}, params, hints)
+        work = Chat(0, messages, _chat_options(context), params, hints)
     return await _answer(context, engine, work, _GenerateShape(body.model))
 
 
@@ -58,7 +58,7 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     await _check(context, engine)
     if not body.messages:
         return _loaded(context, {"message": {"role": "assistant", "content": ""}})
-    options: dict[str, Any] = {"template_values": body.template_values()}
+    options = _chat_options(context)
     if body.tools:
         options["tools"] = body.tools
     params = await context.prepared(_params, context, engine)
@@ -66,24 +66,28 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     return await _answer(context, engine, work, _ChatShape(body.model))
 
 
+def _chat_options(context: RequestContext[Any]) -> dict[str, Any]:
+    """Fields of ``ChatOptions``."""
+    context.said_by |= {"enable_thinking": "think", "reasoning_effort": "think"}
+    options: dict[str, Any] = {"template_values": context.body.template_values()}
+    return options if context.service.settings.refuses_unknown else {**options, "lenient": True}
+
+
 async def _check(context: RequestContext[Any], engine: EngineClient) -> None:
     """ApiError for what does not hold of the body or of the model."""
     body: Answered = context.body
     await context.prepared(body.check)
     context.keep(keep_alive_s(body.keep_alive))
-    if body.think and "thinking" not in (await context.ask(engine, Ask(0, "describe", {})))["abilities"]:
-        text = "think must be left out with a model that does not think but is set"
-        raise ApiError(400, "unsupported_parameter", text, "think")
 
 
 def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:
     body: Answered = context.body
     try:
-        options, ignored = to_wire(body.options, Options, context.service.settings.lenient)
+        options, ignored = to_wire(body.options, Options, context.service.settings.refuses_unknown)
     except ApiError as error:
         error.param = f"options.{error.param}" if error.param else "options"
         raise
-    context.ignored += ignored
+    context.exchange.ignored += ignored
     params = options.params(engine.info, logprobs=body.n_logprobs(), structured_outputs=body.form())
     return set_fields(params)
 

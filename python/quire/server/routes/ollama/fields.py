@@ -13,7 +13,7 @@ from ...body_types import Body
 from ...failures import ApiError, brief
 from ...keep_alive import seconds_of
 from ...worker.protocol import ModelInfo
-from ..fields import Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
+from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
 
 __all__ = [
     "Answered",
@@ -54,7 +54,7 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
     stop: Stop | Stops | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
         # What is kept when a context is shifted, which it never is; 4 is what clients have as the default.
         "num_keep": (0, 4),
         "draft_num_predict": (0,),
@@ -69,9 +69,9 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
         "numa": (),
         "low_vram": (),
         "f16_kv": (),
-        "vocab_only": (False,),
         "logits_all": (False,),
     }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {"vocab_only": (False,)}
 
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
         """The parameters.  ApiError or RequestError naming the field that does not hold."""
@@ -97,25 +97,32 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
         return SamplingParams(**{**chat_defaults(info.advised, given), **given, **more, **further})
 
 
-class Answered(Body, kw_only=True, forbid_unknown_fields=True):
+class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """What both ways of asking share."""
 
     model: Name
     stream: bool = True
     format: Text | dict[str, Any] | None = None
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **ConstrainedBody.hints,
+        # A prompt that does not fit is refused, and a context that is full ends the answer.
+        "truncate": (False,),
+        "shift": (False,),
+    }
     options: dict[str, Any] = {}
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "truncate": (False,),
-        "shift": (False,),
         "_debug_render_only": (False,),
     }
 
     def form(self) -> StructuredOutputsParams | None:
         """The form that the answer must have."""
+        return self.wanted_form(self._own_form())
+
+    def _own_form(self) -> StructuredOutputsParams | None:
         if isinstance(self.format, dict):
             return StructuredOutputsParams(json=self.format)
         if self.format not in (None, "", "json"):
@@ -185,6 +192,11 @@ class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     messages: Annotated[list[dict[str, Any]], Meta(max_length=4096)] = []
+    example: ClassVar[dict[str, object]] = {
+        "model": "tiny-chat",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": False,
+    }
     tools: Tools = []
 
     def conversation(self) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from .fields import ModelBody, name_of
 
 __all__ = ["absent", "blob", "ps", "show", "tags", "version"]
 
+# Clients refuse what is older than the routes that they use.
+_SPOKEN = "0.13.0"
 # Ollama's way to say that a model stays.
 _NEVER = "2318-01-01T00:00:00Z"
 
@@ -79,8 +81,8 @@ async def show(context: RequestContext[ModelBody]) -> Reply:
 
 
 async def version(context: RequestContext[None]) -> Reply:
-    """The server's version."""
-    return Reply.json({"version": context.service.version})
+    """The version of Ollama whose interface this is, which clients look at, and the server's own."""
+    return Reply.json({"version": _SPOKEN, "quire": context.service.version})
 
 
 async def absent(context: RequestContext[None]) -> Reply:

@@ -20,9 +20,9 @@ from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import Answering, Usage, new_id
-from ..fields import FormFields, Id, Ids, SharedFields, Text, form_of, shown_tier
+from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
-from .chat import StreamOptions
+from .chat_fields import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
 
@@ -33,6 +33,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields, and those of Quire's sampling."""
 
     prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+    example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "max_tokens": 16}
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
     echo: bool = False
@@ -40,9 +41,6 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: FormFields | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = SharedFields.refused
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one by one: a text, ids, or a list of either."""
@@ -75,7 +73,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None:
             prompt_logprobs = max(self.logprobs, prompt_logprobs or 0)
-        form = form_of(self.response_format, self.structured_outputs)
+        form = self.wanted_form()
         params = self.params(
             engine.info,
             # The model reads a prompt to write a token, which is not shown where none is asked for.
@@ -85,7 +83,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             structured_outputs=form,
         )
         fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
-        return Generate(0, prompt, fields, self.hints(context.caller), self.echo or prompt_logprobs is not None)
+        return Generate(0, prompt, fields, self.hints_for(context.caller), self.echo or prompt_logprobs is not None)
 
 
 class _Choice:

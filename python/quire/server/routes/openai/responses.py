@@ -16,12 +16,12 @@ from ...worker.protocol import Chat
 from ..answers import Answering
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields
-from .chat import options_of
+from .chat_fields import counted, options_of
 from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
 from .responses_fields import ResponsesBody
 
-__all__ = ["create", "delete", "show"]
+__all__ = ["count", "create", "delete", "show"]
 
 
 def _work(
@@ -30,8 +30,8 @@ def _work(
     """What the engine is asked."""
     named = {"temperature": body.temperature, "top_p": body.top_p}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    form = None if body.text is None else body.text.form()
     most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
+    form = body.wanted_form(None if body.text is None else body.text.form())
     more = {"max_tokens": most, "structured_outputs": form}
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
@@ -45,7 +45,12 @@ def _work(
         if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
             raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
         choice = {"type": "function", "function": {"name": choice["name"]}}
-    options = options_of(tools, choice, effort, {})
+    told: dict[str, Any] = {}
+    if effort is not None:
+        name, value = ("enable_thinking", False) if effort == "none" else ("reasoning_effort", effort)
+        told[name] = value
+        context.said_by[name] = "reasoning.effort"
+    options = options_of(tools, choice, context, told)
     if not body.parallel_tool_calls:
         options["parallel_tool_calls"] = False
     own = [{"role": "system", "content": body.instructions}] if body.instructions else []
@@ -81,10 +86,9 @@ def _list(choice: dict[str, Any]) -> list[Any]:
     return tools if isinstance(tools, list) else []
 
 
-async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
-    """Answer an input, which may go on from an earlier answer."""
+async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], int]:
+    """The messages of an input, with those that it goes on from, and how many values they have."""
     body = context.body
-    engine = context.engine(body.model)
     earlier: list[dict[str, Any]] = []
     n_values = context.received.n_values
     if body.previous_response_id is not None:
@@ -95,6 +99,14 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
             raise ApiError(400, "invalid_value", text, "previous_response_id")
     await context.prepared(_check, body, context)
     messages = earlier + await context.prepared(messages_of, body.input)
+    return messages, n_values
+
+
+async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
+    """Answer an input, which may go on from an earlier answer."""
+    body = context.body
+    engine = context.engine(body.model)
+    messages, n_values = await _read(context)
     work = await context.prepared(_work, body, engine, context, messages)
     answering = Answering(context, context.submit(engine, work))
     await answering.start()
@@ -104,6 +116,14 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     async for delta in answering.deltas():
         shape.take(delta)
     return Reply.json(shape.complete())
+
+
+async def count(context: RequestContext[ResponsesBody]) -> Reply:
+    """How many tokens the prompt of an input has."""
+    engine = context.engine(context.body.model)
+    messages, _ = await _read(context)
+    work = await context.prepared(_work, context.body, engine, context, messages)
+    return Reply.json(await counted(context, engine, {"messages": work.messages, "options": work.options}))
 
 
 async def show(context: RequestContext[None]) -> Reply:

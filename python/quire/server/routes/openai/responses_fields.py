@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
-from ..fields import Name, Share, Text
+from ..fields import ConstrainedBody, Name, Share, Text
 
 __all__ = ["ResponsesBody"]
 
@@ -16,15 +16,15 @@ __all__ = ["ResponsesBody"]
 class Reasoning(Body, kw_only=True, forbid_unknown_fields=True):
     """How much the model thinks."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {}
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"summary": (), "generate_summary": ()}
 
 
 class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
     """The form of the answer: ``text``, ``json_object``, or ``json_schema`` with ``schema`` beside it."""
 
     format: dict[str, Any] | None = None
-    verbosity: Literal["medium"] | None = None
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"verbosity": ("medium",)}
 
     def form(self) -> StructuredOutputsParams | None:
         """As other routes have it, where the schema is one level deeper."""
@@ -35,10 +35,11 @@ class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
         return StructuredOutputsParams.from_response_format(given)
 
 
-class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
+class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields."""
 
     input: Text | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    example: ClassVar[dict[str, object]] = {"input": "What is the capital of France?", "max_output_tokens": 64}
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
@@ -57,14 +58,21 @@ class ResponsesBody(Body, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    inner: ClassVar[dict[str, type[Body]]] = {"reasoning": Reasoning, "text": TextFields}
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **ConstrainedBody.hints,
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+        "client_metadata": (),
+        "max_tool_calls": (),
+        # What an answer may have beside its text: none of it is made here.
+        "include": ([],),
+        # A prompt that does not fit is refused, whatever the client would have done with it.
+        "truncation": ("disabled",),
+        "stream_options": ({}, {"include_obfuscation": False}),
+    }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "background": (False,),
         "conversation": (),
-        "include": ([],),
-        "max_tool_calls": (),
         "prompt": (),
-        "prompt_cache_retention": ("in_memory", "in-memory"),
-        "stream_options": ({}, {"include_obfuscation": False}),
         "top_logprobs": (0,),
-        "truncation": ("disabled",),
     }

@@ -1,4 +1,4 @@
-#include "graph/moe_node.h"
+#include "graph/operations/moe_node.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,17 +6,15 @@
 #include <limits>
 #include <numeric>
 
+#include "graph/shape_checks.h"
+
 namespace quire {
 
-MoeNode::MoeNode(const op::Moe &operation, ExpertMatrices experts, Values values)
-    : operation_(operation), spec_(operation_.spec), routing_(operation_.spec.routing), experts_(std::move(experts)),
-      values_(values) {}
+MoeNode::MoeNode(MoeWeights weights, const MoeSpec &spec, ExpertMatrices experts, Values values)
+    : weights_(std::move(weights)), spec_(spec), routing_(spec.routing), experts_(std::move(experts)), values_(values) {
+}
 
 namespace {
-
-const float *floats(const WeightRef &weight) {
-    return weight ? reinterpret_cast<const float *>(weight->tensor.data()) : nullptr;
-}
 
 void to_softmax(float *x, size_t n) {
     const float largest = *std::max_element(x, x + n);
@@ -35,7 +33,7 @@ void MoeNode::rank(const float *scores, std::vector<float> &odds, std::vector<fl
     if (routing_.gating == Gating::sigmoid)
         for (float &x : odds) x = 1.0F / (1.0F + std::exp(-x));
     ranked = odds;
-    if (const float *bias = floats(operation_.selection_bias))
+    if (const float *bias = weight_floats(weights_.selection_bias))
         for (size_t i = 0; i < n; ++i) ranked[i] += bias[i];
     if (routing_.n_group > 1) keep_best_groups(ranked);
 }
@@ -74,7 +72,7 @@ void MoeNode::choose(int row) {
     }
     if (routing_.gating == Gating::softmax_of_chosen) to_softmax(weights.data(), used);
     const float total = std::accumulate(weights.begin(), weights.end(), 0.0F);
-    const float *scale = floats(operation_.expert_scale);
+    const float *scale = weight_floats(weights_.expert_scale);
     for (size_t u = 0; u < used; ++u) {
         const float weight = (routing_.normalize ? weights[u] / total : weights[u]) * routing_.scale;
         choices[u].weight = scale == nullptr ? weight : weight * scale[choices[u].expert];
@@ -136,8 +134,8 @@ void MoeNode::run_products(const CpuRun &run, std::vector<Product> &products) co
 void MoeNode::multiply(const CpuRun &run) {
     const Matrix &down = *experts_.down.front();
     const int64_t ffn = experts_.up.front()->n_out, dim = down.n_out;
-    const float *gate_bias = floats(operation_.gate_bias), *up_bias = floats(operation_.up_bias);
-    const float *down_bias = floats(operation_.down_bias);
+    const float *gate_bias = weight_floats(weights_.gate_bias), *up_bias = weight_floats(weights_.up_bias);
+    const float *down_bias = weight_floats(weights_.down_bias);
     auto of_expert = [](const float *bias, size_t e, int64_t n) {
         return bias == nullptr ? nullptr : bias + static_cast<int64_t>(e) * n;
     };

@@ -1,9 +1,10 @@
-// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few units.
+// How a mixture of experts runs on the CPU.
 #pragma once
 
 #include <vector>
 
 #include "graph/cpu_program.h"
+#include "graph/fused.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire {
@@ -25,7 +26,7 @@ class MoeNode : public CpuNode {
         CpuValue *down;         // [n_used][dim]
         CpuValue *out;          // [dim]
     };
-    MoeNode(const op::Moe &operation, ExpertMatrices experts, Values values);
+    MoeNode(MoeWeights weights, const MoeSpec &spec, ExpertMatrices experts, Values values);
     void run(const CpuRun &run) override;
 
   private:
@@ -43,9 +44,9 @@ class MoeNode : public CpuNode {
     void combine(int row) const;
     void run_products(const CpuRun &run, std::vector<Product> &products) const;
 
-    op::Moe operation_;
-    const MoeSpec &spec_;
-    const Routing &routing_;
+    MoeWeights weights_;
+    MoeSpec spec_;
+    Routing routing_;
     ExpertMatrices experts_;
     Values values_;
     std::vector<Choice> choices_;  // [rows][n_used], best first

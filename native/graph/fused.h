@@ -1,0 +1,100 @@
+// The operations of graph/operations/ by name.  All throw ShapeError where shapes do not fit.
+#pragma once
+
+#include "graph/tracer.h"
+#include "kernels/rows/row_kernels.h"
+
+namespace quire {
+
+// operations/embed.cpp, linear.cpp, rms_norm.cpp
+TraceTensor embed(const TraceTensor &tokens, WeightRef weight);
+TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias);     // bias may be null
+TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps);        // weight may be null
+
+// operations/rope.cpp
+enum class RopeLayout { half, interleaved };
+struct RopeSpec {
+    int n_dims;
+    RopeLayout layout;
+    float freq_base;
+    float freq_scale;
+    float ext_factor;
+    float attn_factor;
+    float beta_fast;
+    float beta_slow;
+    int n_ctx_orig;
+    WeightRef factors; // may be null
+    bool operator==(const RopeSpec &) const = default;
+};
+TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec);
+
+struct Heads {
+    TraceTensor q, k, v; // [tokens, n_head or n_kv_head, head_dim]
+};
+// operations/attend.cpp
+struct AttendSpec {
+    int layer;
+    float scale;
+    float soft_cap;
+    WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
+};
+TraceTensor attend(const Heads &heads, AttendSpec spec);
+TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec); // by another operation of the step
+// Rows of a sequence attend to each other both ways, and nothing is cached (operations/attend_rows.cpp).
+struct AttendRowsSpec {
+    float scale;
+    float soft_cap;
+    int window; // w: w / 2 positions to either side; 0: all
+    WeightRef bias; // as above, [n_head, odd]; may be null
+};
+TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec);
+
+// Each number by itself (operations/elements.cpp).
+TraceTensor add(const TraceTensor &a, const TraceTensor &b);
+TraceTensor multiply(const TraceTensor &a, const TraceTensor &b);
+TraceTensor scale(const TraceTensor &x, float factor);
+TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activation);
+TraceTensor activate(const TraceTensor &x, Activation activation);
+TraceTensor soft_cap(const TraceTensor &x, float cap);
+
+// operations/reshape.cpp, select_rows.cpp
+TraceTensor heads(const TraceTensor &x, int n_head);
+TraceTensor merge_heads(const TraceTensor &x);
+TraceTensor reshape(const TraceTensor &x, std::vector<int64_t> rest);
+TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows);
+
+// From a router's scores to the experts of a token and their weights (operations/moe.cpp).
+enum class Gating {
+    softmax,           // over all experts
+    sigmoid,           // of each score
+    softmax_of_chosen, // over the scores of those chosen
+};
+enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
+struct Routing {
+    int n_used;
+    Gating gating;
+    bool normalize; // weights are divided by their sum
+    float scale;
+    int n_group = 1, n_group_used = 1; // only experts of the best groups are chosen
+    GroupScore group_score = GroupScore::two_largest;
+};
+
+// What an expert does between its matrices.
+enum class ExpertUnit { gated, clamped_swiglu, ungated }; // activation(gate) * up; gpt-oss's; activation(up)
+struct MoeSpec {
+    Routing routing;
+    ExpertUnit unit;
+    Activation activation;
+    bool is_squared = false;            // activation(up) ** 2, of ungated ones
+    float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu
+    bool weighs_input = false;          // the weight goes to the expert's input instead of its output
+};
+struct MoeWeights {
+    WeightRef gate, up, down;                // gate is null where experts are ungated
+    WeightRef selection_bias;                // [n_expert] added to what is ranked, not to weights; may be null
+    WeightRef expert_scale;                  // [n_expert] multiplies weights; may be null
+    WeightRef gate_bias, up_bias, down_bias; // [n_expert, n]; may be null
+};
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec);
+
+} // namespace quire

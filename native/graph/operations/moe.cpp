@@ -1,0 +1,180 @@
+// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few units.
+#include <limits>
+
+#include "core/error.h"
+#include "graph/cpu_lowering.h"
+#include "graph/operations/moe_node.h"
+#include "graph/shape_checks.h"
+#include "graph/stock_parts.h"
+
+namespace quire {
+namespace {
+
+// Inputs: x, the router's scores.
+class Moe : public OperationKind {
+  public:
+    Moe(MoeWeights weights, MoeSpec spec) : weights_(std::move(weights)), spec_(spec) {}
+    std::string describe() const override { return cat("moe ", weights_.up->name, " best ", spec_.routing.n_used); }
+    std::vector<WeightRef> matrices() const override {
+        return without_null({weights_.gate, weights_.up, weights_.down});
+    }
+    size_t n_tensors() const override { return 40 + 2 * static_cast<size_t>(spec_.routing.n_used); }
+    ggml_tensor *lower(const StockParts &parts) const override;
+    void add_nodes(CpuLowering &lowering, int i) const override;
+
+  private:
+    MoeWeights weights_;
+    MoeSpec spec_;
+};
+
+// Numbers of the chosen experts and their weights, both [n_used, n_tokens].
+struct Choice {
+    ggml_tensor *experts, *weights;
+};
+
+// What is ranked, minus infinity outside of the best groups.
+ggml_tensor *in_best_groups(ggml_context *ctx, ggml_tensor *ranked, const Routing &routing) {
+    const int64_t n_expert = ranked->ne[0], n_tokens = ranked->ne[1], in_group = n_expert / routing.n_group;
+    ggml_tensor *groups = ggml_reshape_3d(ctx, ranked, in_group, routing.n_group, n_tokens);
+    const int n_best = routing.group_score == GroupScore::largest ? 1 : 2;
+    ggml_tensor *best = ggml_argsort_top_k(ctx, groups, n_best); // {n_best, n_group, n_tokens}
+    ggml_tensor *values =
+        ggml_get_rows(ctx, ggml_reshape_4d(ctx, groups, 1, in_group, routing.n_group, n_tokens), best);
+    ggml_tensor *sums = ggml_sum_rows(ctx, ggml_reshape_3d(ctx, values, n_best, routing.n_group, n_tokens));
+    ggml_tensor *chosen = ggml_argsort_top_k(ctx, ggml_reshape_2d(ctx, sums, routing.n_group, n_tokens),
+                                             routing.n_group_used); // {n_group_used, n_tokens}
+    ggml_tensor *kept = ggml_get_rows(ctx, groups, chosen); // {in_group, n_group_used, n_tokens}
+    ggml_tensor *none = ggml_fill(ctx, groups, -std::numeric_limits<float>::infinity());
+    return ggml_reshape_2d(ctx, ggml_set_rows(ctx, none, kept, chosen), n_expert, n_tokens);
+}
+
+Choice choose(ggml_context *ctx, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
+    const int64_t n_expert = scores->ne[0], n_tokens = scores->ne[1];
+    ggml_tensor *odds = routing.gating == Gating::softmax   ? ggml_soft_max(ctx, scores)
+                        : routing.gating == Gating::sigmoid ? ggml_sigmoid(ctx, scores)
+                                                            : scores;
+    ggml_tensor *ranked = w.selection_bias ? ggml_add(ctx, odds, w.selection_bias->tensor.handle()) : odds;
+    if (routing.n_group > 1) ranked = in_best_groups(ctx, ranked, routing);
+    ggml_tensor *experts = ggml_argsort_top_k(ctx, ranked, routing.n_used);
+    auto of_chosen = [&](ggml_tensor *all) {
+        ggml_tensor *rows = ggml_get_rows(ctx, all, experts);
+        return ggml_reshape_2d(ctx, rows, routing.n_used, n_tokens);
+    };
+    ggml_tensor *weights = of_chosen(ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens));
+    if (routing.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(ctx, weights);
+    if (routing.normalize) weights = ggml_div(ctx, weights, ggml_sum_rows(ctx, weights));
+    if (routing.scale != 1.0F) weights = ggml_scale(ctx, weights, routing.scale);
+    if (w.expert_scale) {
+        ggml_tensor *all = ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, w.expert_scale->tensor.handle(), 1, n_expert, 1), 1,
+                                          n_expert, n_tokens, 1);
+        weights = ggml_mul(ctx, weights, of_chosen(all));
+    }
+    return {experts, weights};
+}
+
+} // namespace
+
+ggml_tensor *Moe::lower(const StockParts &p) const {
+    ggml_context *ctx = p.context;
+    ggml_tensor *x = p.inputs[0];
+    const int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = spec_.routing.n_used;
+    auto [experts, weights] = choose(ctx, p.inputs[1], weights_, spec_.routing);
+    ggml_tensor *each_weight = ggml_reshape_3d(ctx, weights, 1, n_used, n_tokens);
+    ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
+    if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), each_weight);
+    auto product = [&](const WeightRef &weight, const WeightRef &bias, ggml_tensor *of) {
+        ggml_tensor *y = ggml_mul_mat_id(ctx, weight->tensor.handle(), of, experts);
+        return bias ? ggml_add_id(ctx, y, bias->tensor.handle(), experts) : y;
+    };
+    ggml_tensor *up = product(weights_.up, weights_.up_bias, each);
+    ggml_tensor *inner = nullptr;
+    if (spec_.unit == ExpertUnit::ungated) {
+        inner = stock_activation(ctx, up, spec_.activation);
+        if (spec_.is_squared) inner = ggml_sqr(ctx, inner);
+    } else {
+        ggml_tensor *gate = product(weights_.gate, weights_.gate_bias, each);
+        inner = spec_.unit == ExpertUnit::gated ? stock_gate(ctx, gate, up, spec_.activation)
+                                                : ggml_swiglu_oai(ctx, gate, up, spec_.alpha, spec_.limit);
+    }
+    ggml_tensor *down = product(weights_.down, weights_.down_bias, inner);
+    if (!spec_.weighs_input) down = ggml_mul(ctx, down, each_weight);
+    ggml_tensor *sum = nullptr;
+    for (int64_t i = 0; i < n_used; ++i) {
+        ggml_tensor *one = ggml_view_2d(ctx, down, dim, n_tokens, down->nb[2], static_cast<size_t>(i) * down->nb[1]);
+        sum = sum == nullptr ? one : ggml_add(ctx, sum, one);
+    }
+    return n_used == 1 ? ggml_cont(ctx, sum) : sum;
+}
+
+void Moe::add_nodes(CpuLowering &lowering, int i) const {
+    CpuMatrices &matrices = lowering.matrices();
+    const ExpertMatrices experts{weights_.gate ? matrices.experts(weights_.gate) : std::vector<const Matrix *>{},
+                                 matrices.experts(weights_.up), matrices.experts(weights_.down)};
+    const Matrix *up = experts.up.front(), *down = experts.down.front();
+    const int64_t used = spec_.routing.n_used, float_bytes = sizeof(float);
+    auto rows = [&](int64_t row_bytes) { return lowering.program().value(lowering.lead(i), row_bytes, used); };
+    MoeNode::Values v{};
+    v.x = lowering.value(lowering.input(i));
+    v.scores = lowering.value(lowering.input(i, 1));
+    v.for_up = rows(up->x_row_bytes());
+    v.up = v.gate = rows(up->n_out * float_bytes);
+    v.for_gate = v.for_up;
+    if (!experts.gate.empty()) {
+        if (!up->reads_as(*experts.gate.front())) v.for_gate = rows(experts.gate.front()->x_row_bytes());
+        v.gate = rows(up->n_out * float_bytes);
+    }
+    v.rounded = rows(down->x_row_bytes());
+    v.down = rows(down->n_out * float_bytes);
+    v.out = lowering.new_value(i);
+    lowering.program().add(std::make_unique<MoeNode>(weights_, spec_, experts, v),
+                           {v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out});
+}
+
+namespace {
+
+void expect_routing(const Routing &routing, int64_t n_expert) {
+    const bool has_groups = routing.n_group >= 1 && n_expert % routing.n_group == 0 && routing.n_group_used >= 1 &&
+                            routing.n_group_used <= routing.n_group;
+    if (!has_groups)
+        throw ShapeError("moe", cat("groups must divide ", n_expert, " experts but ", routing.n_group_used, " of ",
+                                    routing.n_group, " are to be used"));
+    const int64_t in_group = n_expert / routing.n_group;
+    if (routing.n_used < 1 || routing.n_used > in_group * routing.n_group_used)
+        throw ShapeError("moe",
+                         cat("n_used must be 1 to ", in_group * routing.n_group_used, " but is ", routing.n_used));
+    if (routing.n_group > 1 && routing.group_score == GroupScore::two_largest && in_group < 2)
+        throw ShapeError("moe", "groups that are ranked by two experts must have two but have one");
+    expect_positive("moe", "scale", routing.scale);
+}
+
+void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim) {
+    const Shape &up = weights.up->tensor.shape();
+    const int64_t n_expert = up[0], ffn = up[1];
+    if ((weights.gate == nullptr) != (spec.unit == ExpertUnit::ungated))
+        throw ShapeError("moe", "experts must have a gate, or be ungated");
+    if (weights.gate) expect_weight("moe", weights.gate, {n_expert, ffn, dim});
+    expect_weight("moe", weights.up, {n_expert, ffn, dim});
+    expect_weight("moe", weights.down, {n_expert, dim, ffn});
+    expect_f32("moe", weights.selection_bias, {n_expert});
+    expect_f32("moe", weights.expert_scale, {n_expert});
+    expect_f32("moe", weights.gate_bias, {n_expert, ffn});
+    expect_f32("moe", weights.up_bias, {n_expert, ffn});
+    expect_f32("moe", weights.down_bias, {n_expert, dim});
+}
+
+} // namespace
+
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec) {
+    expect_rank("moe", "x", x, 1);
+    const Shape &up = weights.up->tensor.shape();
+    if (up.size() != 3)
+        throw ShapeError("moe", cat(weights.up->name, " must be [n_expert, ffn, dim] but is ", to_string(up)));
+    if (!(scores.shape() == TraceShape{x.shape().lead, {up[0]}}))
+        throw ShapeError(
+            "moe", cat("scores must be one for each of ", up[0], " experts but are ", shape_text(scores.shape())));
+    expect_experts(weights, spec, x.shape().rest[0]);
+    expect_routing(spec.routing, up[0]);
+    return x.tracer->record(std::make_shared<Moe>(std::move(weights), spec), {x, scores}, x.shape());
+}
+
+} // namespace quire

@@ -1,0 +1,33 @@
+// Root mean square norm (Zhang and Sennrich 2019), over the last dimension.
+#pragma once
+
+#include "graph/cpu_program.h"
+#include "graph/operations/heads.h"
+
+namespace quire {
+
+class RmsNorm : public OperationKind {
+  public:
+    RmsNorm(WeightRef weight, float eps) : weight_(std::move(weight)), eps_(eps) {}
+    std::string describe() const override;
+    ggml_tensor *lower(const StockParts &parts) const override;
+    // Left to the products that read it, or to the attention whose heads it norms.
+    void add_nodes(CpuLowering &lowering, int i) const override;
+    RowNorm over(int64_t n) const;
+
+  private:
+    WeightRef weight_; // may be null
+    float eps_;
+};
+
+class NormNode : public CpuNode {
+  public:
+    NormNode(CpuValue *x, RowNorm norm, CpuValue *out) : x_(x), out_(out), norm_(norm) {}
+    void run(const CpuRun &run) override;
+
+  private:
+    CpuValue *x_, *out_;
+    RowNorm norm_;
+};
+
+} // namespace quire

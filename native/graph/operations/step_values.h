@@ -1,0 +1,14 @@
+// The values that every step brings, which traces begin with.
+#pragma once
+
+#include <memory>
+
+#include "graph/operations.h"
+
+namespace quire {
+
+std::shared_ptr<const OperationKind> step_tokens();
+std::shared_ptr<const OperationKind> step_positions();
+std::shared_ptr<const OperationKind> step_logit_rows();
+
+} // namespace quire

@@ -1,0 +1,183 @@
+"""``quire quantize``: a model in fewer bits."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import RequestError
+from .progress import progress_bar
+from .tables import print_table
+from .text import note, size_text
+
+if TYPE_CHECKING:
+    from ..gguf import GGUFReader
+    from ..quantize import Plan
+
+__all__ = ["command"]
+
+_KINDS = {"int": "u32", "float": "f32", "bool": "bool", "str": "string"}
+
+
+def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, tuple[str, object]]:
+    """``KEY=TYPE:VALUE`` as key, GGUF type and value."""
+    made: dict[str, tuple[str, object]] = {}
+    for text in given:
+        key, _, typed = text.partition("=")
+        kind, _, value = typed.partition(":")
+        parsed: object = value
+        try:
+            if kind == "int":
+                parsed = abs(int(value))
+            elif kind == "float":
+                parsed = float(value)
+            elif kind == "bool":
+                parsed = {"true": True, "false": False}[value]
+            elif kind != "str":
+                raise ValueError(kind)
+        except (ValueError, KeyError):
+            needed = f"must be KEY=int|float|bool|str:VALUE but is {text!r:.80}"
+            raise click.BadParameter(needed, ctx, param) from None
+        made[key] = (_KINDS[kind], parsed)
+    return made
+
+
+def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """``PATTERN=TYPE``."""
+    made = []
+    for text in given:
+        pattern, _, dtype = text.rpartition("=")
+        if not pattern or not dtype:
+            raise click.BadParameter(f"must be PATTERN=TYPE but is {text!r:.80}", ctx, param)
+        made.append((pattern.lower(), dtype.lower()))
+    return tuple(made)
+
+
+@click.command("quantize", short_help="Write a model in fewer bits.")
+@click.argument("source", type=click.Path(exists=True, path_type=Path), metavar="IN")
+@click.argument("words", nargs=-1, metavar="[OUT] TYPE [THREADS]")
+@click.option("--imatrix", "imatrix", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Importance of the columns of each matrix; types of fewer than 3 bits need it.")  # fmt: skip
+@click.option("--include-weights", "include", multiple=True, metavar="PART", help="Importance only of names with PART.")
+@click.option("--exclude-weights", "exclude", multiple=True, metavar="PART", help="None of names with PART.")
+@click.option("--tensor-type", "patterns", multiple=True, callback=_patterns, metavar="PATTERN=TYPE",
+              help="The type of tensors in whose names the expression is found; may be repeated.")  # fmt: skip
+@click.option("--tensor-type-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="The same, from a file.")  # fmt: skip
+@click.option("--output-tensor-type", "output_dtype", metavar="TYPE", help="Of the head.")
+@click.option("--token-embedding-type", "embedding_dtype", metavar="TYPE", help="Of the token embedding.")
+@click.option("--leave-output-tensor", "keep_output", is_flag=True, help="Leave the head as it is.")
+@click.option("--pure", is_flag=True, help="One type for all: no exceptions.")
+@click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already, at a cost.")
+@click.option("--keep-split", is_flag=True, help="As many files as IN has.")
+@click.option("--override-kv", "overrides", multiple=True, callback=_overrides, metavar="KEY=TYPE:VALUE",
+              help="Set a key of the file; TYPE: int, float, bool, str.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the types and sizes, and write nothing.")
+@click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads [one for each core].")
+@click.pass_obj
+def command(
+    _: object, *, source: Path, words: tuple[str, ...], imatrix: str | None, include: tuple[str, ...],
+    exclude: tuple[str, ...], patterns: tuple[tuple[str, str], ...], tensor_type_file: Path | None,
+    output_dtype: str | None, embedding_dtype: str | None, keep_output: bool, pure: bool, allow_requantize: bool,
+    keep_split: bool, overrides: dict[str, tuple[str, object]], dry_run: bool, threads: int,
+) -> None:  # fmt: skip
+    """Write the GGUF file or checkpoint folder IN as OUT, its matrices as TYPE.
+
+    TYPE is one of llama.cpp's: Q4_K_M, Q8_0, IQ4_XS, F16, ..., or COPY.  Without OUT the file is ggml-model-TYPE.gguf
+    beside IN.  The same input gives the same file as llama-quantize.
+    """
+    from ..quantize import Importance, Wishes, plan, quantize_model
+
+    out, mix, threads = _arguments(source, words, threads)
+    if include and exclude:
+        raise click.UsageError("--include-weights and --exclude-weights must not both be given")
+    if tensor_type_file is not None:
+        lines = tensor_type_file.read_text(encoding="utf-8").split()
+        patterns += _patterns(click.get_current_context(), click.Option(["--tensor-type-file"]), tuple(lines))
+    wishes = Wishes(
+        patterns=patterns, output_dtype=_lower(output_dtype), embedding_dtype=_lower(embedding_dtype), pure=pure,
+        keep_output=keep_output, allow_requantize=allow_requantize,
+    )  # fmt: skip
+    importance = None if imatrix is None else Importance.read(imatrix)
+    if importance is not None:
+        importance.select(include, exclude)
+    with _opened(source) as reader:
+        todo = plan(reader, mix, wishes, importance)
+        if dry_run:
+            _show(todo)
+            return
+        if out.exists() and out.samefile(source):
+            raise RequestError(f"[quantize] OUT must be another file than IN but both are '{out}'")
+        with progress_bar("quantizing") as advance:
+            written = quantize_model(
+                reader, out, todo, importance=importance, overrides=overrides, keep_split=keep_split,
+                threads=threads, progress=advance,
+            )  # fmt: skip
+    _tell(todo, written)
+
+
+def _lower(dtype: str | None) -> str | None:
+    return None if dtype is None else dtype.lower()
+
+
+def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path, str, int]:
+    """``[OUT] TYPE [THREADS]``: out, type and threads."""
+    from ..quantize import MIXES
+    from ..quantize.mixes import ALIASES, COPY
+
+    known = {*MIXES, *ALIASES, COPY}
+    rest = list(words)
+    if rest and rest[-1].isdecimal() and len(rest) > 1:
+        threads = int(rest.pop())
+    if not 1 <= len(rest) <= 2 or rest[-1].upper() not in known:
+        raise click.UsageError(f"a TYPE must be given, one of {', '.join(sorted(known))}")
+    mix = rest.pop().upper()
+    folder = source if source.is_dir() else source.parent
+    return Path(rest[0]) if rest else folder / f"ggml-model-{mix}.gguf", mix, threads
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[GGUFReader]:
+    from ..gguf import GGUFReader
+
+    if source.is_file():
+        yield GGUFReader(source)
+        return
+    from ..convert import CheckpointReader
+
+    with tempfile.TemporaryDirectory() as scratch, CheckpointReader(source, Path(scratch), "f32") as reader:
+        yield reader
+
+
+def _show(todo: Plan) -> None:
+    rows = (
+        (tensor.name, " x ".join(map(str, tensor.shape)), tensor.source, tensor.dtype, size_text(tensor.n_bytes))
+        for tensor in todo.tensors
+    )
+    print_table(("tensor", "shape", "from", "to", "size>"), rows)
+    print(_sizes(todo))
+    if todo.lacking:
+        note(f"{len(todo.lacking)} tensors must have importance for so few bits (--imatrix)")
+
+
+def _sizes(todo: Plan) -> str:
+    bits = 8 * todo.n_bytes / todo.n_values
+    return f"{size_text(todo.source_bytes)} become {size_text(todo.n_bytes)}, {bits:.2f} bits a weight"
+
+
+def _tell(todo: Plan, written: list[Path]) -> None:
+    fallen = [tensor for tensor in todo.tensors if tensor.fell_back_from is not None]
+    if fallen:
+        one = fallen[0]
+        note(
+            f"{len(fallen)} tensors have rows that are no whole blocks, and another type: {one.name} is {one.dtype}, "
+            f"not {one.fell_back_from}"
+        )
+    for path in written:
+        note(f"wrote {path}, {size_text(path.stat().st_size)}")
+    note(_sizes(todo))

@@ -1,0 +1,35 @@
+"""llama-cpp-python's grammars."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ...structured import StructuredOutputsParams
+
+__all__ = ["LlamaGrammar"]
+
+
+class LlamaGrammar:
+    """What an answer must follow: a grammar in GBNF, or a JSON Schema."""
+
+    def __init__(self, form: StructuredOutputsParams) -> None:
+        self.form = form
+
+    @classmethod
+    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
+        """From GBNF.  Raises RequestError where it is none, when it is used."""
+        return cls(StructuredOutputsParams(grammar=grammar))
+
+    @classmethod
+    def from_file(cls, file: str | os.PathLike[str], verbose: bool = True) -> LlamaGrammar:
+        """From a file of GBNF."""
+        return cls.from_string(Path(file).read_text(encoding="utf-8"), verbose)
+
+    @classmethod
+    def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
+        """From the text of a JSON Schema; an empty one stands for any object."""
+        if json.loads(json_schema) == {}:
+            return cls(StructuredOutputsParams(json_object=True))
+        return cls(StructuredOutputsParams(json=json_schema))

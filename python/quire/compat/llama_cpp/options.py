@@ -1,0 +1,90 @@
+"""The arguments of ``Llama``'s constructor: what they are here."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import UnsupportedError
+from ..ignored import note_ignored, refuse_set
+
+__all__ = ["engine_options", "pretrained"]
+
+_LOG = logging.getLogger("quire")
+_PLACE = "llama_cpp.Llama"
+# ggml's numbers of types.
+_KV_DTYPES = {0: "f32", 1: "f16", 8: "q8_0", 30: "bf16"}
+_GPU_KINDS = ("gpu", "integrated_gpu")
+# Arguments without effect here, with llama-cpp-python's defaults.
+_IGNORED: Mapping[str, object] = {
+    "split_mode": 1, "main_gpu": 0, "tensor_split": None, "n_ubatch": 512, "n_threads_batch": None,
+    "logits_all": False, "embedding": False, "offload_kqv": True, "op_offload": None, "swa_full": None,
+    "flash_attn": False, "last_n_tokens_size": 64, "numa": False, "no_perf": False, "draft_model": None,
+    "verbose": True, "lora_scale": 1.0, "chat_format": None, "spm_infill": False, "rpc_servers": None, "use_mmap": True,
+    "kv_unified": True,
+}  # fmt: skip
+# Arguments that would change what the model computes.
+_REFUSED: Mapping[str, object] = {
+    "vocab_only": False, "kv_overrides": None, "rope_scaling_type": -1, "pooling_type": -1, "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0, "yarn_ext_factor": -1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0,
+    "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0, "lora_base": None, "lora_path": None, "chat_handler": None,
+    "tokenizer": None,
+}  # fmt: skip
+
+
+def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``quire.LLM`` for those that are given.  UnsupportedError or TypeError naming what is neither."""
+    known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
+    for name in given:
+        if name not in known and name not in _IGNORED and name not in _REFUSED:
+            raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
+    refuse_set(_PLACE, given, _REFUSED)
+    note_ignored(_PLACE, given, _IGNORED)
+    options: dict[str, Any] = {"n_ctx": given.get("n_ctx", 512) or None}  # 0: what the model was trained on
+    if given.get("n_threads"):
+        options["threads"] = given["n_threads"]
+    if given.get("n_batch"):
+        options["max_step_tokens"] = given["n_batch"]
+    if given.get("use_mlock"):
+        options["load"] = "lock"
+    kinds = {given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
+    if kinds:
+        if len(kinds) > 1 or not kinds <= _KV_DTYPES.keys():
+            raise UnsupportedError(f"[{_PLACE}] type_k and type_v must be one of f32, f16, bf16, q8_0 but are not")
+        options["kv_dtype"] = _KV_DTYPES[kinds.pop()]
+    if given.get("n_gpu_layers"):
+        options["device"] = _device()
+    return options
+
+
+def _device() -> str:
+    """The first GPU; the CPU, and a note, where there is none."""
+    from ..._native.core import devices
+
+    if any(device.kind in _GPU_KINDS for device in devices()):
+        return "gpu"
+    _LOG.warning("[%s] there is no GPU that this build knows: the model runs on the CPU", _PLACE)
+    return "cpu"
+
+
+def pretrained(
+    repo_id: str, filename: str | None, local_dir: str | os.PathLike[str] | None, cache_dir: str | None
+) -> str:
+    """The path of a file of the hub, downloaded if it is not there.  UnsupportedError without ``huggingface_hub``."""
+    try:
+        import huggingface_hub as hub
+    except ImportError as error:
+        raise UnsupportedError(
+            f"[{_PLACE}] huggingface_hub must be installed for from_pretrained but is not: pip install quire[hub]"
+        ) from error
+    import fnmatch
+
+    pattern = filename or "*.gguf"
+    names = sorted(name for name in hub.list_repo_files(repo_id) if fnmatch.fnmatch(name, pattern))
+    if len(names) != 1:
+        found = ", ".join(names[:10]) or "none"
+        raise UnsupportedError(f"[{_PLACE}] filename must name one file of {repo_id} but {pattern!r} matches: {found}")
+    folder = None if local_dir is None else os.fspath(local_dir)
+    return hub.hf_hub_download(repo_id, names[0], cache_dir=cache_dir, local_dir=folder)

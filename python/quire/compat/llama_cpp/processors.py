@@ -1,0 +1,49 @@
+"""llama-cpp-python's lists of functions that look at logits, or end an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ...sampling import LogitsProcessor
+
+    Scores = npt.NDArray[np.float32]
+    Processor = Callable[[npt.NDArray[np.intc], Scores], Scores]
+    Criterion = Callable[[npt.NDArray[np.intc], Scores], bool]
+
+__all__ = ["LogitsProcessorList", "StoppingCriteriaList", "processors_of"]
+
+
+class LogitsProcessorList(list[Any]):
+    """Functions ``f(input_ids, scores) -> scores``, one after the other."""
+
+
+class StoppingCriteriaList(list[Any]):
+    """Functions ``f(input_ids, scores) -> bool``; the first that is true ends the answer."""
+
+
+def processors_of(
+    processors: Iterable[Processor] | None, criteria: Iterable[Criterion] | None, ends: Iterable[int]
+) -> list[LogitsProcessor]:
+    """Both as logits processors: a criterion that holds leaves only the tokens that end an answer."""
+    given, stops, ids = list(processors or ()), list(criteria or ()), sorted(ends)
+    if not given and not stops:
+        return []
+
+    def process(token_ids: Sequence[int], logits: Scores) -> Scores:
+        import numpy as np
+
+        read = np.array(token_ids, dtype=np.intc)
+        for one in given:
+            logits = one(read, logits)
+        if any(stop(read, logits) for stop in stops):
+            ended = np.full_like(logits, -np.inf)
+            ended[ids] = logits[ids]
+            return ended if np.isfinite(ended).any() else np.where(np.isin(np.arange(len(logits)), ids), 0.0, ended)
+        return logits
+
+    return [process]

@@ -1,0 +1,230 @@
+"""vLLM's ``LLM``, on Quire's engine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ... import engine
+from ...engine.chat import conversations
+from ...errors import RequestError, UnsupportedError
+from ..ignored import note_ignored, refuse_set
+from .outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+    request_output,
+)
+from .prompts import Given, prompts_of
+from .sampling_params import SamplingParams, default_params
+
+if TYPE_CHECKING:
+    from ... import sampling
+    from ...chat import Messages
+    from ...tokenizer import Tokenizer
+
+__all__ = ["LLM"]
+
+_PLACE = "vllm.LLM"
+# Arguments without effect here, with vLLM's defaults.
+_IGNORED: Mapping[str, object] = {
+    "tokenizer_mode": "auto", "skip_tokenizer_init": False, "trust_remote_code": False, "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1, "dtype": "auto", "gpu_memory_utilization": 0.9, "swap_space": 4, "cpu_offload_gb": 0,
+    "enforce_eager": False, "max_seq_len_to_capture": 8192, "disable_custom_all_reduce": False, "task": "auto",
+    "runner": "auto", "convert": "auto", "enable_prefix_caching": None, "enable_chunked_prefill": None, "seed": 0,
+    "max_num_batched_tokens": None, "disable_log_stats": True, "download_dir": None, "load_format": "auto",
+    "compilation_config": None, "block_size": None, "distributed_executor_backend": None, "revision": None,
+    "tokenizer_revision": None, "structured_outputs_config": None, "guided_decoding_backend": "auto",
+    "limit_mm_per_prompt": None, "disable_async_output_proc": False, "device": "auto", "async_scheduling": None,
+}  # fmt: skip
+# Arguments that would change what the model computes.
+_REFUSED: Mapping[str, object] = {
+    "enable_lora": False, "hf_overrides": None, "rope_scaling": None, "rope_theta": None, "speculative_config": None,
+    "override_pooler_config": None, "pooler_config": None, "allowed_local_media_path": "", "mm_processor_kwargs": None,
+}  # fmt: skip
+_KV_DTYPES = {"auto": "auto", "float16": "f16", "bfloat16": "bf16"}
+
+
+class LLM:
+    """A model, ready to answer prompts in batches.  Arguments and methods are those of vLLM's class of this name.
+
+    ``model``: a GGUF file or a checkpoint folder.  A quantization is the file's own.  What the engine has no use for is
+    noted in the log; what would change the answer and is not there is refused by name.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], tokenizer: str | None = None, **options: Any) -> None:
+        known = {"max_model_len", "max_num_seqs", "kv_cache_dtype", "quantization"}
+        for name in options:
+            if name not in known and name not in _IGNORED and name not in _REFUSED:
+                raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
+        refuse_set(_PLACE, options, _REFUSED)
+        note_ignored(_PLACE, {**options, "tokenizer": tokenizer}, {**_IGNORED, "tokenizer": None})
+        kv_dtype = options.get("kv_cache_dtype", "auto")
+        if kv_dtype not in _KV_DTYPES:
+            known_types = ", ".join(_KV_DTYPES)
+            raise UnsupportedError(f"[{_PLACE}] kv_cache_dtype must be one of {known_types} but is {kv_dtype!r:.40}")
+        if options.get("quantization") not in (None, "gguf"):
+            raise UnsupportedError(f"[{_PLACE}] quantization must be the file's own but is {options['quantization']!r}")
+        self._llm = engine.LLM(
+            model,
+            n_ctx=options.get("max_model_len"),
+            max_sequences=options.get("max_num_seqs"),
+            kv_dtype=_KV_DTYPES[kv_dtype],  # type: ignore[arg-type]
+        )
+        self._numbers = itertools.count()
+
+    def generate(
+        self,
+        prompts: Given | Sequence[Given],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts, in one batch; the results are in the prompts' order."""
+        _refuse_lora(lora_request)
+        given = prompts_of(prompts)
+        if priority is not None:
+            raise UnsupportedError(f"[{_PLACE}] priority must be left out, as it is not supported, but is set")
+        results = self._llm.generate(given, self._params(sampling_params, len(given)))
+        shown = [prompt if isinstance(prompt, str) else None for prompt in given]
+        tokenizer = self._llm.tokenizer
+        return [
+            request_output(next(self._numbers), prompt, result, tokenizer)
+            for prompt, result in zip(shown, results, strict=True)
+        ]
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        lora_request: None = None,
+        *,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation or several; ``.outputs[0].text`` is the answer as it was generated."""
+        _refuse_lora(lora_request)
+        usual = {"add_generation_prompt": True, "continue_final_message": False, "mm_processor_kwargs": None}
+        given = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "mm_processor_kwargs": mm_processor_kwargs,
+        }
+        refuse_set(_PLACE, given, usual)
+        all_messages, _ = conversations(messages)
+        params = self._params(sampling_params, len(all_messages))
+        if chat_template is not None:
+            return self._rendered(all_messages, params, chat_template, tools, chat_template_kwargs or {})
+        results = self._llm.chat(
+            all_messages, params, tools=tools, tool_format="none", template_values=chat_template_kwargs
+        )
+        tokenizer = self._llm.tokenizer
+        return [
+            request_output(
+                next(self._numbers), tokenizer.decode(result.prompt_token_ids, skip_special=False), result, tokenizer
+            )
+            for result in results
+        ]
+
+    def _rendered(
+        self,
+        all_messages: Sequence[Messages],
+        params: Sequence[sampling.SamplingParams],
+        template: str,
+        tools: Sequence[Mapping[str, Any]] | None,
+        values: Mapping[str, Any],
+    ) -> list[RequestOutput]:
+        """Answers by another template than the model's."""
+        from ...chat import ChatTemplate
+
+        tokenizer = self._llm.tokenizer
+        made = ChatTemplate(template, tokenizer.special_texts, tokenizer.control_tokens)
+        prompts = [
+            tokenizer.encode_segments(made.render_segments(messages, tools, True, **values))
+            for messages in all_messages
+        ]
+        results = self._llm.generate(prompts, params)
+        shown = [tokenizer.decode(ids, skip_special=False) for ids in prompts]
+        return [
+            request_output(next(self._numbers), prompt, result, tokenizer)
+            for prompt, result in zip(shown, results, strict=True)
+        ]
+
+    def embed(self, prompts: Given | Sequence[Given], use_tqdm: bool = True) -> list[EmbeddingRequestOutput]:
+        """The vector of each prompt, of length 1."""
+        ids = self._ids(prompts)
+        vectors = self._llm.embed(ids)
+        return [
+            EmbeddingRequestOutput(str(next(self._numbers)), EmbeddingOutput(vector), one)
+            for one, vector in zip(ids, vectors.tolist(), strict=True)
+        ]
+
+    encode = embed
+
+    def classify(self, prompts: Given | Sequence[Given], use_tqdm: bool = True) -> list[ClassificationRequestOutput]:
+        """Probabilities of the classes of each prompt, by a model with a classifier."""
+        ids = self._ids(prompts)
+        rows = self._llm.classify(ids)
+        return [
+            ClassificationRequestOutput(str(next(self._numbers)), ClassificationOutput(row), one)
+            for one, row in zip(ids, rows.tolist(), strict=True)
+        ]
+
+    def score(
+        self, data_1: str | Sequence[str], data_2: str | Sequence[str], use_tqdm: bool = True
+    ) -> list[ScoringRequestOutput]:
+        """How well each text of ``data_2`` answers that of ``data_1``, by a model with a classifier."""
+        queries = [data_1] if isinstance(data_1, str) else list(data_1)
+        texts = [data_2] if isinstance(data_2, str) else list(data_2)
+        if len(queries) == 1:
+            scores = self._llm.rerank(queries[0], texts).tolist()
+        elif len(queries) == len(texts):
+            scores = [float(self._llm.rerank(one, [other])[0]) for one, other in zip(queries, texts, strict=True)]
+        else:
+            raise RequestError(f"[{_PLACE}] data_1 must be one text or {len(texts)} but has {len(queries)}")
+        return [ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)) for score in scores]
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._llm.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """vLLM's defaults with what the model's file advises."""
+        return default_params(self._llm.advised_sampling)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._llm.close()
+
+    def __repr__(self) -> str:
+        return repr(self._llm)
+
+    def _ids(self, prompts: Given | Sequence[Given]) -> list[list[int]]:
+        tokenizer = self._llm.tokenizer
+        given = prompts_of(prompts)
+        return [tokenizer.encode(one, True, True) if isinstance(one, str) else one for one in given]
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, n: int
+    ) -> Sequence[sampling.SamplingParams]:
+        params = given or self.get_default_sampling_params()
+        each = [params] * n if isinstance(params, SamplingParams) else list(params)
+        return [one.quire(self._llm.tokenizer) for one in each]
+
+
+def _refuse_lora(given: object) -> None:
+    if given is not None:
+        raise UnsupportedError(f"[{_PLACE}] lora_request must be left out, as it is not supported, but is set")

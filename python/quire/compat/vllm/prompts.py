@@ -1,0 +1,50 @@
+"""vLLM's prompts: texts, or dictionaries of a text or of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from ...errors import RequestError, UnsupportedError
+
+__all__ = ["Given", "TextPrompt", "TokensPrompt", "prompts_of"]
+
+
+class TextPrompt(TypedDict):
+    """A text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Given: TypeAlias = "str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[str, Any]"
+
+
+def prompts_of(given: Given | Sequence[Given]) -> list[str | list[int]]:
+    """The prompts as ``quire.LLM`` takes them."""
+    items: list[Any] = [given] if isinstance(given, str | Mapping) else list(given)
+    if items and all(isinstance(item, int) for item in items):
+        items = [items]
+    return [_one(item) for item in items]
+
+
+def _one(item: Any) -> str | list[int]:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, Mapping):
+        return list(item)
+    for name in item:
+        if name not in ("prompt", "prompt_token_ids"):
+            raise UnsupportedError(f"[vllm.LLM] a prompt must have prompt or prompt_token_ids but has {name!r:.80}")
+    ids = item.get("prompt_token_ids")
+    if ids is not None:
+        return list(ids)
+    text = item.get("prompt")
+    if not isinstance(text, str):
+        raise RequestError("[vllm.LLM] a prompt must have a text or token ids but has neither")
+    return text

@@ -1,0 +1,101 @@
+"""Baichuan 1 and 2 (Yang et al. 2023): llama, with linear biases for positions in the models of 40 layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Entry,
+    Fields,
+    interleaved,
+    made,
+    no_windows,
+    rope_keys,
+    taken,
+    u32,
+)
+from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
+from . import llama
+from .base import Block, Decoder, DenseConfig
+from .classic import AlibiAttention, LinearBiases
+
+ARCHES = ("baichuan",)
+ALIBI_LAYERS = 40  # of the 13-billion models; files do not say it otherwise
+NORMED_HEAD_VOCAB = 125696  # of Baichuan 2, the length of whose head's rows is 1
+
+
+class Baichuan(Decoder):
+    """Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        biases = LinearBiases(w, c.n_head) if c.n_layer == ALIBI_LAYERS else None
+        blocks = [
+            Block(
+                c,
+                b,
+                AlibiAttention(c, b, i, biases) if biases else llama.Attention(c, b, i, rotation),
+                GatedMLP(b, c.dim, c.ffn_dim),
+            )
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Baichuan
+
+
+def _part(which: int) -> Change:
+    """A third of the rows; those of q and k in pairs."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[0] // 3
+        part = x[which * n : (which + 1) * n]
+        return part if which == 2 else interleaved("num_attention_heads")(part, config)
+
+    return change
+
+
+def normed_head(x: Array, config: Fields) -> Array:
+    """Baichuan 2 divides each row of its head by the row's length."""
+    import numpy as np
+
+    if config.integer("vocab_size") != NORMED_HEAD_VOCAB:
+        return x
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-7), np.float32)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if config.integer("num_hidden_layers") != ALIBI_LAYERS:
+        yield from rope_keys(config)
+
+
+_LAYER = "model.layers.{i}"
+_CHECKPOINT = Checkpoint(
+    "baichuan",
+    {
+        **DECODER_KEYS,
+        "context_length": u32("max_position_embeddings", "model_max_length"),
+        "rope.dimension_count": made("u32", llama.head_dim_of),
+    },
+    {
+        **DECODER_TENSORS,
+        "output": taken("lm_head", change=normed_head),
+        **{
+            f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.W_pack", change=_part("qkv".index(one)))
+            for one in "qkv"
+        },
+    },
+    fixed={"hidden_act": SILU},
+    checks=(no_windows,),
+    rope=_rope,
+    unused=("model_max_length", "z_loss_weight"),
+)
+HF = {"BaichuanForCausalLM": _CHECKPOINT, "BaiChuanForCausalLM": _CHECKPOINT}

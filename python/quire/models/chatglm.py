@@ -1,0 +1,121 @@
+"""ChatGLM 3 and GLM-4-9B (GLM team 2024): biases of q, k and v, half of a head rotated in pairs."""
+
+from __future__ import annotations
+
+from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint.decoder import BIASED_TENSORS
+from ..checkpoint.rope import partial_rotary
+from ..errors import UnsupportedError
+from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
+from .base import Block, Decoder, DenseConfig
+from .classic import Attention
+
+ARCHES = ("chatglm",)
+
+
+class ChatGLM(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), FusedGatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = ChatGLM
+
+
+def _n_rot(config: Fields) -> int:
+    return partial_rotary(config, config.integer("head_dim", 128), 0.5)
+
+
+def _n_kv_head(config: Fields) -> int:
+    n_head, several = config.integer("num_attention_heads", low=1), config.integer("multi_query_group_num", 1, low=1)
+    return several if config.flag("multi_query_attention", False) else n_head
+
+
+def _half(config: Fields) -> int:
+    return config.integer("kv_channels", 128) // 2
+
+
+def _base(config: Fields) -> float:
+    return 10000.0 * config.number("rope_ratio", 1.0)
+
+
+def _whole_vocabulary(config: Fields) -> None:
+    n = config.integer("vocab_size")
+    if config.integer("padded_vocab_size", n) != n:
+        raise UnsupportedError(f"[convert] 'padded_vocab_size' must be 'vocab_size', {n}, but is another")
+
+
+_LAYER = "transformer.encoder.layers.{i}"
+_CHATGLM = Checkpoint(
+    "chatglm",
+    {
+        "context_length": u32("seq_length", low=1),
+        "embedding_length": u32("hidden_size"),
+        "block_count": u32("num_layers", "num_hidden_layers"),
+        "feed_forward_length": u32("ffn_hidden_size"),
+        "attention.head_count": u32("num_attention_heads", low=1),
+        "attention.head_count_kv": made("u32", _n_kv_head),
+        "attention.key_length": u32("kv_channels", default=128),
+        "attention.value_length": u32("kv_channels", default=128),
+        "attention.layer_norm_rms_epsilon": f32("layernorm_epsilon", default=1e-5),
+        "rope.dimension_count": made("u32", _half),
+        "rope.freq_base": made("f32", _base),
+    },
+    {
+        "token_embd": "transformer.embedding.word_embeddings",
+        "output_norm": "transformer.encoder.final_layernorm",
+        "output": "transformer.output_layer",
+        "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
+        "blk.{i}.attn_qkv": f"{_LAYER}.self_attention.query_key_value",
+        "blk.{i}.attn_output": f"{_LAYER}.self_attention.dense",
+        "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
+        "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",
+        "blk.{i}.ffn_down": f"{_LAYER}.mlp.dense_4h_to_h",
+    },
+    fixed={
+        "add_bias_linear": (False,),
+        "apply_residual_connection_post_layernorm": (False,),
+        "interleaved_qkv": (False,),
+        "original_rope": (True,),
+        "post_layer_norm": (True,),
+        "prefix_projection": (False,),
+        "quantization_bit": (0,),
+        "rmsnorm": (True,),
+    },
+    checks=(_whole_vocabulary,),
+    rope=None,
+    unused=(
+        "add_qkv_bias",
+        "apply_query_key_layer_scaling",  # divides by what it multiplies with
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "fp32_residual_connection",
+        "multi_query_group_num",
+    ),
+    ignored=("*.rotary_pos_emb.inv_freq",),
+    base="transformer.",
+)
+HF = {
+    "GlmForCausalLM": Checkpoint(
+        "chatglm",
+        {
+            **DECODER_KEYS,
+            "context_length": u32("max_position_embeddings", default=131072),
+            "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
+            "rope.dimension_count": made("u32", _n_rot),
+        },
+        {**BIASED_TENSORS, "blk.{i}.ffn_up": "model.layers.{i}.mlp.gate_up_proj"},
+        fixed={"hidden_act": SILU},
+        unused=("attention_bias",),
+    ),
+    "ChatGLMModel": _CHATGLM,
+    "ChatGLMForConditionalGeneration": _CHATGLM,
+}

@@ -1,0 +1,186 @@
+"""DeciLM and Llama Nemotron (Bercovich et al. 2024): llama whose layers differ, some without attention or MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..checkpoint import SILU, Array, Checkpoint, Fields, interleaved, made, no_windows, taken
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, GatedMLP, Keys, Linear, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
+from . import llama
+from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Config, Decoder, DenseConfig
+
+ARCHES = ("deci",)
+STEP = 256  # the units of an MLP are a multiple of
+
+
+class Block:
+    """Attention, one product in its place, or neither; an MLP or none."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, attends: bool) -> None:
+        self.attention: llama.Attention | None = None
+        self.product: Linear | None = None
+        if attends:
+            self.attention = llama.Attention(c, w, layer, rotation)
+        elif c.n_head:
+            self.product = w.linear("attn_output", c.dim, c.dim)
+        self.attn_norm = w.norm("attn_norm", c.dim, c.eps) if c.n_head else None
+        self.mlp = GatedMLP(w, c.dim, c.ffn_dim) if c.ffn_dim else None
+        self.ffn_norm = w.norm("ffn_norm", c.dim, c.eps) if c.ffn_dim else None
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        if self.attn_norm and self.attention:
+            x = x + self.attention(self.attn_norm(x), step)
+        elif self.attn_norm and self.product:
+            x = x + self.product(self.attn_norm(x))
+        return x + self.mlp(self.ffn_norm(x)) if self.ffn_norm and self.mlp else x
+
+
+class Deci(Decoder):
+    """Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        base = Config.read(m, n_vocab)
+        m.only("attention.causal", True)
+        n = base.n_layer
+        n_heads = m.integers("attention.head_count", n, high=MAX_HEADS)
+        n_kv_heads = m.integers("attention.head_count_kv", n, high=MAX_HEADS)
+        ffn_dims = m.integers("feed_forward_length", n, high=MAX_DIM)
+        most = max(n_heads)
+        head_dim = m.integer("attention.key_length", base.dim // max(most, 1), low=1, high=MAX_HEAD_DIM)
+        widest = DenseConfig(
+            **vars(base),
+            n_head=max(most, 1),
+            n_kv_head=1,
+            head_dim=head_dim,
+            v_head_dim=m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
+            n_rot=m.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
+            ffn_dim=max(ffn_dims),
+            eps=m.number("attention.layer_norm_rms_epsilon"),
+        )
+        widest.check()
+        rotation = rope_spec(m, n_dims=widest.n_rot, layout="interleaved", factors=frequency_factors(w, widest.n_rot))
+        blocks: list[Block] = []
+        self.specs: list[CacheSpec] = []
+        for i, b in enumerate(w.blocks(n)):
+            attends = n_heads[i] > 0 and n_kv_heads[i] > 0
+            c = replace(widest, n_head=n_heads[i], n_kv_head=max(n_kv_heads[i], 1), ffn_dim=ffn_dims[i])
+            if n_kv_heads[i] > n_heads[i] or (attends and c.n_head % c.n_kv_head):
+                counts = f"{n_heads[i]} and {n_kv_heads[i]} in layer {i}"
+                raise LoadError(f"[deci] head_count must be divisible by head_count_kv but they are {counts}")
+            blocks.append(Block(c, b, i, rotation, attends=attends))
+            self.specs.append(replace(c, n_layer=1).cache()[0] if attends else CacheSpec())
+        if all(spec.n_kv_head == 0 for spec in self.specs):
+            raise LoadError("[deci] some layer must have attention but none has")
+        super().__init__(widest, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.specs
+
+
+MODEL = Deci
+
+
+def _parts(config: Fields, name: str) -> Iterator[Fields]:
+    """What ``block_configs`` says of each layer's ``attention`` or ``ffn``."""
+    layers = config.items("block_configs")
+    if len(layers) != config.integer("num_hidden_layers"):
+        raise UnsupportedError("[convert] 'block_configs' must have an entry for each layer")
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, dict):
+            raise UnsupportedError(f"[convert] 'block_configs' must hold objects but entry {i} is another")
+        part = Fields(f"'block_configs' of layer {i}", layer).inner(name)
+        for other in (
+            "sparsify",
+            "window_length",
+            "unshifted_sink",
+            "num_sink_tokens",
+            "use_prefill_window_in_sink_attention",
+        ):
+            if part.value(other) not in (None, False):
+                raise UnsupportedError(f"[convert] '{other}' of 'block_configs' must be null but is not")
+        yield part
+
+
+def _n_heads(config: Fields) -> Sequence[int] | None:
+    n = config.integer("num_attention_heads", low=1)
+    if not config.has("block_configs"):
+        return [n] * config.integer("num_hidden_layers")
+    return [
+        n if part.has("n_heads_in_group") or part.flag("replace_with_linear", False) else 0
+        for part in _attentions(config)
+    ]
+
+
+def _attentions(config: Fields) -> Iterator[Fields]:
+    for part in _parts(config, "attention"):
+        is_off = part.flag("no_op", False) or part.flag("replace_with_linear", False)
+        if is_off == part.has("n_heads_in_group"):
+            raise UnsupportedError(
+                "[convert] 'n_heads_in_group' of 'block_configs' must be null without attention only"
+            )
+        yield part
+
+
+def _n_kv_heads(config: Fields) -> Sequence[int]:
+    n, n_layer = config.integer("num_attention_heads", low=1), config.integer("num_hidden_layers")
+    if config.has("block_configs"):
+        config.read(("num_key_value_heads",))
+        return [
+            n // part.integer("n_heads_in_group", low=1) if part.has("n_heads_in_group") else 0
+            for part in _attentions(config)
+        ]
+    if not config.has("num_key_value_heads_per_layer"):
+        return [config.integer("num_key_value_heads", n, low=1)] * n_layer
+    config.read(("num_key_value_heads",))
+    return [value if isinstance(value, int) else 0 for value in config.items("num_key_value_heads_per_layer")]
+
+
+def _ffn_dims(config: Fields) -> Sequence[int]:
+    """Two thirds of so many times the width, rounded up."""
+    if not config.has("block_configs"):
+        return [config.integer("intermediate_size")] * config.integer("num_hidden_layers")
+    config.read(("intermediate_size",))
+    dims = []
+    for part in _parts(config, "ffn"):
+        if part.flag("replace_with_linear", False):
+            raise UnsupportedError("[convert] 'replace_with_linear' of an MLP must be false but is true")
+        if part.flag("no_op", False) == part.has("ffn_mult"):
+            raise UnsupportedError("[convert] 'ffn_mult' of 'block_configs' must be null where there is no MLP only")
+        units = int(2 * part.number("ffn_mult", 0.0) * config.integer("hidden_size") / 3)
+        dims.append(-(-units // STEP) * STEP)
+    return dims
+
+
+def _in_pairs(x: Array, config: Fields) -> Array:
+    """Layers have other numbers of heads, but all of one size."""
+    n_head = x.shape[0] // llama.head_dim_of(config)
+    return interleaved("n_head")(x, Fields("this tensor", {"n_head": n_head}))
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "DeciLMForCausalLM": Checkpoint(
+        "deci",
+        {
+            **{
+                name: key
+                for name, key in llama.KEYS.items()
+                if name not in ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+            },
+            "attention.head_count": made("u32[]", _n_heads),
+            "attention.head_count_kv": made("u32[]", _n_kv_heads),
+            "feed_forward_length": made("u32[]", _ffn_dims),
+        },
+        {
+            **llama.TENSORS,
+            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_in_pairs),
+            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_in_pairs),
+            "blk.{i}.attn_output.weight": f"{_LAYER}.self_attn.linear_attn.weight",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        unused=("attention_bias", "mlp_bias", "num_key_value_heads_per_layer"),
+    )
+}

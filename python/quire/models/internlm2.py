@@ -1,0 +1,80 @@
+"""InternLM 2 and 2.5 (Cai et al. 2024): llama, whose checkpoints hold q, k and v in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Entry,
+    Fields,
+    interleaved,
+    made,
+    no_windows,
+    only_with,
+    rope_keys,
+    taken,
+)
+from ..checkpoint.rope import kind_of, rope_of, theta_of
+from . import llama
+
+ARCHES = ("internlm2",)
+MODEL = llama.Llama
+
+
+def _part(which: str) -> Change:
+    """The rows of q, k or v: each head of k is stored after the heads of q that share it, and before its v."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n_head, n_kv_head = config.integer("num_attention_heads", low=1), config.integer("num_key_value_heads", low=1)
+        n_shared = n_head // n_kv_head
+        groups = x.reshape(n_kv_head, n_shared + 2, x.shape[0] // n_kv_head // (n_shared + 2), *x.shape[1:])
+        heads = {"q": groups[:, :n_shared], "k": groups[:, n_shared], "v": groups[:, n_shared + 1]}[which]
+        rows: Array = heads.reshape(-1, *x.shape[1:])
+        n = {"q": "num_attention_heads", "k": "num_key_value_heads"}
+        return interleaved(n[which])(rows, config) if which in n else rows
+
+    return only_with("bias", default=True, biases=True, change=change)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Dynamic scaling begins beyond the contexts that the model was trained on."""
+    rope = rope_of(config)
+    if kind_of(rope) != "dynamic":
+        yield from rope_keys(config)
+        return
+    rope.read(("factor",))
+    yield "rope.freq_base", "f32", theta_of(config)
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "InternLM2ForCausalLM": Checkpoint(
+        "internlm2",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": made("u32", llama.head_dim_of),
+            "attention.value_length": made("u32", llama.head_dim_of),
+        },
+        {
+            "token_embd": "model.tok_embeddings",
+            "output_norm": "model.norm",
+            "output": "output",
+            "blk.{i}.attn_norm": f"{_LAYER}.attention_norm",
+            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.attention.wqkv", change=_part(one)) for one in "qkv"},
+            "blk.{i}.attn_output": taken(f"{_LAYER}.attention.wo", change=only_with("bias", default=True, biases=True)),
+            "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
+            "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
+            "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
+            "blk.{i}.ffn_down": f"{_LAYER}.feed_forward.w2",
+        },
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=_rope,
+        unused=("attn_implementation", "bias"),
+    )
+}

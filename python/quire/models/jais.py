@@ -1,0 +1,120 @@
+"""Jais (Sengupta et al. 2023): linear biases for positions, a gated MLP, scores divided by the size of a head."""
+
+from __future__ import annotations
+
+from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, transposed, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import GatedMLP, Keys, Weights
+from .base import DenseConfig
+from .classic import EPS, AlibiAttention, Block, LayerNormDecoder, LinearBiases
+
+ARCHES = ("jais",)
+
+
+class Attention(AlibiAttention):
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None) -> None:
+        super().__init__(c, w, layer, biases)
+        self.scale = 1.0 / c.head_dim
+
+
+class Jais(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        if (max_bias := m.number("attention.max_alibi_bias", 0.0)) < 0:
+            raise LoadError(f"[jais] attention.max_alibi_bias must not be negative but is {max_bias}")
+        biases = LinearBiases(w, c.n_head, max_bias) if max_bias else None
+        blocks = [
+            Block(c, b, Attention(c, b, i, biases), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Jais
+
+
+def _embedding_scale(config: Fields) -> float:
+    return config.number("mup_embeddings_scale", config.number("embeddings_scale", 1.0))
+
+
+def _width_scale(config: Fields) -> float:
+    if config.has("mup_output_alpha"):
+        return config.number("mup_output_alpha") * config.number("mup_width_scale")
+    return config.number("width_scale", 1.0)
+
+
+def _embedding(x: Array, config: Fields) -> Array:
+    import numpy as np
+
+    scaled: Array = x * np.float32(_embedding_scale(config))
+    return scaled
+
+
+def _norm(x: Array, config: Fields) -> Array:
+    """The head is the scaled embedding's matrix, so what it is multiplied with makes up for that."""
+    import numpy as np
+
+    scaled: Array = x * np.float32(_width_scale(config) / _embedding_scale(config))
+    return scaled
+
+
+def _refused(x: Array, config: Fields) -> Array:
+    raise UnsupportedError("[convert] 'lm_head.weight' must be the embedding's matrix but is another")
+
+
+def _scales(config: Fields) -> None:
+    if _embedding_scale(config) == 0:
+        raise UnsupportedError("[convert] the scale of embeddings must not be 0")
+    for name in ("scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"):
+        if config.flag(name, True) is False:
+            raise UnsupportedError(f"[convert] '{name}' must be true but is false")
+
+
+_LAYER = "transformer.h.{i}"
+HF = {
+    "JAISLMHeadModel": Checkpoint(
+        "jais",
+        {
+            "context_length": u32("n_positions", low=1),
+            "embedding_length": u32("n_embd"),
+            "block_count": u32("n_layer"),
+            "feed_forward_length": u32("n_inner"),
+            "attention.head_count": u32("n_head", low=1),
+            "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
+            "attention.max_alibi_bias": made("f32", lambda config: 8.0),
+        },
+        {
+            "token_embd": taken("transformer.wte", change=_embedding),
+            "output_norm": taken("transformer.ln_f", change=_norm),
+            "output": taken("lm_head", change=_refused),
+            "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
+            "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.c_attn", change=transposed),
+            "blk.{i}.attn_output": taken(f"{_LAYER}.attn.c_proj", change=transposed),
+            "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
+            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.c_fc", change=transposed),
+            "blk.{i}.ffn_gate": taken(f"{_LAYER}.mlp.c_fc2", change=transposed),
+            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.c_proj", change=transposed),
+        },
+        fixed={
+            "activation_function": ("swiglu",),
+            "alibi_scaling": (None,),
+            "position_embedding_type": ("alibi",),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "scale_attn_weights": (True,),
+            "tie_word_embeddings": (True,),
+        },
+        checks=(_scales,),
+        rope=None,
+        tied=True,
+        unused=(
+            "reorder_and_upcast_attn",
+            "summary_*",
+            "mup_output_alpha",
+            "mup_width_scale",
+            "width_scale",
+            "embeddings_scale",
+        ),
+        ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias", "*relative_pe.slopes"),
+        base="transformer.",
+    )
+}

@@ -1,0 +1,62 @@
+"""MiniCPM (Hu et al. 2024): llama with multipliers that follow from the depth and the width."""
+
+from __future__ import annotations
+
+from ..checkpoint import SILU, Checkpoint, Fields, made, no_windows
+from ..errors import UnsupportedError
+from ..nn import Keys
+from . import llama
+from .base import DenseConfig
+from .granite import Granite, Multipliers
+
+ARCHES = ("minicpm",)
+BASE_DIM = 256  # of the small model that widths are compared with, where files do not say
+
+
+class MiniCPM(Granite):
+    @staticmethod
+    def multipliers(m: Keys, c: DenseConfig) -> Multipliers:
+        """Old files have no keys for them."""
+        return Multipliers(
+            embedding=m.number("embedding_scale", 12.0),
+            residual=m.number("residual_scale", 1.4 / c.n_layer**0.5),
+            attention=0.0,
+            logit=m.number("logit_scale", c.dim / BASE_DIM),
+        )
+
+
+MODEL = MiniCPM
+
+
+def _residual(config: Fields) -> float:
+    return float(config.number("scale_depth", 1.0) / config.integer("num_hidden_layers", low=1) ** 0.5)
+
+
+def _embedding(config: Fields) -> float:
+    return config.number("scale_emb", 1.0)
+
+
+def _logit(config: Fields) -> float:
+    return config.integer("hidden_size", low=1) / config.integer("dim_model_base", 1, low=1)
+
+
+def _is_dense(config: Fields) -> None:
+    if config.integer("num_experts", 0):
+        raise UnsupportedError(f"[convert] 'num_experts' must be 0 but is {config.integer('num_experts')}")
+
+
+HF = {
+    "MiniCPMForCausalLM": Checkpoint(
+        "minicpm",
+        {
+            **llama.KEYS,
+            "embedding_scale": made("f32", _embedding),
+            "residual_scale": made("f32", _residual),
+            "logit_scale": made("f32", _logit),
+        },
+        llama.TENSORS,
+        fixed={"hidden_act": SILU, "attention_bias": (False,)},
+        checks=(no_windows, _is_dense),
+        tied=True,
+    )
+}

@@ -1,0 +1,76 @@
+"""Qwen (Bai et al. 2023): biases of q, k and v, which are parts of one tensor; two halves of an MLP."""
+
+from __future__ import annotations
+
+from ..checkpoint import Checkpoint, Fields, f32, made, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
+from .base import Block, Decoder, DenseConfig
+from .classic import Attention
+
+ARCHES = ("qwen",)
+
+
+class Qwen(Decoder):
+    """``feed_forward_length`` counts gate and up together."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        if c.ffn_dim % 2:
+            raise LoadError(f"[qwen] feed_forward_length must be even but is {c.ffn_dim}")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim // 2))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Qwen
+
+
+def _n_ctx(config: Fields) -> int:
+    """Of longer contexts than ``seq_length`` two fields scale frequencies and queries, as no file can say."""
+    n, trained = config.integer("max_position_embeddings", 8192, low=1), config.integer("seq_length", 8192, low=1)
+    scales = [config.flag(name, True) for name in ("use_dynamic_ntk", "use_logn_attn")]
+    return min(n, trained) if any(scales) else n
+
+
+def _heads(config: Fields) -> None:
+    shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+    if config.has("kv_channels") and config.integer("kv_channels") != shared:
+        raise UnsupportedError(f"[convert] 'kv_channels' must be {shared} but is {config.integer('kv_channels')}")
+
+
+_LAYER = "transformer.h.{i}"
+HF = {
+    "QWenLMHeadModel": Checkpoint(
+        "qwen",
+        {
+            "context_length": made("u32", _n_ctx),
+            "embedding_length": u32("hidden_size"),
+            "block_count": u32("num_hidden_layers"),
+            "feed_forward_length": u32("intermediate_size"),
+            "attention.head_count": u32("num_attention_heads", low=1),
+            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-6),
+            "rope.freq_base": f32("rotary_emb_base", default=10000.0),
+        },
+        {
+            "token_embd": "transformer.wte",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+            "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
+            "blk.{i}.attn_qkv": f"{_LAYER}.attn.c_attn",
+            "blk.{i}.attn_output": f"{_LAYER}.attn.c_proj",
+            "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
+            "blk.{i}.ffn_up": f"{_LAYER}.mlp.w1",
+            "blk.{i}.ffn_gate": f"{_LAYER}.mlp.w2",
+            "blk.{i}.ffn_down": f"{_LAYER}.mlp.c_proj",
+        },
+        fixed={"rotary_pct": (1.0,), "scale_attn_weights": (True,), "no_bias": (True,)},
+        checks=(_heads,),
+        rope=None,
+        unused=("bf16", "fp16", "fp32", "onnx_safe", "softmax_in_fp32", "use_cache_*", "use_flash_attn"),
+        base="transformer.",
+    )
+}

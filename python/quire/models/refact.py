@@ -1,0 +1,88 @@
+"""Refact (Small Magellanic Cloud AI 2023): linear biases for positions, one head of k and v for all."""
+
+from __future__ import annotations
+
+from ..checkpoint import SILU, Checkpoint, Fields, f32, made, rows, taken, u32
+from ..nn import GatedMLP, Keys, Weights
+from .base import Block, Decoder, DenseConfig
+from .classic import AlibiAttention, LinearBiases
+
+ARCHES = ("refact",)
+
+
+class Refact(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        biases = LinearBiases(w, c.n_head)
+        blocks = [
+            Block(c, b, AlibiAttention(c, b, i, biases), GatedMLP(b, c.dim, c.ffn_dim))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Refact
+STEP = 256  # the units of an MLP are a multiple of
+
+
+def _ffn_dim(config: Fields) -> int:
+    """Two thirds of four times the width, rounded up."""
+    return (int(2 * 4 * config.integer("n_embd") / 3) + STEP - 1) // STEP * STEP
+
+
+def _head_dim(config: Fields) -> int:
+    return config.integer("n_embd") // config.integer("n_head", low=1)
+
+
+_LAYER = "transformer.h.{i}"
+HF = {
+    "GPTRefactForCausalLM": Checkpoint(
+        "refact",
+        {
+            "context_length": u32("n_positions", low=1),
+            "embedding_length": u32("n_embd"),
+            "block_count": u32("n_layer"),
+            "feed_forward_length": made("u32", _ffn_dim),
+            "attention.head_count": u32("n_head", low=1),
+            "attention.head_count_kv": made("u32", lambda config: 1),
+            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
+        },
+        {
+            "token_embd": "transformer.wte",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+            "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
+            "blk.{i}.attn_q": f"{_LAYER}.attn.q",
+            "blk.{i}.attn_k": taken(f"{_LAYER}.attn.kv", change=rows(lambda config: 0, _head_dim)),
+            "blk.{i}.attn_v": taken(f"{_LAYER}.attn.kv", change=rows(_head_dim, lambda config: 2 * _head_dim(config))),
+            "blk.{i}.attn_output": f"{_LAYER}.attn.c_proj",
+            "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
+            "blk.{i}.ffn_gate": taken(f"{_LAYER}.mlp.gate_up_proj", change=rows(lambda config: 0, _ffn_dim)),
+            "blk.{i}.ffn_up": taken(
+                f"{_LAYER}.mlp.gate_up_proj", change=rows(_ffn_dim, lambda config: 2 * _ffn_dim(config))
+            ),
+            "blk.{i}.ffn_down": f"{_LAYER}.mlp.c_proj",
+        },
+        fixed={
+            "activation_function": SILU,
+            "do_layer_norm_before": (True,),
+            "multi_query": (True,),
+            "n_inner": (None,),
+            "scale_attn_weights": (True,),
+        },
+        rope=None,
+        unused=(
+            "attention_bias_in_fp32",
+            "attention_softmax_in_fp32",
+            "scale_attention_softmax_in_fp32",
+            "inference_runner",
+            "max_batch_size",
+            "max_sequence_length",
+            "pad_key_length",
+            "pre_allocate_kv_cache",
+            "validate_runner_input",
+            "summary_*",
+        ),
+        base="transformer.",
+    )
+}

@@ -1,0 +1,161 @@
+"""The encoder of T5 (Raffel et al. 2020): scores, not scaled, have a learned bias for each bucket of distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..checkpoint import Checkpoint, Fields, f32, made, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
+from .base import DenseConfig, Layer, Vectors
+from .encoding import BothWaysConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+ARCHES = ("t5encoder",)
+MAX_DISTANCE = 128  # from which on all distances are in one bucket
+MAX_BUCKETS = 4096
+
+
+def buckets(distances: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Of 0 and more tokens: half of the buckets for one distance each, the others for ranges by logarithm."""
+    import numpy as np
+
+    n_exact = n // 2
+    ratio = np.log(np.maximum(distances, 1).astype(np.float32) / n_exact) / math.log(MAX_DISTANCE / n_exact)
+    far = n_exact + (ratio * (n - n_exact)).astype(np.int64)
+    return np.where(distances < n_exact, distances, np.minimum(far, n - 1))
+
+
+def both_ways(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Each head's biases by distance, from before to after, of a table by bucket, whose second half is of after."""
+    import numpy as np
+
+    n = len(table) // 2
+    away = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
+    columns = table[buckets(np.abs(away), n) + n * (away > 0)]
+    return np.ascontiguousarray(columns.T)
+
+
+class Attention:
+    def __init__(self, c: DenseConfig, w: Weights, bias: Weight) -> None:
+        self.n_head, self.bias = c.n_head, bias
+        self.q, self.k, self.v = (w.linear(f"attn_{one}", c.dim, c.n_head * c.head_dim) for one in "qkv")
+        self.o = w.linear("attn_o", c.n_head * c.head_dim, c.dim)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
+        return self.o(step.attend_both_ways(q, k, v, scale=1.0, bias=self.bias))
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, bias: Weight, mlp: Layer) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), Attention(c, w, bias)
+        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class T5Encoder:
+    """Layers without a table of their own have the first one's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = BothWaysConfig.read(m, n_vocab)
+        m.without_effect("attention.layer_norm_epsilon")
+        if c.n_kv_head != c.n_head or c.v_head_dim != c.head_dim:
+            raise LoadError("[t5encoder] heads of q, k and v must be as many and as large but are not")
+        n_buckets = m.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
+        if n_buckets % 4:
+            raise LoadError(f"[t5encoder] relative_buckets_count must be divisible by 4 but is {n_buckets}")
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks: list[Block] = []
+        for i in range(c.n_layer):
+            b = w.scope(f"enc.blk.{i}")
+            if i == 0 or b.has("attn_rel_b.weight"):
+                table = b.numbers("attn_rel_b.weight", (n_buckets, c.n_head))
+                bias = b.made("attn_rel_b", both_ways(table))
+            mlp = self.mlp(c, b)
+            self.blocks.append(Block(c, b, bias, mlp))
+        self.norm = w.norm("enc.output_norm", c.dim, c.eps)
+
+    @staticmethod
+    def mlp(c: DenseConfig, w: Weights) -> Layer:
+        """Gated since version 1.1."""
+        if w.has("ffn_gate.weight"):
+            return GatedMLP(w, c.dim, c.ffn_dim, "gelu_tanh")
+        return MLP(w, c.dim, c.ffn_dim, "relu")
+
+    def cache(self) -> Sequence[CacheSpec]:
+        return [CacheSpec()] * self.config.n_layer
+
+    def __call__(self, step: Step) -> Vectors:
+        x = self.embedding(step.tokens)
+        for block in self.blocks:
+            x = block(x, step)
+        return Vectors(self.norm(select_rows(x, step.logit_rows)))
+
+
+MODEL = T5Encoder
+
+
+def _activation(config: Fields) -> None:
+    """Fields that follow from another one must say the same, as transformers reads them."""
+    kind = config.text("feed_forward_proj", "relu")
+    if kind not in ("relu", "gated-gelu"):
+        raise UnsupportedError(f"[convert] 'feed_forward_proj' must be relu or gated-gelu but is '{kind}'")
+    is_gated = kind == "gated-gelu"
+    if config.flag("is_gated_act", is_gated) != is_gated:
+        raise UnsupportedError("[convert] 'is_gated_act' must be as 'feed_forward_proj' says but is not")
+    if config.text("dense_act_fn", "gelu_new" if is_gated else "relu") != ("gelu_new" if is_gated else "relu"):
+        raise UnsupportedError("[convert] 'dense_act_fn' must be as 'feed_forward_proj' says but is not")
+
+
+_BLOCK = "encoder.block.{i}"
+_MLP = f"{_BLOCK}.layer.1.DenseReluDense"
+HF = {
+    "T5EncoderModel": Checkpoint(
+        "t5encoder",
+        {
+            "context_length": u32("n_positions", default=512, low=1),
+            "embedding_length": u32("d_model", default=512),
+            "block_count": u32("num_layers", "num_hidden_layers", default=6),
+            "feed_forward_length": u32("d_ff", default=2048),
+            "attention.head_count": u32("num_heads", default=8, low=1),
+            "attention.key_length": u32("d_kv", default=64),
+            "attention.value_length": u32("d_kv", default=64),
+            "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-6),
+            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-6),
+            "attention.causal": made("bool", lambda config: False),
+            "attention.relative_buckets_count": u32("relative_attention_num_buckets", default=32),
+        },
+        {
+            "token_embd": "shared",
+            "enc.output_norm": "encoder.final_layer_norm",
+            "enc.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
+            **{f"enc.blk.{{i}}.attn_{one}": f"{_BLOCK}.layer.0.SelfAttention.{one}" for one in "qkvo"},
+            "enc.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
+            "enc.blk.{i}.ffn_norm": f"{_BLOCK}.layer.1.layer_norm",
+            "enc.blk.{i}.ffn_up": f"{_MLP}.wi",
+            "enc.blk.{i}.ffn_gate.weight": f"{_MLP}.wi_0.weight",
+            "enc.blk.{i}.ffn_up.weight": f"{_MLP}.wi_1.weight",
+            "enc.blk.{i}.ffn_down": f"{_MLP}.wo",
+        },
+        fixed={
+            "is_decoder": (False,),
+            "is_encoder_decoder": (True, False),
+            "relative_attention_max_distance": (MAX_DISTANCE,),
+        },
+        checks=(_activation,),
+        rope=None,
+        tied=True,
+        unused=("decoder_start_token_id", "dropout_rate", "num_decoder_layers", "output_past", "classifier_dropout"),
+        ignored=("encoder.embed_tokens.weight",),  # the same as shared
+        base="",
+    )
+}

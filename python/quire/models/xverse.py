@@ -1,0 +1,20 @@
+"""XVERSE (XVERSE Technology 2023): llama."""
+
+from __future__ import annotations
+
+from ..checkpoint import Checkpoint
+from . import llama
+
+ARCHES = ("xverse",)
+MODEL = llama.Llama
+_LLAMA = llama.HF["LlamaForCausalLM"]
+HF = {
+    "XverseForCausalLM": Checkpoint(
+        "xverse",
+        _LLAMA.keys,
+        _LLAMA.tensors,
+        fixed=_LLAMA.fixed,
+        checks=_LLAMA.checks,
+        unused=(*_LLAMA.unused, "max_tokenizer_truncation"),
+    )
+}

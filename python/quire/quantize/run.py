@@ -1,0 +1,313 @@
+"""Writing a quantized file: planned first, then tensor by tensor, a part of one in memory at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._native.core import DType
+from .._native.quant import can_quantize, dequantize, quantize
+from ..errors import RequestError, UnsupportedError
+from ..gguf import GGUFReader, GGUFWriter
+from .choice import Chooser, ModelFacts, exactly, fallback, needs_importance
+from .importance import Importance
+from .mixes import COPY, Mix, mix_named
+from .roles import Role, is_quantizable, role_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .._native.core import Tensor
+
+__all__ = ["Plan", "Planned", "Wishes", "announce", "pieces", "plan", "quantize_model"]
+
+Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+_SLAB_VALUES = 1 << 24
+_SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+_VERSION, _FILE_TYPE = "general.quantization_version", "general.file_type"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user wants otherwise than the mix has it.
+
+    ``patterns``: expressions with the type of the tensors in whose names they are found; the first one counts.
+    ``pure``: no exceptions.  ``keep_output``: the head stays as it is.
+    """
+
+    patterns: tuple[tuple[str, str], ...] = ()
+    output_dtype: str | None = None
+    embedding_dtype: str | None = None
+    pure: bool = False
+    keep_output: bool = False
+    allow_requantize: bool = False
+
+    def __post_init__(self) -> None:
+        dtypes = [dtype for _, dtype in self.patterns]
+        for dtype in (*dtypes, self.output_dtype, self.embedding_dtype):
+            if dtype is not None and not _is_dtype(dtype):
+                raise RequestError(f"[quantize] the type of a tensor must be one that is known but is '{dtype:.40}'")
+        for pattern, _ in self.patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise RequestError(f"[quantize] '{pattern:.60}' must be an expression but: {error}") from None
+
+    def wanted(self, name: str) -> str | None:
+        """The type of the first pattern that is found in a name."""
+        return next((dtype for pattern, dtype in self.patterns if re.search(pattern, name)), None)
+
+
+def _is_dtype(name: str) -> bool:
+    try:
+        return can_quantize(DType(name))
+    except UnsupportedError:
+        return False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tensor: what it is and becomes.  ``fell_back_from``: the type that its rows do not divide into."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    dtype: str
+    part: int = 0
+    fell_back_from: str | None = None
+
+    @property
+    def source_bytes(self) -> int:
+        return _bytes(self.source, self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        return _bytes(self.dtype, self.shape)
+
+
+def _bytes(dtype: str, shape: Sequence[int]) -> int:
+    n_rows = 1
+    for n in shape[:-1]:
+        n_rows *= n
+    return n_rows * DType(dtype).row_bytes(shape[-1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tensors in the order of the file: of layers, then of names.  ``mix`` is None for a copy."""
+
+    mix: Mix | None
+    tensors: tuple[Planned, ...]
+    lacking: tuple[str, ...] = field(default=())  # tensors of too few bits for no importance
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(tensor.source_bytes for tensor in self.tensors)
+
+    @property
+    def n_values(self) -> int:
+        import math
+
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+
+def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance: Importance | None = None) -> Plan:
+    """The type of each tensor of a file in a mix (``"Q4_K_M"``, ``"COPY"``, ...).
+
+    Raises RequestError for an unknown mix, and for a head or embedding that rows do not divide into; UnsupportedError
+    for a source that is quantized where that is not allowed.
+    """
+    wishes = wishes or Wishes()
+    infos = sorted(reader.tensors, key=lambda info: _place_of(info.name))
+    if mix.upper() == COPY:
+        kept = (Planned(info.name, info.shape, str(info.dtype), str(info.dtype), info.part) for info in infos)
+        return Plan(None, tuple(kept))
+    chosen = mix_named(mix)
+    facts = ModelFacts.of(reader.metadata)
+    chooser = Chooser(
+        chosen,
+        facts,
+        [info.name for info in infos],
+        importance is not None,
+        wishes.output_dtype,
+        wishes.embedding_dtype,
+    )
+    tensors, lacking = [], []
+    for info in infos:
+        source = str(info.dtype)
+        wanted, is_named = _wanted(chooser, wishes, info.name, info.shape)
+        wanted = wanted or source
+        settle = exactly if is_named else fallback
+        dtype = settle(info.name, wanted, info.shape[-1]) if wanted != source else source
+        if dtype != source and DType(source).block_size > 1 and not wishes.allow_requantize:
+            raise UnsupportedError(
+                f"[quantize] '{info.name}' must be F32, F16 or BF16 but is {source}: quantizing what is quantized "
+                "costs more than quantizing the original (--allow-requantize)"
+            )
+        tensors.append(Planned(info.name, info.shape, source, dtype, info.part, None if wanted == dtype else wanted))
+        if dtype != source and needs_importance(info.name, dtype, chosen) and not _has(importance, info.name):
+            lacking.append(info.name)
+    return Plan(chosen, tuple(tensors), tuple(lacking))
+
+
+def _wanted(chooser: Chooser, wishes: Wishes, name: str, shape: tuple[int, ...]) -> tuple[str | None, bool]:
+    """The type of a tensor, None for one that stays as it is; and whether the user named it for this very tensor."""
+    if not is_quantizable(name, shape, chooser.model.architecture):
+        return None, False
+    role, named = role_of(name), wishes.wanted(name)
+    if role is Role.OUTPUT and wishes.keep_output:
+        return None, False
+    # The embeddings of layers are a large table of their own: whoever names it means it.
+    has_own = named is not None and name.startswith("per_layer")
+    if wishes.embedding_dtype is not None and role is Role.EMBEDDING and not has_own:
+        return wishes.embedding_dtype, True
+    if wishes.output_dtype is not None and role is Role.OUTPUT:
+        return wishes.output_dtype, True
+    if not chooser.mix.is_quantized or (wishes.pure and named is None):
+        return chooser.mix.dtype, False
+    return named or chooser.choose(name, shape), False
+
+
+def _has(importance: Importance | None, name: str) -> bool:
+    return importance is not None and name in importance.sums
+
+
+def _place_of(name: str) -> tuple[int, bytes]:
+    found = re.match(r"blk\.(\d+)\.", name)
+    return int(found[1]) if found else -1, name.encode()
+
+
+def quantize_model(
+    reader: GGUFReader,
+    out: str | os.PathLike[str],
+    todo: Plan,
+    *,
+    importance: Importance | None = None,
+    overrides: Mapping[str, tuple[str, object]] | None = None,
+    keep_split: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write the file of a plan, or with ``keep_split`` one for each part of the source; returns their paths.
+
+    ``overrides``: keys with type and value.  Each file appears when it is complete.  Raises RequestError where the
+    importance that a plan needs is missing or of another model, CapacityError when the disk is full.
+    """
+    _check_importance(todo)
+    n_parts = reader.n_files if keep_split else 1
+    paths = []
+    done = 0
+    for part in range(n_parts):
+        path = _part_path(Path(out), part, n_parts) if n_parts > 1 else Path(out)
+        tensors = [tensor for tensor in todo.tensors if n_parts == 1 or tensor.part == part]
+        with GGUFWriter(path, reader.metadata.text("general.architecture")) as writer:
+            if part == 0:
+                _copy_keys(writer, reader, todo, importance, overrides or {})
+            if n_parts > 1:
+                writer.set("split.no", part, "u16")
+                writer.set("split.count", n_parts, "u16")
+                writer.set("split.tensors.count", len(todo.tensors), "i32")
+            for tensor in tensors:
+                writer.add_tensor(tensor.name, tensor.dtype, _without_leading_ones(tensor.shape))
+            for tensor in tensors:
+                if progress is not None:
+                    progress(done, len(todo.tensors), tensor.name)
+                for piece in pieces(reader, tensor, importance, threads):
+                    writer.write(tensor.name, piece)
+                done += 1
+        paths.append(path)
+    if progress is not None:
+        progress(done, len(todo.tensors), "")
+    return paths
+
+
+def announce(writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Importance | None) -> None:
+    """Everything that comes before the data.  Raises as ``quantize_model``."""
+    _check_importance(todo)
+    _copy_keys(writer, reader, todo, importance, {})
+    for tensor in todo.tensors:
+        writer.add_tensor(tensor.name, tensor.dtype, _without_leading_ones(tensor.shape))
+
+
+def _check_importance(todo: Plan) -> None:
+    if todo.lacking:
+        raise RequestError(
+            f"[quantize] '{todo.lacking[0]}' and {len(todo.lacking) - 1} more must have importance for so few bits but "
+            "have none (--imatrix)"
+        )
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape as ggml writes it."""
+    first = next((i for i, n in enumerate(shape[:-1]) if n > 1), len(shape) - 1)
+    return shape[first:]
+
+
+def _part_path(out: Path, part: int, n_parts: int) -> Path:
+    stem = out.name.removesuffix(".gguf")
+    return out.with_name(f"{stem}-{part + 1:05}-of-{n_parts:05}.gguf")
+
+
+def _copy_keys(
+    writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Importance | None,
+    overrides: Mapping[str, tuple[str, object]],
+) -> None:  # fmt: skip
+    """The source's keys, those that tell of the types, and last what the user wants."""
+    own = (_VERSION, _FILE_TYPE, *_SPLIT_KEYS)
+    writer.copy_metadata(reader.metadata, without=(*own, *overrides))
+    writer.set(_VERSION, 2, "u32")
+    number = reader.metadata.integer(_FILE_TYPE, 0) if todo.mix is None else todo.mix.file_type
+    writer.set(_FILE_TYPE, number, "u32")
+    for key, (kind, value) in overrides.items():
+        writer.set(key, value, kind)
+    if importance is not None:
+        writer.set("quantize.imatrix.file", importance.path, "string")
+        if importance.datasets:
+            writer.set("quantize.imatrix.dataset", importance.datasets[0], "string")
+        writer.set("quantize.imatrix.entries_count", len(importance.sums), "u32")
+        if importance.n_chunks > 0:
+            writer.set("quantize.imatrix.chunks_count", importance.n_chunks, "u32")
+
+
+def pieces(reader: GGUFReader, tensor: Planned, importance: Importance | None, threads: int) -> Iterator[Tensor]:
+    """The storage of a tensor in its new type, some rows at a time."""
+    source = reader.tensor(tensor.name)
+    if tensor.source == tensor.dtype:
+        yield source
+        return
+    weights = _weights(tensor, importance)
+    storage = source.numpy().reshape(-1, source.numpy().shape[-1])
+    n_columns = tensor.shape[-1]
+    rows_of_matrix = tensor.shape[-2]
+    most = max(1, _SLAB_VALUES // n_columns)
+    for begin in range(0, len(storage), rows_of_matrix):
+        row_weights = None if weights is None else weights[begin // rows_of_matrix]
+        for at in range(begin, begin + rows_of_matrix, most):
+            rows = storage[at : min(at + most, begin + rows_of_matrix)]
+            values = dequantize(rows, tensor.source, threads=threads)
+            yield quantize(values, tensor.dtype, row_weights, threads=threads)
+
+
+def _weights(tensor: Planned, importance: Importance | None) -> npt.NDArray[np.float32] | None:
+    """Importance ``[n_matrix, n_columns]``."""
+    if importance is None or tensor.name not in importance.sums:
+        return None
+    mean = importance.sums[tensor.name].mean()
+    n_matrix = tensor.shape[0] if len(tensor.shape) == 3 else 1
+    if mean.shape != (n_matrix, tensor.shape[-1]):
+        if role_of(tensor.name) is Role.EMBEDDING:
+            return None
+        raise RequestError(
+            f"[quantize] the importance of '{tensor.name}' must be {(n_matrix, tensor.shape[-1])} but is {mean.shape}: "
+            "it was measured with another model"
+        )
+    return mean

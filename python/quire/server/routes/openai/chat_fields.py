@@ -1,0 +1,268 @@
+"""The fields of ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from ....sampling_defaults import chat_defaults
+from ...failures import ApiError
+from ...listener.request_context import RequestContext
+from ...worker.engine_client import EngineClient
+from ...worker.params import set_fields
+from ...worker.protocol import Ask, Chat, ModelInfo
+from ..fields import SharedFields
+from ..stages import stages_of
+
+__all__ = ["ChatBody", "StreamOptions", "checked_messages", "counted", "one_of", "options_of"]
+
+Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1, extra_json_schema={"not": {"const": 0}})]
+Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
+
+
+class StreamOptions(msgspec.Struct):
+    """``include_usage``: the last event but ``[DONE]`` has the usage; ``continuous_usage_stats``: every event has that
+    so far.  Nothing is ever put in to hide sizes."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields, and those of Quire's sampling and templates; by llama.cpp's names, too."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    example: ClassVar[dict[str, object]] = {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 64,
+    }
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
+    n_predict: Limit | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    parse_tool_calls: bool = True
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
+    stream_options: StreamOptions | None = None
+    timings_per_token: bool = False
+    return_progress: bool = False
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_format: Annotated[str, Meta(max_length=32)] | None = None
+    reasoning_budget: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    reasoning_budget_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    thinking_budget_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    enable_thinking: bool | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    thinking: ThinkingSwitch | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    cache_prompt: bool = True
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {
+        **SharedFields.hints,
+        "verbosity": ("medium",),
+        "prediction": (),
+        "reasoning_control": (False,),
+        "reasoning_budget_message": ("",),
+        "chat_format": (),
+        "chat_template_content_format": ("auto",),
+    }
+    refused: ClassVar[dict[str, tuple[object, ...]]] = {
+        **SharedFields.refused,
+        "modalities": (["text"],),
+        "audio": (),
+        "web_search_options": (),
+        "functions": ([],),
+        "function_call": ("none",),
+        "documents": ([],),
+        "chat_template": (),
+        "echo": (False,),
+        "include_reasoning": (True,),
+        "best_of": (1,),
+    }
+
+    def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
+        """What holds where nothing is said."""
+        return chat_defaults(info.advised, given)
+
+    def same_names(self) -> dict[str, Any]:
+        """The parameters that are given."""
+        given = super().same_names()
+        if self.samplers is not None:
+            given["samplers"] = stages_of(self.samplers)
+            if given.get("mirostat"):
+                given["samplers"] += ("mirostat",)
+        return given
+
+    def limit(self) -> int | None:
+        """Tokens to generate at most; -1 is any number."""
+        names = ("max_completion_tokens", "max_tokens", "n_predict")
+        wanted: int | None = one_of(self, *names)
+        if wanted == 0:
+            raise ApiError(400, "invalid_value", "max_tokens must be 1 or more but is 0", "max_tokens")
+        return None if wanted is None or wanted < 0 else wanted
+
+    def n_logprobs(self) -> int | None:
+        """Alternatives of each token to show; None for no log-probabilities."""
+        if self.top_logprobs is not None and not self.logprobs:
+            text = "top_logprobs must come with logprobs but comes without"
+            raise ApiError(400, "invalid_value", text, "top_logprobs")
+        if self.logprobs:
+            return self.top_logprobs if self.top_logprobs is not None else self.n_probs or 0
+        return self.n_probs or None
+
+    def work(self, engine: EngineClient, context: RequestContext[ChatBody]) -> Chat:
+        """What the engine is asked."""
+        params = self.params(
+            engine.info, self.limit(), logprobs=self.n_logprobs(), structured_outputs=self.wanted_form()
+        )
+        hints = self.hints_for(context.caller)
+        if not self.cache_prompt:
+            hints = msgspec.structs.replace(hints, salt=os.urandom(32))
+        messages = checked_messages(self.messages, context)
+        return Chat(0, messages, self.options(context), set_fields(params), hints, self.return_progress and self.stream)
+
+    def options(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
+        """Fields of ``ChatOptions``."""
+        options = options_of(self.tools, self.tool_choice, context, self._template_values(context))
+        if not self.parallel_tool_calls:
+            options["parallel_tool_calls"] = False
+        if not self.parse_tool_calls:
+            options["tool_format"] = "none"
+        if self.reasoning_format is not None:
+            # DeepSeek's is llama.cpp's word for reasoning that is told apart.
+            apart = self.reasoning_format in ("deepseek", "deepseek-legacy", "")
+            options["reasoning_format"] = "auto" if apart else self.reasoning_format
+        budget = one_of(self, "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
+        if budget is not None and budget >= 0:
+            options["reasoning_budget"] = budget
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                text = "continue_final_message must come without add_generation_prompt but both are true"
+                raise ApiError(400, "invalid_value", text, "continue_final_message")
+            options["continue_final_message"] = True
+        elif self.add_generation_prompt is False:
+            text = "add_generation_prompt must be true, or come with continue_final_message, but is false"
+            raise ApiError(400, "unsupported_parameter", text, "add_generation_prompt")
+        return options
+
+    def _template_values(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
+        """What the template is told, of thinking by whatever name; ``chat_template_kwargs`` come first."""
+        values: dict[str, Any] = {}
+
+        def say(name: str, value: Any, field: str) -> None:
+            values[name] = value
+            context.said_by[name] = field
+
+        if self.reasoning_effort is not None:
+            if self.reasoning_effort == "none":
+                say("enable_thinking", False, "reasoning_effort")
+            else:
+                say("reasoning_effort", self.reasoning_effort, "reasoning_effort")
+        if self.thinking is not None:
+            say("enable_thinking", self.thinking.type != "disabled", "thinking")
+        if isinstance(self.think, str):
+            say("reasoning_effort", "high" if self.think == "max" else self.think, "think")
+        elif self.think is not None:
+            say("enable_thinking", self.think, "think")
+        if self.enable_thinking is not None:
+            say("enable_thinking", self.enable_thinking, "enable_thinking")
+        for name, value in self.chat_template_kwargs.items():
+            say(name, value, f"chat_template_kwargs.{name}")
+        return values
+
+
+class ThinkingSwitch(msgspec.Struct):
+    """Whether the model thinks, as some clients say it."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"] = "enabled"
+
+
+def one_of(body: Any, *names: str) -> Any:
+    """The value of a field that goes by several names.  ApiError 400 where they say different things."""
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if len(set(given.values())) > 1:
+        first, second, *_ = given
+        text = f"{second} must be {first} or left out but is another number"
+        raise ApiError(400, "invalid_value", text, second)
+    return next(iter(given.values()), None)
+
+
+_MESSAGE_KEYS = frozenset(
+    ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking")
+)
+# What clients send back of an answer, with the values that say nothing.
+_EMPTY: dict[str, tuple[object, ...]] = {"refusal": ("",), "annotations": ([],), "audio": (), "function_call": ()}
+
+
+def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
+    """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``.
+
+    A field that is not known is noted, as some template may read it; ApiError 400 where the server is strict.
+    """
+    for i, message in enumerate(messages):
+        for name, value in message.items():
+            if name in _MESSAGE_KEYS or value is None or value in _EMPTY.get(name, ()):
+                continue
+            at = f"messages[{i}].{name[:64]}"
+            if name in _EMPTY:
+                raise ApiError(400, "unsupported_parameter", f"{at} must be left out but is set", at)
+            if context.service.settings.refuses_unknown:
+                raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
+            context.ignore(at)
+    return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
+
+
+async def counted(context: RequestContext[Any], engine: EngineClient, values: dict[str, Any]) -> dict[str, Any]:
+    """The answer of routes that count; ``values``: ``messages`` and ``options`` of a ``Chat``."""
+    answer = await context.ask(engine, Ask(0, "count", values))
+    context.note(answer["ignored"])
+    return {"object": "response.input_tokens", "input_tokens": answer["n_tokens"]}
+
+
+def options_of(
+    tools: list[dict[str, Any]], tool_choice: Any, context: RequestContext[Any], template_values: dict[str, Any]
+) -> dict[str, Any]:
+    """Fields of ``ChatOptions``.  A choice of tools where there are none has no effect."""
+    options: dict[str, Any] = {"template_values": template_values}
+    if not context.service.settings.refuses_unknown:
+        options["lenient"] = True
+    if isinstance(tool_choice, dict) and tool_choice.get("type") == "allowed_tools":
+        tools, tool_choice = _allowed(tools, tool_choice.get("allowed_tools"))
+    if tools:
+        options["tools"] = tools
+    if tool_choice == "any":  # Mistral's word
+        tool_choice = "required"
+    if tool_choice is not None and tools:
+        options["tool_choice"] = tool_choice
+    elif tool_choice not in (None, "auto", "none"):
+        context.ignore("tool_choice")
+    return options
+
+
+def _allowed(tools: list[dict[str, Any]], given: Any) -> tuple[list[dict[str, Any]], str]:
+    """The tools that may be called, and whether one must: only these are shown to the model.  ApiError 400."""
+    place = "tool_choice.allowed_tools"
+    mode, listed = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
+    if mode not in ("auto", "required"):
+        raise ApiError(400, "invalid_value", f"{place}.mode must be auto or required but is not", f"{place}.mode")
+    names = [_name_of(tool) for tool in listed] if isinstance(listed, list) else []
+    known = {_name_of(tool) for tool in tools} - {None}
+    if not names or not known.issuperset(names):
+        text = f"{place}.tools must name functions of tools but does not"
+        raise ApiError(400, "invalid_value", text, f"{place}.tools")
+    return [tool for tool in tools if _name_of(tool) in names], mode
+
+
+def _name_of(tool: Any) -> str | None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,51 @@
+"""llama.cpp's times of an answer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..worker.engine_client import Stream
+from ..worker.protocol import Finished
+
+__all__ = ["progress_of", "timings_of", "timings_so_far"]
+
+
+def progress_of(stream: Stream, n_prompt: int, n_read: int) -> dict[str, Any]:
+    """How much of a prompt is read."""
+    return {
+        "total": n_prompt,
+        "cache": stream.n_cached,
+        "processed": n_read,
+        "time_ms": round((time.monotonic() - stream.admitted_s) * 1e3),
+    }
+
+
+def timings_so_far(stream: Stream, n_prompt: int, n_new: int, first_s: float) -> dict[str, Any]:
+    """As the listener sees them; the last event has them as the model's process does."""
+    return {
+        "cache_n": stream.n_cached,
+        **_rate("prompt", n_prompt - stream.n_cached, first_s - stream.admitted_s),
+        **_rate("predicted", n_new, time.monotonic() - first_s),
+    }
+
+
+def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
+    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
+    but its prompt's."""
+    n_read = end.n_prompt_tokens - end.n_cached_tokens
+    n_new = end.n_generated_tokens if n_new is None else n_new
+    return {
+        "cache_n": end.n_cached_tokens,
+        **_rate("prompt", n_read, end.prefill_s),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
+    }
+
+
+def _rate(name: str, n: int, seconds: float) -> dict[str, Any]:
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": round(seconds * 1e3, 3),
+        f"{name}_per_token_ms": round(seconds * 1e3 / n, 6) if n else 0.0,
+        f"{name}_per_second": round(n / seconds, 6) if seconds > 0 else 0.0,
+    }

@@ -1,0 +1,62 @@
+"""What is quantized to be compared with llama.cpp's quantizer: sources, mixes, and importance that anybody can make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from quire.convert import convert
+from quire.engine.loader import packaged_model
+from quire.gguf import GGUFReader
+from quire.quantize import MIXES, Importance, Wishes, plan, quantize_model
+from quire.quantize.importance import Sums
+from tiny_checkpoints import write_checkpoint
+
+# Dense, experts (8 and others), states, windows, what is called falcon, and embeddings of layers.
+TINY = ("qwen3moe", "mixtral", "granitehybrid", "gpt-oss", "falcon", "lfm2moe", "qwen3next", "gemma4", "phi3")
+# Of the package's model, whose rows are whole blocks of every type; the slowest types are left out.
+WHOLE_BLOCKS = (
+    "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_L", "Q2_K", "TQ2_0", "Q8_0", "BF16", "MXFP4_MOE", "Q1_0", "Q2_0",
+)  # fmt: skip
+# Arguments of both programs, by a name.
+OPTIONS = {
+    "pure": ("Q4_K_M", ["--pure"], Wishes(pure=True)),
+    "types": (
+        "Q4_K_M",
+        ["--output-tensor-type", "q5_0", "--token-embedding-type", "q8_0", "--tensor-type", "attn_k=q8_0"],
+        Wishes(output_dtype="q5_0", embedding_dtype="q8_0", patterns=(("attn_k", "q8_0"),)),
+    ),
+    "head": ("Q5_1", ["--leave-output-tensor"], Wishes(keep_output=True)),
+}
+
+
+def mixes_of(source: str) -> tuple[str, ...]:
+    """The mixes that a source is tried in."""
+    return WHOLE_BLOCKS if source == "package" else (*MIXES, "COPY")
+
+
+def write_source(folder: Path, source: str) -> Path:
+    """The file to be quantized, of f32."""
+    path = folder / f"{source}.gguf"
+    if source == "package":
+        reader = GGUFReader(packaged_model())
+        quantize_model(reader, path, plan(reader, "F32", Wishes(allow_requantize=True)))
+        return path
+    checkpoint = folder / source
+    checkpoint.mkdir()
+    write_checkpoint(checkpoint, source)
+    convert(checkpoint, path, "f32")
+    return path
+
+
+def write_importance(path: Path, source: Path) -> None:
+    """Importance of all matrices, some of whose experts nothing came to."""
+    made = Importance(datasets=["a text"], n_chunks=3, chunk_tokens=512)
+    source_of = np.random.Generator(np.random.PCG64(7))
+    for info in GGUFReader(source).tensors:
+        if len(info.shape) >= 2 and info.name.endswith("weight") and info.name != "token_embd.weight":
+            n_matrix = info.shape[0] if len(info.shape) == 3 else 1
+            counts = source_of.integers(0 if n_matrix > 1 else 5, 40, n_matrix).astype(np.float32)
+            squares = source_of.random((n_matrix, info.shape[-1]), np.float32) * counts[:, None]
+            made.sums[info.name] = Sums(squares, counts)
+    made.write(path)

@@ -1,0 +1,301 @@
+"""Models that transformers does not have, as others that it has: the same mathematics, other names and fused tensors.
+
+Weights are made by the names of transformers' class; ``published`` turns them into the checkpoint that the model's own
+authors publish, and ``config`` translates its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Config = Mapping[str, object]
+Tensors = dict[str, Array]
+
+
+def nothing_more(config: Config, n: int) -> dict[str, Array]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Sibling:
+    kind: str  # the class of transformers
+    config: Callable[[Config], dict[str, object]]  # its configuration, from the published one
+    published: Callable[[Config, Tensors], Tensors]
+    inputs: Callable[[Config, int], dict[str, Array]] = nothing_more  # of its forward pass, for so many tokens
+
+
+def number(config: Config, name: str) -> int:
+    value = config[name]
+    assert isinstance(value, int)
+    return value
+
+
+def renamed(names: Mapping[str, str]) -> Callable[[Config, Tensors], Tensors]:
+    """Parts of names replaced, in order."""
+
+    def published(config: Config, tensors: Tensors) -> Tensors:
+        out = {}
+        for old, values in tensors.items():
+            name = old
+            for part, other in names.items():
+                name = name.replace(part, other)
+            out[name] = values
+        return out
+
+    return published
+
+
+def fused(tensors: Tensors, parts: tuple[str, ...], whole: str) -> Tensors:
+    """Tensors whose names differ in a part, one below the other."""
+    out = dict(tensors)
+    for name in tensors:
+        if parts[0] in name:
+            pieces = [out.pop(name.replace(parts[0], part)) for part in parts]
+            out[name.replace(parts[0], whole)] = np.concatenate(pieces)
+    return out
+
+
+def llama_config(config: Config) -> dict[str, object]:
+    return {**config, "model_type": "llama"}
+
+
+def internlm2(config: Config, tensors: Tensors) -> Tensors:
+    n_kv_head = number(config, "num_key_value_heads")
+    out = dict(tensors)
+    for name in tensors:
+        if ".self_attn.q_proj" in name:
+            q, k, v = (out.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv")
+            groups = [x.reshape(n_kv_head, -1, *x.shape[1:]) for x in (q, k, v)]
+            out[name.replace("self_attn.q_proj", "attention.wqkv")] = np.concatenate(groups, 1).reshape(
+                -1, *q.shape[1:]
+            )
+    return renamed(
+        {
+            "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+            "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+            "embed_tokens": "tok_embeddings", "lm_head": "output",
+        }
+    )(config, out)  # fmt: skip
+
+
+EXAONE = {
+    "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+    "self_attn.o_proj": "attn.attention.out_proj", "self_attn": "attn.attention", "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2", "mlp.gate_proj": "mlp.c_fc_0", "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj",
+}  # fmt: skip
+
+
+def qwen(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, QKV, "attn.c_attn")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+            "mlp.up_proj": "mlp.w1", "mlp.gate_proj": "mlp.w2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def qwen_config(config: Config) -> dict[str, object]:
+    half = number(config, "intermediate_size") // 2
+    return {
+        **config, "model_type": "qwen2", "intermediate_size": half, "rms_norm_eps": config["layer_norm_epsilon"],
+        "num_key_value_heads": config["num_attention_heads"], "rope_theta": config["rotary_emb_base"],
+    }  # fmt: skip
+
+
+def orion_config(config: Config) -> dict[str, object]:
+    return {
+        **config, "model_type": "stablelm", "layer_norm_eps": config["rms_norm_eps"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+    }  # fmt: skip
+
+
+def codeshell(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, QKV, "attn.c_attn")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def codeshell_config(config: Config) -> dict[str, object]:
+    return {
+        "model_type": "starcoder2", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "use_bias": True,
+        "intermediate_size": config["n_inner"], "num_hidden_layers": config["n_layer"], "sliding_window": None,
+        "num_attention_heads": config["n_head"], "num_key_value_heads": config["num_query_groups"],
+        "norm_epsilon": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
+        "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 257,
+    }  # fmt: skip
+
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def minicpm_config(config: Config) -> dict[str, object]:
+    n_layer, width, n_head = (
+        number(config, f"{name}") for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
+    scale = config["scale_depth"]
+    assert isinstance(scale, float)
+    return {
+        **config, "model_type": "granite", "embedding_multiplier": config["scale_emb"], "residual_multiplier": scale / n_layer**0.5,
+        "logits_scaling": width / number(config, "dim_model_base"), "attention_multiplier": (width // n_head) ** -0.5,
+    }  # fmt: skip
+
+
+def chatglm(config: Config, tensors: Tensors) -> Tensors:
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.embedding.word_embeddings", "model.norm": "transformer.encoder.final_layernorm",
+            "lm_head": "transformer.output_layer", "model.layers": "transformer.encoder.layers", "self_attn.o_proj": "self_attention.dense",
+            "mlp.gate_up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h",
+        }
+    )(config, fused(tensors, QKV, "self_attention.query_key_value"))  # fmt: skip
+
+
+def chatglm_config(config: Config) -> dict[str, object]:
+    ratio = config["rope_ratio"]
+    assert isinstance(ratio, float)
+    return {
+        "model_type": "glm", "vocab_size": config["vocab_size"], "hidden_size": config["hidden_size"], "pad_token_id": 258,
+        "intermediate_size": config["ffn_hidden_size"], "num_hidden_layers": config["num_layers"], "head_dim": config["kv_channels"],
+        "num_attention_heads": config["num_attention_heads"], "num_key_value_heads": config["multi_query_group_num"],
+        "rms_norm_eps": config["layernorm_epsilon"], "max_position_embeddings": config["seq_length"], "attention_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0 * ratio, "partial_rotary_factor": 0.5},
+    }  # fmt: skip
+
+
+def linear_biases(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
+    """Inputs that replace llama's rotation: every position is 0, and masks hold ALiBi (Press, Smith and Lewis 2021)."""
+
+    def slopes(n: int) -> list[float]:
+        if n & (n - 1) == 0:
+            return [2 ** (-8 / n * (i + 1)) for i in range(n)]
+        below = 1 << (n.bit_length() - 1)
+        return slopes(below) + slopes(2 * below)[0::2][: n - below]
+
+    def inputs(config: Config, n: int) -> dict[str, Array]:
+        at = np.arange(n)
+        distance = at[:, None] - at
+        bias = -np.array(slopes(n_head))[:, None, None] * distance
+        mask = np.where(distance < 0, -np.inf, bias)[None].astype(np.float32)
+        return {"attention_mask": mask, "position_ids": np.zeros((1, n), np.int64)}
+
+    return inputs
+
+
+def refact_config(config: Config) -> dict[str, object]:
+    return {
+        "model_type": "llama", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "num_hidden_layers": config["n_layer"],
+        "intermediate_size": 256, "num_attention_heads": config["n_head"], "num_key_value_heads": 1, "bos_token_id": 256,
+        "eos_token_id": 257, "rms_norm_eps": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
+    }  # fmt: skip
+
+
+def refact(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(tensors, QKV[1:], "attn.kv")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.q_proj": "attn.q", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fused(fusion, ("mlp.gate_proj", "mlp.up_proj"), "mlp.gate_up_proj"))  # fmt: skip
+
+
+def baichuan(config: Config, tensors: Tensors) -> Tensors:
+    return fused(tensors, QKV, "self_attn.W_pack")
+
+
+def baichuan_config(config: Config) -> dict[str, object]:
+    return {
+        **llama_config(config),
+        "max_position_embeddings": 256,
+        "num_key_value_heads": config["num_attention_heads"],
+    }
+
+
+def openelm_config(config: Config) -> dict[str, object]:
+    """Sizes of layers: see references/adapted_models.py."""
+    return {
+        "model_type": "qwen3", "vocab_size": config["vocab_size"], "hidden_size": config["model_dim"], "head_dim": config["head_dim"],
+        "num_hidden_layers": config["num_transformer_layers"], "num_attention_heads": 1, "num_key_value_heads": 1, "bos_token_id": 256,
+        "eos_token_id": 257, "rms_norm_eps": 1e-6, "rope_theta": config["rope_freq_constant"], "tie_word_embeddings": True,
+        "max_position_embeddings": config["max_context_length"],
+    }  # fmt: skip
+
+
+def openelm(config: Config, tensors: Tensors) -> Tensors:
+    fusion = fused(fused(tensors, QKV, "attn.qkv_proj"), ("mlp.gate_proj", "mlp.up_proj"), "ffn.proj_1")
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.token_embeddings", "model.": "transformer.", "self_attn.o_proj": "attn.out_proj",
+            "self_attn": "attn", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn.proj_2",
+        }
+    )(config, fusion)  # fmt: skip
+
+
+def jais_config(config: Config) -> dict[str, object]:
+    """Norms and scales: see references/adapted_models.py."""
+    return {
+        "model_type": "llama", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "num_hidden_layers": config["n_layer"],
+        "intermediate_size": config["n_inner"], "num_attention_heads": config["n_head"], "num_key_value_heads": config["n_head"],
+        "bos_token_id": 256, "eos_token_id": 257, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+        "max_position_embeddings": config["n_positions"],
+    }  # fmt: skip
+
+
+def jais(config: Config, tensors: Tensors) -> Tensors:
+    out = renamed(
+        {
+            "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+            "mlp.up_proj": "mlp.c_fc", "mlp.gate_proj": "mlp.c_fc2", "mlp.down_proj": "mlp.c_proj",
+        }
+    )(config, fused(tensors, QKV, "attn.c_attn"))  # fmt: skip
+    return {name: np.ascontiguousarray(x.T) if ".c_" in name else x for name, x in out.items()}
+
+
+SIBLINGS = {
+    "XverseForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "InternLM2ForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {**llama_config(config), "attention_bias": config["bias"], "rope_scaling": None},
+        internlm2,
+    ),
+    "ExaoneForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {
+            **llama_config(config),
+            "num_hidden_layers": config["num_layers"],
+            "rms_norm_eps": config["layer_norm_epsilon"],
+        },
+        renamed(EXAONE),
+    ),
+    "QWenLMHeadModel": Sibling("Qwen2ForCausalLM", qwen_config, qwen),
+    "OrionForCausalLM": Sibling("StableLmForCausalLM", orion_config, renamed({})),
+    "CodeShellForCausalLM": Sibling("Starcoder2ForCausalLM", codeshell_config, codeshell),
+    "PanguEmbeddedForCausalLM": Sibling(
+        "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
+    ),
+    "MiniCPMForCausalLM": Sibling("GraniteForCausalLM", minicpm_config, renamed({})),
+    "ChatGLMModel": Sibling("GlmForCausalLM", chatglm_config, chatglm),
+    "GPTRefactForCausalLM": Sibling("LlamaForCausalLM", refact_config, refact, linear_biases(6)),
+    "BaiChuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan),
+    "BaichuanForCausalLM": Sibling("LlamaForCausalLM", baichuan_config, baichuan, linear_biases(5)),
+    "OpenELMForCausalLM": Sibling("Qwen3ForCausalLM", openelm_config, openelm),
+    "JAISLMHeadModel": Sibling("LlamaForCausalLM", jais_config, jais, linear_biases(6)),
+    "DeciLMForCausalLM": Sibling(
+        "LlamaForCausalLM",
+        lambda config: {name: value for name, value in llama_config(config).items() if name != "block_configs"},
+        renamed({}),
+    ),
+}
