@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QuireError
+from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
@@ -30,7 +31,7 @@ __all__ = ["command"]
 SHOWN = 8
 
 
-@click.command("info", short_help="Show what a model file holds, and whether it runs.")
+@click.command("info", cls=ForeignCommand, short_help="Show what a model file holds, and whether it runs.")
 @model_argument
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or folder [the package's own].")
 @click.option(
