@@ -36,6 +36,21 @@ class Variant:
         return changed
 
 
+def deci_layers(*layers: tuple[object, float | None]) -> list[object]:
+    """``block_configs``: heads that share one of k and v, a product, or None; the factor of an MLP, or None."""
+    return [
+        {
+            "attention": {
+                "n_heads_in_group": kind if isinstance(kind, int) else None,
+                "no_op": kind is None,
+                "replace_with_linear": kind == "product",
+            },
+            "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False},
+        }
+        for kind, factor in layers
+    ]
+
+
 NO_WINDOW = "llama.cpp reads no window: compared without"
 LONGER = "with positions for the prompt"
 WHOLE_RAMP = {
@@ -43,6 +58,16 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "command-r-plus": Variant(
+        "llama.cpp has norms of heads where there are 64 layers: compared without",
+        {"use_qk_norm": False},
+        {r"[qk]_norm": None},
+    ),
+    "deci": Variant(
+        "llama.cpp leaves attention out where a layer has no MLP: compared without either there",
+        {"block_configs": deci_layers((3, 2.0), (None, 4.5), ("product", 1.0), (None, None), (2, 5.0))},
+        {r"layers\.3\.": None},
+    ),
     "dots1": Variant(
         "llama.cpp has no groups of heads here: compared with as many heads of k and v as of q",
         {"num_key_value_heads": 6},

@@ -60,7 +60,9 @@ bool decode(llama_context *context, const Tokens &tokens, int begin) {
     batch.seq_id[i][0] = 0;
     batch.logits[i] = 1;
   }
-  const int status = llama_decode(context, batch);
+  const bool encodes = llama_model_has_encoder(llama_get_model(context));
+  const int status =
+      encodes ? llama_encode(context, batch) : llama_decode(context, batch);
   llama_batch_free(batch);
   return status == 0;
 }
@@ -114,8 +116,10 @@ int write_all(const std::string &path, const std::vector<Tokens> &prompts,
     return 1;
   std::ofstream out(path + ".logits", std::ios::binary);
   const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-  // Only encoders without a decoder keep nothing.
-  const bool is_encoder = llama_get_memory(context) == nullptr;
+  // Only encoders without a decoder keep nothing, but T5's.
+  const bool is_encoder =
+      llama_get_memory(context) == nullptr ||
+      (llama_model_has_encoder(model) && !llama_model_has_decoder(model));
   for (const Tokens &prompt : prompts) {
     const bool is_written =
         is_encoder ? write_vectors(context, model, prompt, out)

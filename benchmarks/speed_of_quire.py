@@ -17,8 +17,9 @@ import json
 import random
 import statistics
 
-from quire import LLM, GenerationResult, SamplingParams
+from quire import LLM, GenerationResult, GGUFReader, SamplingParams
 from quire._native.kernels import isa
+from quire.models import load_model
 
 BLOCK_TOKENS = 32
 
@@ -58,6 +59,11 @@ def speeds(llm: LLM, options: argparse.Namespace) -> tuple[float | None, float |
     return reading, float(sum(options.generate / result.timings.decode_s for result in results))
 
 
+def keeps_states(file: str) -> bool:
+    """Whether layers do, copies of which need room of the cache as well."""
+    return any(spec.states for spec in load_model(GGUFReader(file)).cache)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
@@ -75,12 +81,13 @@ def main() -> None:
     contexts_at_once = 1 if options.shared else options.streams
     own = options.streams * (-(-options.generate // BLOCK_TOKENS) + 3)
     n_blocks = contexts_at_once * (options.prompt // BLOCK_TOKENS) + own + 4
+    has_states = keeps_states(options.file)
     with LLM(
         options.file,
         threads=options.threads,
         n_ctx=max(n_ctx, 256),
-        n_blocks=n_blocks,
-        max_sequences=max(options.streams, 4),
+        n_blocks=None if has_states else n_blocks,
+        max_sequences=max(options.streams * (4 if has_states else 1), 4),
         load="copy",
         isa=options.isa,
     ) as llm:

@@ -127,7 +127,7 @@ def test_a_damaged_model_is_one_line_and_code_3(tmp_path: Path, command: tuple[s
         (("run", "-m", str(PACKAGED), "--device", "toaster", "x"), 1, "toaster"),
         (("run", "-m", str(PACKAGED), "-c", "8", "Tell me a story about a fox"), 1, "8"),
         (("run", "-m", str(PACKAGED), "-l", "99999+1", "x"), 1, "99999"),
-        (("info", str(PACKAGE)), 1, "is a folder"),
+        (("info", str(PACKAGE)), 3, "config.json' must be there"),
         (("convert", "/absent", "/absent.gguf"), 3, "/absent/config.json"),
     ],
 )

@@ -13,7 +13,16 @@ from quire._native.quant import dequantize
 from quire.convert import CheckpointReader, convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
-from tiny_checkpoints import N_VOCAB, byte_characters, config_of, shapes_of, tokenizer_json, weight_of, write_checkpoint
+from tiny_checkpoints import (
+    CONFIGS,
+    N_VOCAB,
+    byte_characters,
+    config_of,
+    shapes_of,
+    tokenizer_json,
+    weight_of,
+    write_checkpoint,
+)
 
 
 def test_standard_names_keys_and_values(tmp_path: Path) -> None:
@@ -97,6 +106,16 @@ def test_dtypes(tmp_path: Path, dtype: str, bound: float) -> None:
     theirs = weight_of("qwen3", "model.layers.0.mlp.down_proj.weight", (64, 96))
     error = np.abs(dequantize(reader.tensor("blk.0.ffn_down.weight")) - theirs).max()
     assert error <= bound * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architecture_converts_to_a_smaller_type(tmp_path: Path, name: str) -> None:
+    """What a model takes as f32 stays that, matrices of biases among it: convert opens what it is about to write."""
+    write_checkpoint(tmp_path / "hf", name)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "bf16")
+    kinds = {info.name: str(info.dtype) for info in GGUFReader(tmp_path / "x.gguf").tensors}
+    assert {kind for tensor, kind in kinds.items() if tensor.endswith(".bias")} <= {"f32"}
+    assert kinds["token_embd.weight"] == "bf16"
 
 
 def test_rows_that_do_not_divide_become_f16(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> No
             ignored.append(label)
     assert ignored == []
     assert seen["honoured"] >= 3  # GPT-2 has few fields that change an answer
-    assert seen["refused"] >= 5
+    assert seen["refused"] >= 3  # GPT-J as well
     assert seen["harmless and accepted"] >= 30
 
 

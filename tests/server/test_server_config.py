@@ -12,16 +12,18 @@ from typing import Any
 import click
 import pytest
 from quire.cli import serve
-from quire.cli.serve_config import from_environment, from_file
+from quire.cli.serve_config import from_environment, from_file, read_env_file
 from quire.engine_options import EngineConfig
+from quire.errors import RequestError
 from quire.server.service.service import Service
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the machine's own environment."""
     for name in ("HOST", "PORT", "MODEL_PATH", "BATCH_SIZE", "QUIRE_HOST", "QUIRE_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str | None, dict[str, Any]]:
@@ -73,12 +75,12 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments = ["-c", "512", "-t", "3", "--cpu-mask", "3", "--kernels", "cpu", "--isa", "avx2", "--kv-dtype", "bf16"]
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
-    arguments += ["--step-time", "0.5", "--snapshot-tokens", "64"]
+    arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
     engine = opened(monkeypatch, *arguments)[2]
     expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
-    expected |= {"snapshot_tokens": 64}
+    expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     # --memory-budget is the server's, for all of its models.
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes"}
     assert {name: engine.get(name) for name in expected} == expected
@@ -89,13 +91,78 @@ def test_variables_of_what_there_is_not_are_refused_by_name() -> None:
         ("ENABLE_SPECULATIVE", "true"),
         ("QUIRE_DRAFT_MODEL_PATH", "draft.gguf"),
         ("SPECULATION_DEPTH", "4"),
-        ("ENABLE_CONTINUOUS_BATCHING", "false"),
-        ("BATCH_TIMEOUT_MS", "5"),
+        ("ENABLE_CONTINUOUS_BATCHING", "perhaps"),
     ):
         with pytest.raises(click.UsageError, match=name):
             from_environment({name: value})
-    off = {"ENABLE_SPECULATIVE": "False", "ENABLE_CONTINUOUS_BATCHING": "1", "BATCH_TIMEOUT_MS": "0", "HOST": ""}
+    off = {"ENABLE_SPECULATIVE": "False", "ENABLE_CONTINUOUS_BATCHING": "1", "HOST": ""}
     assert from_environment(off) == {}
+    # What is said of a draft model asks for nothing where speculation is off.
+    assert from_environment({**off, "DRAFT_MODEL_PATH": "draft.gguf", "SPECULATION_DEPTH": "4"}) == {}
+
+
+EXAMPLE = """
+# a server's variables
+export MODEL_PATH=m.gguf
+GPU_LAYERS=99
+CONTEXT_SIZE=4096   # tokens
+BATCH_SIZE=512
+CPU_THREADS='3'
+HOST="127.0.0.1"
+PORT=8081
+MAX_BATCH_SIZE=8
+BATCH_TIMEOUT_MS=100
+ENABLE_CONTINUOUS_BATCHING=true
+ENABLE_SPECULATIVE=false
+SPECULATION_DEPTH=4
+KV_CACHE_POOL_SIZE=1000
+SCHEDULING_STRATEGY=FIFO
+SOMETHING_ELSE=1
+"""
+
+
+@pytest.mark.parametrize("given", [("--env-file", "variables"), ()])
+def test_a_file_of_variables_starts_a_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("os.environ", {"PORT": "8082"})
+    monkeypatch.setattr("quire.cli.model_options._has_gpu", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / (given[1] if given else ".env")).write_text(EXAMPLE)
+    settings, path, engine = opened(monkeypatch, *given)
+    assert path == "m.gguf"
+    expected = {
+        "device": "auto", "n_ctx": 4096, "max_step_tokens": 512, "threads": 3, "max_sequences": 8, "n_blocks": 1000,
+        "policy": "fifo",
+    }  # fmt: skip
+    assert {name: engine[name] for name in expected} == expected
+    # The environment wins over the file.
+    assert (settings.host, settings.port, settings.company_s) == ("127.0.0.1", 8082, 0.1)
+    shown = capsys.readouterr().err
+    assert "GPU_LAYERS" in shown
+    assert "SOMETHING_ELSE" not in shown
+
+
+def test_without_continuous_batching_there_is_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENABLE_CONTINUOUS_BATCHING", "false")
+    monkeypatch.setenv("MAX_BATCH_SIZE", "8")
+    assert opened(monkeypatch)[2]["max_sequences"] == 1
+
+
+@pytest.mark.parametrize("text", ["A B=1", "PORT", "\xff", "A" * 70_000])
+def test_files_of_variables_that_do_not_hold(tmp_path: Path, text: str) -> None:
+    (tmp_path / "variables").write_bytes(text.encode("latin-1"))
+    with pytest.raises(click.UsageError, match="variables"):
+        read_env_file(tmp_path / "variables")
+
+
+def test_keys_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("from-a-file\n")
+    settings = opened(monkeypatch, "--api-key", "first-secret", "--api-key-file", str(keys))[0]
+    assert settings.api_keys == ("from-a-file", "first-secret")
+    with pytest.raises(RequestError, match="8 or more printable"):
+        serve.command.main(["--api-key", "short"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

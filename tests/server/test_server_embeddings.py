@@ -97,7 +97,7 @@ def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
         ("/embedding", {}, "content"), ("/embedding", {"content": "x", "input": "x"}, "content"),
         ("/embedding", {"content": "x", "embd_normalize": -2}, "embd_normalize"),
         ("/embedding", {"content": [1, [1]]}, "content"),
-        ("/api/embed", {"model": "fake", "input": "x", "keep_alive": 0}, "keep_alive"),
+        ("/api/embed", {"model": "fake", "input": "x", "keep_alive": "soon"}, "keep_alive"),
         ("/api/embeddings", {"model": "fake", "prompt": ["x"]}, "prompt"),
     ],
     ids=lambda value: str(value)[:40],

@@ -8,8 +8,8 @@ import numpy as np
 from quire.convert import convert
 from quire.engine.loader import packaged_model
 from quire.gguf import GGUFReader
-from quire.quantize import MIXES, Importance, Wishes, plan, quantize_model
-from quire.quantize.importance import Sums
+from quire.quantization import MIXES, Importance, Wishes, plan, quantize_model
+from quire.quantization.importance import Sums
 from tiny_checkpoints import write_checkpoint
 
 # Dense, experts (8 and others), states, windows, what is called falcon, and embeddings of layers.

@@ -132,7 +132,7 @@ def codeshell_config(config: Config) -> dict[str, object]:
         "intermediate_size": config["n_inner"], "num_hidden_layers": config["n_layer"], "sliding_window": None,
         "num_attention_heads": config["n_head"], "num_key_value_heads": config["num_query_groups"],
         "norm_epsilon": config["layer_norm_epsilon"], "max_position_embeddings": config["n_positions"],
-        "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 257,
+        "tie_word_embeddings": config["tie_word_embeddings"], "bos_token_id": 256, "eos_token_id": 257,
     }  # fmt: skip
 
 

@@ -59,10 +59,13 @@ class Checkpoint:
     checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
     rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
     tied: bool = False  # transformers' default of tie_word_embeddings
-    numbers: Mapping[str, str] = field(default_factory=dict)  # keys of numbers that are tensors, one for each layer {i}
+    numbers: Mapping[str, str] = field(
+        default_factory=dict
+    )  # whole keys of numbers that are tensors, one for each layer {i}
     unused: tuple[str, ...] = ()  # fields without effect, as patterns
     ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
     section: str = ""  # the field that holds the configuration of the text model, where there are several
+    has_empty_layers: bool = False  # layers may be without tensors
     base: str = "model."  # what checkpoints of the model without its head leave out of names
     # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
     homes: tuple[tuple[str, str], ...] = ()
@@ -127,7 +130,7 @@ class Checkpoint:
             )
         present = layers_of(table, used)
         for i in range(n_layer):
-            if i not in present:
+            if i not in present and not self.has_empty_layers:
                 name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
                 raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
         return targets

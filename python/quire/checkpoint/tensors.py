@@ -10,9 +10,9 @@ from .changes import Array, Change
 from .packed import MXFP4
 
 SUFFIXES = ("", ".weight", ".bias")
-# What GGUF files keep in f32 although it has two dimensions.
+# What GGUF files keep in f32 although it has two dimensions; experts' biases are a matrix.
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight",
-            "position_embd.weight", "token_types.weight", "attn_rel_b.weight", "ssm_a", "ssm_d")  # fmt: skip
+            "position_embd.weight", "token_types.weight", "attn_rel_b.weight", "ssm_a", "ssm_d", ".bias")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..sampling import SamplingParams
+from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .progress import progress_bar
@@ -48,7 +49,7 @@ class Measurement:
     runs: tuple[float, ...]
 
 
-@click.command("bench", short_help="Measure the speed of a model.")
+@click.command("bench", cls=ForeignCommand, short_help="Measure the speed of a model.")
 @model_argument
 @model_options(load="copy")
 @click.option("-p", "--n-prompt", "n_prompt", type=click.IntRange(0), default=512, show_default=True, metavar="N",

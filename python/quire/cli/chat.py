@@ -11,8 +11,10 @@ import click
 
 from ..errors import UnsupportedError
 from ..sampling import SamplingParams
+from .chat_options import ChatSettings, chat_options
 from .conversation import COMMANDS, LEAVE, Conversation
 from .demo_tools import DEFINITIONS
+from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
@@ -23,17 +25,17 @@ from .text import note
 if TYPE_CHECKING:
     from ..engine import LLM
 
-__all__ = ["command"]
+__all__ = ["command", "talk"]
 
 
-@click.command("chat", short_help="Talk to a model.")
+@click.command("chat", cls=ForeignCommand, short_help="Talk to a model.")
 @model_and_prompt
 @model_options()
 @sampling_options
 @click.option(
     "--tools", is_flag=True, help="Show the model a few demonstration tools, which touch nothing, and run its calls."
 )
-@click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
+@chat_options
 @click.option(
     "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Keep the lines you type in FILE, too."
 )
@@ -45,12 +47,27 @@ def command(
     prompt: str | None,
     model: ModelOptions,
     params: SamplingParams,
+    chat: ChatSettings,
     tools: bool,
-    system: str | None,
     history: str | None,
     verbose: bool,
 ) -> None:
     """Talk to MODEL.  /help lists what can be typed beside messages; PROMPT is the first one."""
+    talk(session, model, params, chat, first=prompt, tools=tools, history=history, verbose=verbose)
+
+
+def talk(
+    session: Session,
+    model: ModelOptions,
+    params: SamplingParams,
+    chat: ChatSettings,
+    *,
+    first: str | None = None,
+    tools: bool = False,
+    history: str | None = None,
+    verbose: bool = False,
+) -> None:
+    """Open the model, answer ``first``, and talk until the user leaves."""
     with ExitStack() as opened:
         llm = opened.enter_context(session.open(model))
         _check(llm)
@@ -71,10 +88,10 @@ def command(
             if sys.stdin.isatty() and sys.stdout.isatty():
                 note(f"{llm.model_name} answers; /help lists commands, Ctrl-D leaves")
             conversation = Conversation(
-                llm, params, system,
+                llm, params, chat,
                 tools=DEFINITIONS if tools else None, verbose=verbose, open_model=open_model,
             )  # fmt: skip
-            _talk(conversation, keyboard, prompt)
+            _talk(conversation, keyboard, first)
 
 
 def _check(llm: LLM) -> None:

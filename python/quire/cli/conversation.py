@@ -18,6 +18,7 @@ from .text import Writer, note, one_line
 if TYPE_CHECKING:
     from ..chat import ChatMessage, ToolCall
     from ..engine import LLM, ChatDelta
+    from .chat_options import ChatSettings
 
 __all__ = ["COMMANDS", "Conversation"]
 
@@ -66,7 +67,7 @@ class Conversation:
         self,
         llm: LLM,
         params: SamplingParams,
-        system: str | None,
+        chat: ChatSettings,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         verbose: bool = False,
@@ -79,6 +80,8 @@ class Conversation:
         self._verbose = verbose
         self._open_model = open_model
         self._stats: Stats | None = None
+        system = chat.system
+        self._keywords = chat.keywords
         self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
         self._saved: set[Path] = set()
@@ -128,7 +131,7 @@ class Conversation:
         writer = Writer(wrap=True)
         begun = first = time.monotonic()
         try:
-            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools)) as deltas:
+            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **self._keywords)) as deltas:
                 for delta in deltas:
                     if not parts:
                         first = time.monotonic()

@@ -1,57 +1,39 @@
-"""``quire info``: what a GGUF file holds, and what running it takes."""
+"""``quire info``: what a model file holds, whether it runs, and what running it takes."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import QuireError, UnsupportedError
+from ..errors import QuireError
+from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .session import model_path
 from .tables import print_table
 from .text import one_line, size_text
+from .verdict import DEFAULT_N_CTX, Verdict, opened, verdict_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .._native.gguf import TensorInfo
-    from .._native.kv import CacheGroup
     from ..chat.detection import ToolSupport
-    from ..engine.config import CacheDType, KvDType
+    from ..engine.config import KvDType
     from ..gguf import GGUFReader
 
 __all__ = ["command"]
 
-BLOCK_TOKENS = 32
-DEFAULT_N_CTX = 4096
 # Entries of an array that are shown; a vocabulary has a hundred thousand.
 SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes that a context of ``n_ctx`` tokens takes, by use.
-
-    ``stock_operations``: those of the model that ggml's operators compute, as Quire has no kernel for them.
-    """
-
-    n_ctx: int
-    kv_dtype: CacheDType
-    weights_bytes: int
-    cache_bytes: int
-    compute_bytes: int
-    stock_operations: list[str]
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weights_bytes + self.cache_bytes + self.compute_bytes
-
-
-@click.command("info", short_help="Show what a GGUF file holds.")
+@click.command("info", cls=ForeignCommand, short_help="Show what a model file holds, and whether it runs.")
 @model_argument
-@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file [the package's own].")
+@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or folder [the package's own].")
 @click.option(
     "-c",
     "--ctx-size",
@@ -68,57 +50,31 @@ class Memory:
     help="Type of the KV cache.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
-def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool) -> None:
-    """Show metadata, tensors, types and sizes of MODEL (or the package's model) and the memory that it needs."""
-    from ..gguf import GGUFReader
+@click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")
+def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool, architectures: bool) -> None:
+    """Show whether MODEL (or the package's model) runs, its metadata, tensors, types, sizes, and the memory it needs.
 
+    MODEL is a GGUF file or a checkpoint folder.  The exit code is 0 for a file of a model that does not run as well.
+    """
+    if architectures:
+        if path is not None:
+            raise click.UsageError("--architectures must be without MODEL")
+        from .architectures import show
+
+        show(as_json=as_json)
+        return
     source = model_path(path)
-    if source.is_dir():
-        raise UnsupportedError(f"[info] MODEL must be a GGUF file but '{source}' is a folder")
-    reader = GGUFReader(source)
-    memory: Memory | None = None
-    reason = ""
-    try:
-        memory = _memory(reader, n_ctx, kv_dtype)
-    except QuireError as error:
-        # A vocabulary alone, or an architecture of others, is still worth showing.
-        reason = str(error)
-    if as_json:
-        print(json.dumps(_as_object(reader, memory, reason)))
-    else:
-        _print(reader, memory, reason)
-
-
-def _memory(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
-    """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
-    from .._native.core import find_device
-    from .._native.graph import Executor
-    from .._native.kv import CacheLayout
-    from ..engine.loader import cache_dtype
-    from ..models import load_model
-
-    model = load_model(reader)
-    kv_dtype = cache_dtype(wanted, own_kernels=True)
-    n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
-    layout = CacheLayout(model.cache, kv_dtype)
-    executor = Executor(
-        model.trace(n_ctx), find_device("cpu"), n_blocks=2, n_states=2, threads=1, kv_dtype=kv_dtype, repack="no"
-    )
-    return Memory(
-        n_ctx=n_ctx,
-        kv_dtype=kv_dtype,
-        weights_bytes=sum(info.size_bytes for info in reader.tensors),
-        cache_bytes=sum(_blocks(n_ctx, group) * group.block_bytes for group in layout.groups) + 2 * layout.state_bytes,
-        compute_bytes=executor.memory_bytes["compute"],
-        stock_operations=executor.stock_operations,
-    )
-
-
-def _blocks(n_ctx: int, group: CacheGroup) -> int:
-    """Blocks of one sequence in layers of one lifetime, and the null block."""
-    reach = group.window or group.chunk
-    n_tokens = min(n_ctx, reach + BLOCK_TOKENS) if reach else n_ctx
-    return -(-n_tokens // BLOCK_TOKENS) + 1
+    with opened(source) as (reader, refusal):
+        verdict = Verdict(reasons=[refusal]) if reader is None else verdict_of(reader, n_ctx, kv_dtype)
+        if as_json:
+            print(json.dumps(_verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))))
+            return
+        if reader is not None:
+            _print(source, reader, verdict)
+        for reason in verdict.reasons:
+            print(f"runs: no: {one_line(reason)}")
+        if not verdict.reasons:
+            print("runs: yes")
 
 
 def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
@@ -142,11 +98,12 @@ def _entries(reader: GGUFReader, key: str) -> tuple[str, int, list[object]] | No
     return kind, len(value), first
 
 
-def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
+def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
     n_elements = sum(math.prod(info.shape) for info in reader.tensors)
+    kind = "as GGUF" if path.is_dir() else f"GGUF {reader.version}"
     parts = f" in {reader.n_files} files" if reader.n_files > 1 else ""
     print(
-        f"{one_line(reader.path)}: GGUF {reader.version}, {size_text(reader.size_bytes)}{parts}, "
+        f"{one_line(str(path))}: {kind}, {size_text(reader.size_bytes)}{parts}, "
         f"{len(reader.tensors)} tensors, {n_elements:,} parameters"
     )
     print_table(
@@ -164,8 +121,10 @@ def _print(reader: GGUFReader, memory: Memory | None, reason: str) -> None:
         print(f"tool calls: {_calls_text(support)}")
     if (sampling := _sampling(reader)) is not None:
         print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
+    if verdict.chat_refusal:
+        print(f"chat: no: {one_line(verdict.chat_refusal)}")
+    memory = verdict.memory
     if memory is None:
-        print(f"memory: not known: {one_line(reason)}")
         return
     print_table(
         (f"memory for a context of {memory.n_ctx}", "size>"),
@@ -195,7 +154,11 @@ def _sampling(reader: GGUFReader) -> dict[str, object] | None:
 
     if "tokenizer.chat_template" not in reader.metadata:
         return None
-    return {name: _rounded(value) for name, value in chat_defaults(advised_sampling(reader.metadata)).items()}
+    try:
+        advice = advised_sampling(reader.metadata)
+    except QuireError:  # which the verdict tells
+        return None
+    return {name: _rounded(value) for name, value in chat_defaults(advice).items()}
 
 
 def _rounded(value: object) -> object:
@@ -222,7 +185,19 @@ def _shortened(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[str, object]:
+def _verdict_object(path: Path, verdict: Verdict) -> dict[str, object]:
+    memory = verdict.memory
+    return {
+        "path": str(path),
+        "runs": not verdict.reasons,
+        "runs_not_because": verdict.reasons,
+        "chat_template_refused_because": verdict.chat_refusal or None,
+        "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
+        "memory_unknown_because": None if memory else "; ".join(verdict.reasons),
+    }
+
+
+def _as_object(reader: GGUFReader) -> dict[str, object]:
     metadata: dict[str, object] = {}
     for key in reader.metadata:
         array = _entries(reader, key)
@@ -232,7 +207,6 @@ def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[s
             kind, n, first = array
             metadata[key] = {"type": kind, "length": n, "first": [_json_value(item) for item in first]}
     return {
-        "path": reader.path,
         "version": reader.version,
         "n_files": reader.n_files,
         "size_bytes": reader.size_bytes,
@@ -248,8 +222,6 @@ def _as_object(reader: GGUFReader, memory: Memory | None, reason: str) -> dict[s
         ],
         "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
         "chat_sampling": _sampling(reader),
-        "memory": {**asdict(memory), "total_bytes": memory.total_bytes} if memory else None,
-        "memory_unknown_because": reason or None,
     }
 
 

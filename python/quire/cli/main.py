@@ -20,7 +20,10 @@ from .session import Session
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USAGE", "cli", "main"]
 
 EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
-COMMANDS = ("run", "chat", "serve", "info", "tokenize", "convert", "quantize", "devices", "bench", "top")
+COMMANDS = (
+    "run", "chat", "serve", "info", "tokenize", "convert", "quantize", "devices", "bench", "top",
+    "pull", "list", "show", "rm", "cp", "ps", "stop",
+)  # fmt: skip
 
 
 class _Commands(click.Group):

@@ -12,9 +12,10 @@ from typing import TypeAlias
 import click
 
 from ..errors import RequestError
+from ..hub.locate import is_known_name
 from ..hub.names import hub_name, is_local_model
 
-__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt"]
+__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt", "text_of"]
 
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -24,7 +25,7 @@ _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 
 def names_a_model(word: str) -> bool:
     """Whether a word is a model's name and nothing to be answered."""
-    return is_local_model(word) or hub_name(word) is not None
+    return is_local_model(word) or hub_name(word) is not None or is_known_name(word)
 
 
 def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple[str | None, str | None]:
@@ -62,8 +63,11 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
         if prompt is not None and escape and prompt != "-":
             prompt = _unescaped(prompt)
         if prompt_file is not None:
-            prompt = _text_of(prompt_file)
-        path, prompt = divided(words, path, prompt)
+            prompt = text_of(prompt_file)
+        from_hub = values.get("hf_repo")
+        assert from_hub is None or isinstance(from_hub, str)
+        found, prompt = divided(words, path or from_hub, prompt)
+        path = path if found == from_hub else found
         function(*args, path=path, prompt=prompt, **values)
 
     decorated: Callable[..., None] = packed
@@ -107,7 +111,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), text)
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A file's text, but for the end of its last line.  RequestError where it is no UTF-8."""
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from ..engine_options import EngineConfig, EngineOption, engine_options
 from ..errors import UnsupportedError
+from ..hub.locate import preset_of, repository_of
+from ..hub.registry import Preset
+from .fetching import located
 
-__all__ = ["GpuLayers", "ModelOptions", "model_options"]
+__all__ = ["PRESET", "GpuLayers", "ModelOptions", "model_options"]
+
+PRESET = "quire.cli.model_options.preset"
+"""Where a command's context keeps the ``Preset`` of its model's name."""
 
 GpuLayers: TypeAlias = "int | Literal['all']"
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
@@ -49,12 +57,14 @@ def _or_own(ctx: click.Context, param: click.Parameter, value: int | None) -> in
 class ModelOptions:
     """Which model (``path`` None: the package's), and where and how it runs.
 
-    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.
+    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.  ``name``:
+    that of the registry which stands for the path, if one does.
     """
 
     path: str | None
     gpu_layers: GpuLayers | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
 
     def device_name(self) -> str:
         """The device that ``--device`` and ``-ngl`` ask for together.
@@ -72,7 +82,7 @@ class ModelOptions:
         if on_cpu:
             raise click.UsageError(f"-ngl {self.gpu_layers} needs another device but --device is {device}")
         if self.gpu_layers != "all" and _has_gpu():
-            n_layer = _n_layer(self.path)
+            n_layer = _n_layer(None if self.path is None else str(located(self.path)))
             if self.gpu_layers < n_layer:
                 raise UnsupportedError(
                     f"[-ngl] layers must be 0 or all {n_layer} of the model but are {self.gpu_layers}: "
@@ -110,6 +120,30 @@ def _n_layer(path: str | None) -> int:
 _MODEL = click.option(
     "-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own]."
 )
+
+
+def _offline(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _token(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        os.environ["HF_TOKEN"] = value
+
+
+_HUB = (
+    click.option(
+        "-hf", "-hfr", "--hf-repo", "hf_repo", metavar="ORG/NAME[:QUANT]", help="A model of a hub, fetched if need be."
+    ),
+    click.option("-hff", "--hf-file", "hf_file", metavar="FILE", help="Its file, where the name does not say enough."),
+    click.option(
+        "-hft", "--hf-token", callback=_token, expose_value=False, metavar="TOKEN", help="For a hub [HF_TOKEN]."
+    ),
+    click.option(
+        "--offline", is_flag=True, callback=_offline, expose_value=False, help="Fetch nothing [HF_HUB_OFFLINE]."
+    ),
+)
 _GPU_LAYERS = click.option(
     "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
     help="0: the CPU; all, -1 or as many as the model has: all on the device; without one, the CPU does.",
@@ -137,6 +171,44 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
     return click.option(*flags, **more)
 
 
+def _named(path: str | None, repository: str | None, file: str | None) -> str | None:
+    """The model's name, of all the ways to give it.  UsageError for two of them."""
+    if repository is None:
+        if file is not None:
+            raise click.UsageError("--hf-file names a file of --hf-repo, which must be given, too")
+        return path
+    if path is not None:
+        raise click.UsageError("MODEL is given twice: as a file and by --hf-repo")
+    wanted = repository_of(repository)
+    if wanted is None:
+        raise click.UsageError(f"--hf-repo must be org/name or org/name:QUANT but is {repository!r:.80}")
+    if file is None:
+        return repository
+    return f"hf://{wanted.repository}/resolve/{wanted.revision or 'main'}/{file}"
+
+
+def _preset_values(context: click.Context, preset: Preset, names: Sequence[str]) -> dict[str, Any]:
+    """What a preset says of the engine's options that the user did not give.  UsageError for other names."""
+    known = {
+        flag.removeprefix("--"): parameter
+        for parameter in context.command.params
+        if parameter.name in names
+        for flag in parameter.opts
+        if flag.startswith("--")
+    }
+    every = {flag.removeprefix("--") for option in engine_options().values() for flag in option.flags.split()}
+    found: dict[str, Any] = {}
+    for name, value in preset.options.items():
+        parameter = known.get(name.replace("_", "-"))
+        if parameter is None or parameter.name is None:
+            if name.replace("_", "-") in every:
+                continue  # an option of quire serve alone
+            raise click.UsageError(f"[registry] options of a preset must be the engine's but one is {name!r:.80}")
+        if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT:
+            found[parameter.name] = parameter.process_value(context, value)
+    return found
+
+
 def model_options(*, server: bool = False, **defaults: object) -> Decorator:
     """Add the options; the function gets them as one argument, ``model``.
 
@@ -146,6 +218,7 @@ def model_options(*, server: bool = False, **defaults: object) -> Decorator:
     own = {name: each for name, each in engine_options().items() if each.flags and (server or not each.server_only)}
     options: list[Decorator] = [
         _MODEL,
+        *_HUB,
         _GPU_LAYERS,
         *(_click_option(name, option, usual[name]) for name, option in own.items()),
     ]
@@ -153,9 +226,16 @@ def model_options(*, server: bool = False, **defaults: object) -> Decorator:
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def packed(*args: object, **values: Any) -> None:
-            path, layers = values.pop("path"), values.pop("gpu_layers")
+            context = click.get_current_context()
+            path = _named(values.pop("path"), values.pop("hf_repo"), values.pop("hf_file"))
+            name, preset = None, None if path is None else preset_of(path)
+            if preset is not None:
+                context.meta[PRESET] = preset
+                name, path = path, preset.model
+                values |= _preset_values(context, preset, (*own, "gpu_layers"))
+            layers = values.pop("gpu_layers")
             given = {name: value for name in own if (value := values.pop(name)) is not None}
-            function(*args, model=ModelOptions(path, layers, given), **values)
+            function(*args, model=ModelOptions(path, layers, given, name), **values)
 
         decorated: Callable[..., None] = packed
         for option in reversed(options):

@@ -17,7 +17,7 @@ from .text import note, size_text
 
 if TYPE_CHECKING:
     from ..gguf import GGUFReader
-    from ..quantize import Plan
+    from ..quantization import Plan
 
 __all__ = ["command"]
 
@@ -91,7 +91,7 @@ def command(
     TYPE is one of llama.cpp's: Q4_K_M, Q8_0, IQ4_XS, F16, ..., or COPY.  Without OUT the file is ggml-model-TYPE.gguf
     beside IN.  The same input gives the same file as llama-quantize.
     """
-    from ..quantize import Importance, Wishes, plan, quantize_model
+    from ..quantization import Importance, Wishes, plan, quantize_model
 
     out, mix, threads = _arguments(source, words, threads)
     if include and exclude:
@@ -127,8 +127,8 @@ def _lower(dtype: str | None) -> str | None:
 
 def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path, str, int]:
     """``[OUT] TYPE [THREADS]``: out, type and threads."""
-    from ..quantize import MIXES
-    from ..quantize.mixes import ALIASES, COPY
+    from ..quantization import MIXES
+    from ..quantization.mixes import ALIASES, COPY
 
     known = {*MIXES, *ALIASES, COPY}
     rest = list(words)

@@ -10,6 +10,8 @@ import click
 
 from ..errors import RequestError, UnsupportedError
 from ..sampling import SamplingParams
+from .chat_options import ChatSettings, chat_options
+from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt, read_prompt
 from .model_options import ModelOptions, model_options
 from .sampling_options import sampling_options, with_advice
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("run", short_help="Answer one prompt.")
+@click.command("run", cls=ForeignCommand, short_help="Answer one prompt.")
 @model_and_prompt
 @model_options()
 @sampling_options
-@click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT", help="The system message.")
+@chat_options
 @click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
+@click.option("-cnv", "--conversation", is_flag=True, help="Talk on after the answer, as quire chat does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the answer is complete.")
 @click.pass_obj
 def command(
@@ -36,8 +39,9 @@ def command(
     prompt: str | None,
     model: ModelOptions,
     params: SamplingParams,
-    system: str | None,
+    chat: ChatSettings,
     raw: bool,
+    conversation: bool,
     as_json: bool,
 ) -> None:
     """Answer PROMPT with MODEL, through the model's chat template when it has one.
@@ -45,8 +49,16 @@ def command(
     MODEL is a .gguf file, a checkpoint folder or org/name of a hub; without it, the small one in the package answers.
     Without PROMPT, or with -, it is read from standard input.  The answer is streamed to standard output.
     """
-    if raw and system is not None:
-        raise click.UsageError("--system is part of a chat: not with --raw")
+    system = chat.system
+    if raw and (system is not None or chat.keywords):
+        raise click.UsageError("--system is part of a chat, and so is thinking: not with --raw")
+    if conversation:
+        if raw or as_json:
+            raise click.UsageError("a conversation is shown as it goes: not with --raw or --json")
+        from .chat import talk
+
+        talk(session, model, params, chat, first=prompt)
+        return
     text = _read_prompt(prompt)
     with session.open(model) as llm:
         params = with_advice(params, llm.advised_sampling)
@@ -57,11 +69,12 @@ def command(
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
         if as_json:
-            result = llm.chat(messages, params) if use_chat else llm.generate(text, params)[0]
+            result = llm.chat(messages, params, **chat.keywords) if use_chat else llm.generate(text, params)[0]
             print(json.dumps(_as_object(llm, result), ensure_ascii=False))
             return
         writer = Writer()
-        with closing(llm.chat_stream(messages, params) if use_chat else llm.stream(text, params)) as deltas:
+        answer = llm.chat_stream(messages, params, **chat.keywords) if use_chat else llm.stream(text, params)
+        with closing(answer) as deltas:
             try:
                 for delta in deltas:
                     writer.write(delta.text)

@@ -14,8 +14,9 @@ from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
 from ..sampling_defaults import CHAT_DEFAULTS, TRUNCATION
 from .form_options import FORM_OPTIONS, taken_form
+from .model_options import PRESET
 
-__all__ = ["sampling_options", "with_advice"]
+__all__ = ["sampling_defaults", "sampling_options", "with_advice"]
 
 
 def _off_below_zero(value: float) -> float | None:
@@ -35,7 +36,17 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _samplers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return DEFAULT_SAMPLERS if value is None else tuple(name for name in value.replace(";", ",").split(",") if name)
+    """Names of stages, also as llama.cpp writes them."""
+    if value is None:
+        return DEFAULT_SAMPLERS
+    names = (name.strip().lower().replace("-", "_") for name in value.replace(";", ",").split(","))
+    return tuple(_STAGES.get(name, name) for name in names if name)
+
+
+# llama.cpp's names of stages, where they are others.
+_STAGES = {
+    "typ_p": "typical_p", "typ": "typical_p", "typical": "typical_p", "temp": "temperature", "nucleus": "top_p",
+}  # fmt: skip
 
 
 def _number(flags: str, field: str, default: float, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -86,18 +97,56 @@ _OPTIONS = (
     click.option("--ignore-eos", is_flag=True, help="Go on where the model would end."),
 )  # fmt: skip
 
+# What only a request can say: every dialect has a meaning of its own for its absence.
+_OF_REQUESTS = ("seed", "stop", "logit_bias", "min_tokens", "samplers", "penalty_last_n", "dry_penalty_last_n")
 _OFF_BELOW_ZERO = ("max_tokens", "seed", "top_n_sigma", "penalty_last_n", "dry_penalty_last_n")
 _GIVEN = "quire.cli.sampling_options.given"
 
 
 def with_advice(params: SamplingParams, advised: Mapping[str, object]) -> SamplingParams:
-    """The parameters of this command, with what the model's file advises where the user said nothing."""
-    given = click.get_current_context().meta[_GIVEN]
-    changes = {name: value for name, value in advised.items() if name not in given}
+    """The parameters of this command, with what the preset of the model's name says, and else what the model's file
+    advises, where the user said nothing."""
+    context = click.get_current_context()
+    given, preset = context.meta[_GIVEN], context.meta.get(PRESET)
+    usual = {**advised, **preset.sampling} if preset is not None else advised
+    changes = {name: value for name, value in usual.items() if name not in given}
     if params.mirostat or changes.get("mirostat"):  # it cuts the tail itself
         changes = {name: value for name, value in changes.items() if name not in TRUNCATION}
         changes |= {name: off for name, off in TRUNCATION.items() if name not in given}
-    return replace(params, **changes)  # type: ignore[arg-type]
+    try:
+        return replace(params, **changes)  # type: ignore[arg-type]
+    except TypeError as error:
+        text = f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
+        raise click.UsageError(text) from None
+
+
+def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options as what requests get that say nothing; the function gets those given as a dict, ``sampling``."""
+
+    @functools.wraps(function)
+    def packed(*args: object, **values: object) -> None:
+        own = {entry.name: values.pop(entry.name) for entry in fields(SamplingParams) if entry.name in values}
+        context = click.get_current_context()
+        given = {
+            name: value
+            for name, value in own.items()
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
+        for name, value in given.items():
+            if name in _OFF_BELOW_ZERO and isinstance(value, int | float):
+                given[name] = _off_below_zero(value)
+        try:
+            SamplingParams(**given)  # type: ignore[arg-type]
+        except RequestError as error:
+            raise click.UsageError(str(error)) from error
+        function(*args, sampling=given, **values)
+
+    decorated: Callable[..., None] = packed
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    parameters: list[click.Parameter] = decorated.__dict__["__click_params__"]
+    parameters[:] = [parameter for parameter in parameters if parameter.name not in _OF_REQUESTS]
+    return decorated
 
 
 def sampling_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -8,21 +8,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .fetching import located
 from .model_argument import model_argument
-from .model_options import ModelOptions, model_options
-from .serve_config import config_option
-from .text import note
+from .model_options import PRESET, ModelOptions, model_options
+from .sampling_options import sampling_defaults
+from .serve_config import ServeCommand, config_option, env_file_option
+from .text import note, one_line
 
 if TYPE_CHECKING:
+    from ..hub.registry import Preset
     from ..server.settings import Settings
 
 __all__ = ["command"]
 
 
-@click.command("serve", short_help="Serve a model over HTTP.")
+def _milliseconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    from ..server.keep_alive import seconds_of
+
+    try:
+        return None if value is None else seconds_of(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} but is {value!r:.40}", ctx, param) from None
+
+
+@click.command("serve", cls=ServeCommand, short_help="Serve a model over HTTP.")
 @model_argument
 @config_option
+@env_file_option
 @model_options(server=True, policy="dynamic", step_s=0.25)
+@sampling_defaults
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N", help="0: any free one."
@@ -34,6 +52,7 @@ __all__ = ["command"]
     metavar="FILE",
     help="API keys, one a line; every route but /health then asks for one.",
 )
+@click.option("--api-key", "api_keys", multiple=True, metavar="KEY", help="A key; a file is not shown by ps.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="A further name of the model.")
@@ -50,6 +69,19 @@ __all__ = ["command"]
     metavar="BYTES",
     help="Of models and their caches [what is left].",
 )
+@click.option(
+    "--sleep-idle-seconds",
+    "--keep-alive",
+    "keep_s",
+    callback=_seconds,
+    metavar="TIME",
+    help="A model unused for so long is closed until it is asked for: 300, 5m, 0; -1: never [-1].",
+)
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Clients may fetch, name and delete models; all models of this machine are served.",
+)
 @click.option("--lenient", is_flag=True, help="With --strict: take unknown fields of bodies all the same.")
 @click.option("--strict", is_flag=True, help="Refuse unknown names of models, and unknown fields of bodies.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
@@ -59,6 +91,14 @@ __all__ = ["command"]
 @click.option("--request-timeout", "request_timeout_s", type=float, metavar="S", help="Until the last token [600].")
 @click.option("--first-token-timeout", "first_token_timeout_s", type=float, metavar="S", help="Until the first [any].")
 @click.option("--queue-timeout", "queue_timeout_s", type=float, metavar="S", help="Until a request runs [any].")
+@click.option(
+    "--batch-wait",
+    "company_s",
+    type=click.FloatRange(0, 60_000),
+    callback=_milliseconds,
+    metavar="MS",
+    help="A request waits so long for others while nothing runs [0].",
+)
 @click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
 @click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 @click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
@@ -69,29 +109,45 @@ def command(**options: Any) -> None:
     SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
     (docs/server.md); the command line wins, then the environment.
     """
+    from ..server.keep_alive import seconds_of
     from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
     path = model.path
-    if path is None and options["models_dir"] is None:
+    if path is None and options["models_dir"] is None and not options["allow_changes"]:
         note("no model given: using the small one in the package")
+    given = [model.name] if model.name is not None else []
+    preset: Preset | None = click.get_current_context().meta.get(PRESET)
+    if preset is not None:
+        options["sampling"] = {**preset.sampling, **options["sampling"]}
+        options["system"] = preset.system
+        if options["keep_s"] is None and preset.keep_alive is not None:
+            options["keep_s"] = seconds_of(preset.keep_alive)
+        options["aliases"] = (*options["aliases"], *given)
     settings, config = _settings(options), model.config()
+    path = None if path is None else str(located(path))
     # The worker's process takes about as long as the imports below to be there: on another core at the same time.
-    launched = launch() if path is not None or settings.models_dir is None else None
+    several = settings.models_dir is not None or settings.allow_changes
+    launched = launch() if path is not None or not several else None
 
     from ..server.serve import serve
+    from ..server.service.library import skipped_models
     from ..server.service.service import open_service
 
+    if settings.models_dir is not None:
+        for name, why in skipped_models(Path(settings.models_dir)).items():
+            note(f"--models-dir skips {one_line(name)}: {why}")
     serve(open_service(settings, path, config, launched), note)
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from ..server.settings import Settings, read_keys
+    from ..server.settings import Settings, check_key, read_keys
 
-    key_file = options.pop("api_key_file")
+    key_file, keys = options.pop("api_key_file"), options.pop("api_keys")
     values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
     values["access_log"] = not options["no_access_log"]
-    if key_file is not None:
-        values["api_keys"] = read_keys(key_file)
+    for number, key in enumerate(keys, 1):
+        check_key(key, f"number {number} of --api-key")
+    values["api_keys"] = (*(read_keys(key_file) if key_file is not None else ()), *keys)
     assert set(values) <= {entry.name for entry in fields(Settings)}
     return Settings(**values)

@@ -6,13 +6,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["config_option", "from_environment", "from_file"]
+from .foreign_options import ForeignCommand
+from .text import note
+
+__all__ = ["ServeCommand", "config_option", "env_file_option", "from_environment", "from_file", "read_env_file"]
 
 # Variables by the parameters of the command.
 _VARIABLES = {
@@ -24,19 +27,23 @@ _VARIABLES = {
     "HOST": "host",
     "PORT": "port",
     "MAX_BATCH_SIZE": "max_sequences",
-    "KV_CACHE_POOL_SIZE": "cache_blocks",
+    "KV_CACHE_POOL_SIZE": "n_blocks",
     "SCHEDULING_STRATEGY": "policy",
+    "BATCH_TIMEOUT_MS": "company_s",
 }
 _OFF = ("0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
+_SPECULATION = "speculative decoding is not supported yet"
 # Variables of what there is not, with the values that ask for nothing.
 _REFUSED = {
-    "ENABLE_SPECULATIVE": (_OFF, "speculative decoding is not supported yet"),
-    "DRAFT_MODEL_PATH": ((), "speculative decoding is not supported yet"),
-    "SPECULATION_DEPTH": (("0",), "speculative decoding is not supported yet"),
-    "ENABLE_CONTINUOUS_BATCHING": (_ON, "batching is always continuous; MAX_BATCH_SIZE=1 runs one at a time"),
-    "BATCH_TIMEOUT_MS": (("0",), "a request joins the batch at the next step, and nobody waits for it to fill"),
+    "ENABLE_SPECULATIVE": (_OFF, _SPECULATION),
+    "DRAFT_MODEL_PATH": ((), _SPECULATION),
+    "SPECULATION_DEPTH": (("0",), _SPECULATION),
 }
+_ALL_NAMES = (*_VARIABLES, *_REFUSED, "ENABLE_CONTINUOUS_BATCHING")
+# What else a file of variables may hold for this server.
+_OTHER_PREFIXES = ("QUIRE_", "LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_", "HF_")
+_MOST_ENV_BYTES = 1 << 16
 
 
 def _value(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
@@ -49,16 +56,60 @@ def _value(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Values of parameters; UsageError for a variable whose feature there is not."""
+    speculative = _value(environment, "ENABLE_SPECULATIVE")
+    is_off = speculative is not None and speculative[1].lower() in _OFF
     for name, (neutral, why) in _REFUSED.items():
         found = _value(environment, name)
-        if found is not None and found[1].lower() not in neutral:
+        # What is said of a draft model asks for nothing where speculation is off.
+        if found is not None and found[1].lower() not in neutral and not (is_off and name != "ENABLE_SPECULATIVE"):
             raise click.UsageError(f"{found[0]} must be left out but is {found[1]!r:.40}: {why}")
     values = {}
     for name, parameter in _VARIABLES.items():
         found = _value(environment, name)
         if found is not None:
-            values[parameter] = found[1]
+            values[parameter] = found[1].lower().replace("_", "-") if parameter == "policy" else found[1]
+    continuous = _value(environment, "ENABLE_CONTINUOUS_BATCHING")
+    if continuous is not None:
+        if continuous[1].lower() not in (*_OFF, *_ON):
+            raise click.UsageError(f"{continuous[0]} must be true or false but is {continuous[1]!r:.40}")
+        if continuous[1].lower() in _OFF:  # one request at a time
+            values["max_sequences"] = "1"
     return values
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file of lines ``NAME=value`` that are for this server.
+
+    Empty lines and comments do not count; ``export`` and quotes around a value may be there.  UsageError for a file
+    that is none.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_ENV_BYTES + 1).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} must be a file of variables in UTF-8 but {error}") from None
+    if len(text) > _MOST_ENV_BYTES:
+        raise click.UsageError(f"{path} must have at most {_MOST_ENV_BYTES} bytes but has more")
+    found: dict[str, str] = {}
+    for number, written in enumerate(text.splitlines(), 1):
+        line = written.strip().removeprefix("export ").strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip().replace("_", "a").isalnum():
+            raise click.UsageError(f"{path}, line {number}: it must be NAME=value")
+        name = name.strip()
+        if name in _ALL_NAMES or name.startswith(_OTHER_PREFIXES):
+            found[name] = _bare(value)
+    return found
+
+
+def _bare(value: str) -> str:
+    """A value without the quotes around it, or without the comment behind it."""
+    value = value.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value.partition(" #")[0].rstrip()
 
 
 def from_file(path: Path, command: click.Command) -> dict[str, Any]:
@@ -87,11 +138,47 @@ def from_file(path: Path, command: click.Command) -> dict[str, Any]:
 
 def _use(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     values = {} if path is None else from_file(path, ctx.command)
-    ctx.default_map = {**values, **from_environment(os.environ)}
+    ctx.default_map = {**values, **(ctx.default_map or {}), **from_environment(os.environ)}
     return path
+
+
+def load_env_file(path: Path | None) -> None:
+    """Put the variables of a file (None: ``.env`` in the working folder, if there is one) into the environment, but
+    for those that it has; says which."""
+    if path is None and not Path(".env").is_file():
+        return
+    source = Path(".env") if path is None else path
+    found = {name: value for name, value in read_env_file(source).items() if name not in os.environ}
+    if found:
+        note(f"from {source}: {', '.join(sorted(found))}")
+    os.environ.update(found)
 
 
 config_option = click.option(
     "--config", "config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
     expose_value=False, callback=_use, metavar="FILE", help="Options from a TOML file, by their long names.",
 )  # fmt: skip
+env_file_option = click.option(
+    "--env-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), expose_value=False, metavar="FILE",
+    help="Variables from a file of lines NAME=value [.env, if there is one].",
+)  # fmt: skip
+
+
+class ServeCommand(ForeignCommand):
+    """A command that reads a file of variables before all else."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        load_env_file(_env_file(args))
+        return super().parse_args(ctx, args)
+
+
+def _env_file(args: Sequence[str]) -> Path | None:
+    for i, argument in enumerate(args):
+        if argument == "--":
+            break
+        if argument == "--env-file" and i + 1 < len(args):
+            return Path(args[i + 1])
+        if argument.startswith("--env-file="):
+            return Path(argument.partition("=")[2])
+    return None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .fetching import located
 from .text import note
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
     # What the engine warns of is a remark like the command's own.
     logging.basicConfig(format="quire: %(message)s")
     wanted = {name: value for name, value in asdict(sizes).items() if value is not None}
-    return LLM(options.path, **{**options.config(), **wanted})
+    path = None if options.path is None else located(options.path)
+    return LLM(path, **{**options.config(), **wanted})
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Session:
 def model_path(path: str | None) -> Path:
     """The file or folder of a command that reads it without running it."""
     if path is not None:
-        return Path(path)
+        return located(path)
     from ..engine.loader import packaged_model
 
     note("no model given: using the small one in the package")

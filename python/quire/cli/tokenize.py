@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt, read_prompt
 from .session import model_path
 from .text import one_line
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("tokenize", short_help="Show the tokens of a text.")
+@click.command("tokenize", cls=ForeignCommand, short_help="Show the tokens of a text.")
 @model_and_prompt
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own].")
 @click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")

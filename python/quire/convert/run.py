@@ -40,7 +40,7 @@ class _Conversion:
         self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
         self.checkpoint = SafetensorsFolder(source)
-        self.entries += self._numbers()
+        self.numbers = list(self._numbers())
         self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
         self.mapping.refuse_unread(self.whole)
 
@@ -68,7 +68,9 @@ class _Conversion:
             if not self.mapping.is_tied(self.whole):
                 raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
             return targets
-        if not self.mapping.is_tied(self.whole) or not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
+        if head.change is not None or not self.mapping.is_tied(self.whole):
+            return targets
+        if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
 
@@ -233,6 +235,8 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     writer.set("general.quantization_version", 2, "u32")
     for key, kind, value in todo.entries:
         writer.set(f"{todo.arch}.{key}", value, kind)
+    for key, kind, value in todo.numbers:
+        writer.set(key, value, kind)
     pooling = pooling_type(todo.source)
     if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
         writer.set(f"{todo.arch}.pooling_type", pooling, "u32")

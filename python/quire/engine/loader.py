@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from ..models import LoadedModel
     from ..models.base import Config
 
-__all__ = ["OpenedModel", "advised_sampling", "cache_dtype", "open_decoder", "open_model", "packaged_model"]
+__all__ = [
+    "OpenedModel",
+    "advised_sampling",
+    "cache_dtype",
+    "checkpoint_dtype",
+    "open_decoder",
+    "open_model",
+    "packaged_model",
+]
 
 _LOG = logging.getLogger("quire")
 # Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
@@ -144,6 +152,15 @@ def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -
     return "bf16" if own_kernels and multiplies_bf16() else "f16"
 
 
+def checkpoint_dtype(folder: Path) -> str:
+    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
+    from ..checkpoint import Fields, read_json
+
+    config = Fields("config.json", read_json(folder / "config.json"))
+    stored = config.text("dtype", config.text("torch_dtype", "float32"))
+    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
+
+
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
     if config.packed_cache is None:
         return None
@@ -172,7 +189,7 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
 
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
-        CheckpointReader(folder, Path(scratch), _checkpoint_dtype(folder)) as reader,
+        CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
     ):
         if config.quantize is not None:
             return _open_quantized(reader, config)
@@ -184,7 +201,7 @@ def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
     """A model, whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
-    from ..quantize import QuantizedReader
+    from ..quantization import QuantizedReader
 
     assert config.quantize is not None
     with (
@@ -194,15 +211,6 @@ def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
         available = _memory_at_hand(config, find_device(config.device))
         check_weights(Path(source.path).name, reader.size_bytes, available)
         return _open(reader, Path(reader.path), config)
-
-
-def _checkpoint_dtype(folder: Path) -> str:
-    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
-    from ..checkpoint import Fields, read_json
-
-    config = Fields("config.json", read_json(folder / "config.json"))
-    stored = config.text("dtype", config.text("torch_dtype", "float32"))
-    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
 
 
 def _open_file(path: Path, config: EngineConfig) -> OpenedModel:

@@ -66,7 +66,7 @@ def _without_host(text: str) -> tuple[str | None, bool]:
 def is_local_model(text: str) -> bool:
     """Whether a text names a folder, a file whose name ends in .gguf (also one that is not there), or a file that
     begins like one."""
-    if not text or "\n" in text or "\0" in text:
+    if not text or "\n" in text or "\0" in text or "://" in text:
         return False
     path = Path(text).expanduser()
     try:

@@ -47,7 +47,9 @@ class Apertus(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         names = ("alpha_p", "alpha_n", "beta", "eps")
-        curves = [Xielu(*each) for each in zip(*(m.numbers(f"xielu.{name}", c.n_layer) for name in names), strict=True)]
+        curves = [
+            Xielu(*each) for each in zip(*(m.numbers_of(f"xielu.{name}", c.n_layer) for name in names), strict=True)
+        ]
         if not all(math.isfinite(curve.alpha_p + curve.alpha_n) for curve in curves):
             raise LoadError("[apertus] the numbers of xielu must be finite in f32 but are not")
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))

@@ -11,6 +11,7 @@ from ..checkpoint import (
     DECODER_TENSORS,
     SILU,
     Checkpoint,
+    Fields,
     f32,
     made,
     no_windows,
@@ -19,6 +20,7 @@ from ..checkpoint import (
     taken,
     u32,
 )
+from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from . import llama
 from .base import Block, Decoder, DenseConfig
@@ -58,6 +60,14 @@ class BitNet(Decoder):
 MODEL = BitNet
 _LAYER = "model.layers.{i}"
 _BIASES = only_with("attention_bias", default=False, biases=True)
+
+
+def _is_silu(config: Fields) -> None:
+    """Files have no key for another."""
+    if (name := config.text("hidden_act", "relu2")) not in SILU:
+        raise UnsupportedError(f"[convert] 'hidden_act' must be silu but is '{name}'")
+
+
 _CHECKPOINT = Checkpoint(
     "bitnet",
     {
@@ -74,8 +84,7 @@ _CHECKPOINT = Checkpoint(
         "blk.{i}.attn_sub_norm": f"{_LAYER}.self_attn.attn_sub_norm",
         "blk.{i}.ffn_sub_norm": f"{_LAYER}.mlp.ffn_sub_norm",
     },
-    fixed={"hidden_act": SILU},  # files have no key for another
-    checks=(no_windows,),
+    checks=(no_windows, _is_silu),
     rope=lambda config: rope_keys(config, 500000.0),
     unused=("attention_bias",),
 )

@@ -181,6 +181,7 @@ HF = {
         },
         fixed={"hidden_act": SILU},
         checks=(no_windows,),
+        has_empty_layers=True,
         unused=("attention_bias", "mlp_bias", "num_key_value_heads_per_layer"),
     )
 }

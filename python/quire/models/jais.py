@@ -50,21 +50,15 @@ def _embedding(x: Array, config: Fields) -> Array:
     return scaled
 
 
-def _norm(x: Array, config: Fields) -> Array:
-    """The head is the scaled embedding's matrix, so what it is multiplied with makes up for that."""
+def _head(x: Array, config: Fields) -> Array:
+    """The embedding's matrix with another scale."""
     import numpy as np
 
-    scaled: Array = x * np.float32(_width_scale(config) / _embedding_scale(config))
+    scaled: Array = x * np.float32(_width_scale(config))
     return scaled
 
 
-def _refused(x: Array, config: Fields) -> Array:
-    raise UnsupportedError("[convert] 'lm_head.weight' must be the embedding's matrix but is another")
-
-
-def _scales(config: Fields) -> None:
-    if _embedding_scale(config) == 0:
-        raise UnsupportedError("[convert] the scale of embeddings must not be 0")
+def _scores_by_size(config: Fields) -> None:
     for name in ("scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"):
         if config.flag(name, True) is False:
             raise UnsupportedError(f"[convert] '{name}' must be true but is false")
@@ -85,8 +79,8 @@ HF = {
         },
         {
             "token_embd": taken("transformer.wte", change=_embedding),
-            "output_norm": taken("transformer.ln_f", change=_norm),
-            "output": taken("lm_head", change=_refused),
+            "output_norm": "transformer.ln_f",
+            "output": taken("transformer.wte", change=_head),
             "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
             "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.c_attn", change=transposed),
             "blk.{i}.attn_output": taken(f"{_LAYER}.attn.c_proj", change=transposed),
@@ -103,7 +97,7 @@ HF = {
             "scale_attn_weights": (True,),
             "tie_word_embeddings": (True,),
         },
-        checks=(_scales,),
+        checks=(_scores_by_size,),
         rope=None,
         tied=True,
         unused=(
@@ -113,6 +107,7 @@ HF = {
             "mup_width_scale",
             "width_scale",
             "embeddings_scale",
+            "mup_embeddings_scale",
         ),
         ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias", "*relative_pe.slopes"),
         base="transformer.",

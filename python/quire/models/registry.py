@@ -45,6 +45,30 @@ def _index(variable: str) -> Mapping[str, str]:
     return {name: path.stem for path in sorted(_HERE.glob("*.py")) for name in _names(path, variable)}
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """What Quire supports: ``name`` in GGUF files, and transformers' ``classes`` of checkpoints."""
+
+    name: str
+    description: str
+    classes: tuple[str, ...]
+
+
+def supported() -> list[Architecture]:
+    """Every architecture, by name."""
+    classes: dict[str, list[str]] = {name: [] for name in architectures()}
+    for name in sorted(_index("HF")):
+        classes[checkpoint_of(name).arch].append(name)
+    index = _index("ARCHES")
+    return [Architecture(name, _description(index[name]), tuple(found)) for name, found in classes.items()]
+
+
+def _description(module: str) -> str:
+    """The first line of a model file, which names the models that use it."""
+    text = ast.get_docstring(ast.parse((_HERE / f"{module}.py").read_text(encoding="utf-8")))
+    return (text or "").split("\n", 1)[0].rstrip(".")
+
+
 def architectures() -> list[str]:
     """Every ``general.architecture`` that a file here answers to."""
     return sorted(_index("ARCHES"))

@@ -80,6 +80,15 @@ class Keys:
             raise LoadError(f"[gguf] key '{full}' must hold {n} numbers but has {len(values)} {values.dtype}")
         return [float(value) for value in values[:n]]
 
+    def numbers_of(self, full: str, n: int) -> list[float]:
+        """Finite numbers, likewise, of a key that does not begin with the architecture's name."""
+        if full not in self._metadata or not self._metadata.type_of(full).endswith("[]"):
+            return [self._metadata.number(full)] * n
+        values = self._metadata.array(full)
+        if values.dtype.kind != "f" or len(values) < n or not all(math.isfinite(value) for value in values[:n]):
+            raise LoadError(f"[gguf] key '{full}' must hold {n} finite numbers but has {len(values)} {values.dtype}")
+        return [float(value) for value in values[:n]]
+
     def same(
         self, name: str, n: int, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1
     ) -> int:

@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, embeddings, models, openapi, own, page, ranking
+from .routes import anthropic, changes, embeddings, models, openapi, own, page, ranking
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -35,12 +35,12 @@ _RESPONSES = responses_fields.ResponsesBody
 _LLAMA, _LLAMA_COMPLETION = Dialect.LLAMA_CPP, llama_cpp_fields.CompletionBody
 _RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank")
 _OLLAMA = Dialect.OLLAMA
-_FETCH = (("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
-          ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"))  # fmt: skip
+_FETCH = (("POST", "/api/push"), ("POST", "/api/blobs/{digest}"))
 _ANTHROPIC = Dialect.ANTHROPIC
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
+    Route("POST", "/v1/chat", openai_chat.complete, "Answer a conversation", _CHAT),
     Route("POST", "/v1/completions", openai_completions.complete, "Complete prompts", _COMPLETION),
     Route("GET", "/v1/models", models.list_models, "List the models"),
     Route("GET", "/v1/models/list", models.list_files, "The models, open or not"),
@@ -50,7 +50,7 @@ ROUTES = (
     Route("POST", "/v1/models/reload", models.reload, "Open a model again", models.ModelBody, opens=False),
     Route("GET", "/v1/models/{model}", models.show_model, "Show one model"),
     Route("GET", "/health", own.health, "Whether requests would be answered"),
-    Route("GET", "/v1/health", own.health, "Whether requests would be answered"),
+    Route("GET", "/v1/health", own.health_v1, "Whether requests would be answered"),
     Route("GET", "/v1/status", own.status, "What the server does right now"),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes for people"),
@@ -101,6 +101,13 @@ ROUTES = (
     Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA, opens=False),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
+    Route("POST", "/api/pull", changes.pull, "Fetch a model", changes.PullBody, _OLLAMA, opens=False),
+    Route("DELETE", "/api/delete", changes.delete, "Delete a model", changes.DeleteBody, _OLLAMA, opens=False),
+    Route("POST", "/api/copy", changes.copy, "Name a model", changes.CopyBody, _OLLAMA, opens=False),
+    Route("POST", "/api/create", changes.create, "Name a model", changes.CreateBody, _OLLAMA, opens=False),
+    Route("POST", "/models", changes.fetch, "Fetch a model", changes.FetchBody, _LLAMA, opens=False),
+    Route("DELETE", "/models", changes.forget, "Delete a model", dialect=_LLAMA),
+    Route("GET", "/models/sse", changes.events, "How far models are", dialect=_LLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
     Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),
     Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ..errors import RequestError
+from .keep_alive import FOREVER
 
-__all__ = ["Settings", "is_loopback", "read_keys"]
+__all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
 MIB = 1 << 20
 _LIMITS: dict[str, tuple[float, float]] = {
@@ -24,6 +27,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "send_timeout_s": (0.1, 3600),
     "ping_s": (0.1, 3600),
     "drain_s": (0, 3600),
+    "company_s": (0, 60),
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
     "max_connections": (1, 100_000),
@@ -41,16 +45,22 @@ class Settings:
     ``cors_origins``: origins whose pages may call the server.
     ``strict``: requests that name an unknown model are refused even where there is one only, and so are unknown fields
     of a body, which otherwise have no effect and are named in the header ``x-quire-ignored``.  ``lenient``: such fields
-    are taken all the same.  ``aliases``: further names of the model.
+    are taken all the same.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
+    requests get which say nothing of them, before what models' files advise.  ``system``: the system message of chats
+    that begin without one.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
+    ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
+    never.  ``allow_changes``: clients may fetch, name and delete models, and all models of this machine's stores are
+    served.
 
     ``max_body_bytes``, ``max_depth``: of a request's body.  8 MiB are two million tokens of text; to decode them takes
     10 to 25 ms, in which nobody else is answered, and more takes more.  ``max_queue``, ``max_queue_tokens``: requests,
     and their tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to
     the last token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
     time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment is
-    sent on silent streams so often.  ``drain_s``: how long a stopping server lets answers go on.
+    sent on silent streams so often.  ``company_s``: a request waits so long for others while
+    nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     """
 
@@ -63,8 +73,12 @@ class Settings:
     lenient: bool = False
     strict: bool = False
     aliases: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
+    keep_s: float = FOREVER
+    allow_changes: bool = False
     max_body_bytes: int = 8 * MIB
     max_depth: int = 128
     max_queue: int = 256
@@ -76,6 +90,7 @@ class Settings:
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
     ping_s: float = 15.0
+    company_s: float = 0.0
     drain_s: float = 30.0
     rate_requests_per_minute: int | None = None
     rate_tokens_per_minute: int | None = None
@@ -128,8 +143,11 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if not keys:
         raise RequestError(f"[serve] the file of API keys must have one but {path} has none")
     for number, key in enumerate(keys, 1):
-        if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
-            raise RequestError(
-                f"[serve] an API key must be 8 or more printable ASCII characters but number {number} of {path} is not"
-            )
+        check_key(key, f"number {number} of {path}")
     return keys
+
+
+def check_key(key: str, which: str) -> None:
+    """RequestError for a text that is no API key."""
+    if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+        raise RequestError(f"[serve] an API key must be 8 or more printable ASCII characters but {which} is not")

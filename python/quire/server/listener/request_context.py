@@ -81,6 +81,11 @@ class RequestContext(Generic[T]):
         """The name of the model that answers."""
         return self.answering or self.service.model
 
+    def keep(self, seconds: float | None) -> None:
+        """How long the model that answers stays open after this request; None: as long as usual."""
+        if self.answering is not None:
+            self.service.library.keep(self.answering, seconds)
+
     def ignore(self, name: str) -> None:
         """Note that a field has no effect; the reply's header names it."""
         self.exchange.ignored.append(repr(name[:64]))

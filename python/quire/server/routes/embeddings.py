@@ -21,7 +21,7 @@ from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Embed
 from .fields import Id, Ids, Name, Text, hints_of
-from .ollama.fields import KeepAlive, check_keep_alive, name_of
+from .ollama.fields import KeepAlive, keep_alive_s, name_of
 
 __all__ = [
     "EmbeddingsBody", "LlamaBody", "OllamaBody", "OllamaOldBody", "embed", "llama_embed", "ollama_embed",
@@ -215,7 +215,7 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
 async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     """Vectors of length 1, by Ollama's interface."""
     body = context.body
-    check_keep_alive(body.keep_alive)
+    context.keep(keep_alive_s(body.keep_alive))
     engine = context.engine(name_of(body.model))
     prompts = _prompts(body.input, "input") if body.input else []
     made = await _embedded(context, engine, prompts, 2, body.dimensions)
@@ -233,6 +233,6 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
 async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     """A vector as the model has it, by Ollama's older interface."""
     body = context.body
-    check_keep_alive(body.keep_alive)
+    context.keep(keep_alive_s(body.keep_alive))
     made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], None, None)
     return Reply.json({"embedding": (await context.apart(made.floats))[0]})

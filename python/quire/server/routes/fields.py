@@ -239,7 +239,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         return SamplingParams(
             **{
                 **values,
-                "max_tokens": max_tokens,
+                "max_tokens": info.advised.get("max_tokens") if max_tokens is None else max_tokens,
                 "min_tokens": self.min_tokens,
                 "n": self.n,
                 "seed": seed_of(self.seed),

@@ -19,6 +19,7 @@ from ..listener.replies import Events, Reply
 from ..listener.request_context import RequestContext
 from ..process_memory import process_memory
 from ..service.library import not_ready
+from ..service.service import Service
 from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
 from ..worker.protocol import Finished, Generate
@@ -38,7 +39,7 @@ from .fields import (
     seed_of,
 )
 
-__all__ = ["GenerateBody", "generate", "health", "metrics", "ping", "status", "version"]
+__all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "ping", "status", "version"]
 
 
 class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
@@ -123,11 +124,24 @@ def _failed(error: Any) -> bytes:
 
 async def health(context: RequestContext[None]) -> Reply:
     """Whether requests would be answered now: 200, or 503 and why not."""
-    if context.service.draining:
-        return Reply.json({"status": "stopping"}, 503)
-    if bad := not_ready(context.service.engines()):
-        return Reply.json({"status": next(iter(bad.values())), "models": bad}, 503)
-    return Reply.json({"status": "ok"})
+    found = _unhealthy(context.service)
+    return Reply.json({"status": "ok"}) if found is None else Reply.json(found, 503)
+
+
+async def health_v1(context: RequestContext[None]) -> Reply:
+    """The same, with the version."""
+    found, version = _unhealthy(context.service), context.service.version
+    if found is None:
+        return Reply.json({"status": "healthy", "version": version})
+    return Reply.json({**found, "version": version}, 503)
+
+
+def _unhealthy(service: Service) -> dict[str, Any] | None:
+    if service.draining:
+        return {"status": "stopping"}
+    if bad := not_ready(service.engines()):
+        return {"status": next(iter(bad.values())), "models": bad}
+    return None
 
 
 async def version(context: RequestContext[None]) -> Reply:

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from ...errors import CapacityError, QuireError
 from ..failures import ApiError
+from ..keep_alive import FOREVER
 from ..worker.engine_client import EngineClient, EngineState, OpeningLost
 
-__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of"]
+__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of", "skipped_models"]
 
 _LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
 _SHARE_OF_MEMORY = 0.75
+_AGAIN_S = 0.05  # until a model that was to be closed, but was asked something, is looked at again
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
 
 
 def find_models(folder: Path) -> dict[str, Path]:
@@ -36,6 +39,28 @@ def find_models(folder: Path) -> dict[str, Path]:
         elif path.is_dir() and (path / "config.json").is_file():
             found[path.name] = path
     return found
+
+
+def skipped_models(folder: Path) -> dict[str, str]:
+    """What looks like a model in a folder and is none that ``find_models`` finds, with why."""
+    found, inside = set(find_models(folder).values()), folder.resolve()
+    skipped: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        part = _LATER_PART.search(path.stem)
+        if path in found or not (path.is_dir() or path.suffix in _MODEL_SUFFIXES):
+            continue
+        if not path.resolve().is_relative_to(inside):
+            skipped[path.name] = "it is a link to outside of the folder"
+        elif path.is_dir():
+            if any(each.suffix in _MODEL_SUFFIXES for each in path.iterdir()):
+                skipped[path.name] = "models in folders are found where there is a config.json"
+        elif not path.exists():
+            skipped[path.name] = "it is a link to nothing"
+        elif path.suffix != ".gguf":
+            skipped[path.name] = "it is no .gguf file: quire convert makes one of a checkpoint's folder"
+        elif part is not None and _LATER_PART.sub("", path.stem) not in {_LATER_PART.sub("", p.stem) for p in found}:
+            skipped[path.name] = "its first part is not there"
+    return skipped
 
 
 def size_of(path: Path) -> int:
@@ -58,7 +83,8 @@ def memory_bytes() -> int:
 class ModelSlot:
     """An open model, or one that is being opened.
 
-    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.
+    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.  ``keep_s``: how long it stays
+    open unused (None: as long as the library has it), ``timer``: what closes it then.
     """
 
     engine: EngineClient
@@ -66,6 +92,8 @@ class ModelSlot:
     opening: asyncio.Task[None] | None = None
     n_pins: int = 0
     used_s: float = field(default_factory=time.monotonic)
+    keep_s: float | None = None
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def bytes_now(self) -> int:
@@ -91,11 +119,15 @@ class Library:
         make: Callable[[str, int], EngineClient],
         budget_bytes: int,
         least_bytes: int = 0,
+        *,
+        keep_s: float = FOREVER,
     ) -> None:
         """``default``: the model that is meant where none is named.  ``sizes``: the models that there are now, with
         bytes of their files.  ``make``: an engine for one, with the bytes that it may take.  ``least_bytes``: of a
-        process beside its file.
+        process beside its file.  ``keep_s``: how long a model stays open unused.
         """
+        self._keep_s = keep_s
+        self._closing: set[asyncio.Task[None]] = set()
         self.default = default
         self._sizes = sizes
         self._make = make
@@ -105,9 +137,9 @@ class Library:
         self.known = sizes()
 
     @classmethod
-    def of(cls, name: str, make: Callable[[], EngineClient]) -> Library:
+    def of(cls, name: str, make: Callable[[], EngineClient], keep_s: float = FOREVER) -> Library:
         """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
-        library = cls(name, lambda: {name: 0}, lambda *_: make(), 0)
+        library = cls(name, lambda: {name: 0}, lambda *_: make(), 0, keep_s=keep_s)
         library.open_from_start(name)
         return library
 
@@ -137,15 +169,20 @@ class Library:
 
     async def start(self) -> None:
         """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
-        for slot in list(self._slots.values()):
+        for name, slot in list(self._slots.items()):
             await slot.engine.start()
+            self._rest(name, slot)
 
     async def stop(self) -> None:
         """Close all."""
         for slot in list(self._slots.values()):
             if slot.opening is not None:
                 slot.opening.cancel()
+            if slot.timer is not None:
+                slot.timer.cancel()
             await slot.engine.stop()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     @asynccontextmanager
     async def pinned(self, name: str) -> AsyncIterator[EngineClient]:
@@ -162,6 +199,41 @@ class Library:
             yield slot.engine
         finally:
             slot.n_pins -= 1
+            self._rest(name, slot)
+
+    def keep(self, name: str, seconds: float | None) -> None:
+        """How long an open model stays from now on when nothing uses it; None: as long as usual."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            slot.keep_s = seconds
+
+    def stays_s(self, name: str) -> float | None:
+        """Seconds until an open model is closed if nothing uses it; None where it stays."""
+        slot = self._slots.get(name)
+        keep_s = self._keep_s if slot is None or slot.keep_s is None else slot.keep_s
+        return None if slot is None or keep_s < 0 else max(0.0, slot.used_s + keep_s - time.monotonic())
+
+    def _rest(self, name: str, slot: ModelSlot) -> None:
+        """Have a model closed when it has been unused for long enough."""
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        keep_s = self._keep_s if slot.keep_s is None else slot.keep_s
+        if slot.n_pins or keep_s < 0 or self._slots.get(name) is not slot:
+            return
+        slot.used_s = time.monotonic()
+        slot.timer = asyncio.get_running_loop().call_later(keep_s, self._retire, name, slot)
+
+    def _retire(self, name: str, slot: ModelSlot) -> None:
+        slot.timer = None
+        if self._slots.get(name) is not slot or slot.n_pins:
+            return
+        if slot.busy:  # a request that does not hold it is under way
+            slot.timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._retire, name, slot)
+            return
+        task = asyncio.ensure_future(self.close(name))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self, name: str) -> None:
         """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""

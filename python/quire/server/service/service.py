@@ -6,20 +6,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engine_options import EngineConfig, engine_options
+from ...errors import RequestError
 from ..failures import ApiError
 from ..fair_pool import FairPool
 from ..process_memory import process_memory
 from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from .admission import Admission, Ticket
+from .downloads import Downloads, fetched
 from .library import Library, find_models, memory_bytes, size_of
 from .metrics import Metrics
+from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from ...hub.registry import Preset
     from ..settings import Settings
     from ..worker.engine_client import EngineClient
     from ..worker.launch import Launched
@@ -45,6 +50,8 @@ class Service:
         self.admission = Admission(settings)
         self.responses = ResponseStore()
         self.draining = False
+        self.downloads = Downloads(fetched)
+        self._version = ""
         # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
         # loop would wait for both.
         self.threads = FairPool(1, "quire-bodies")
@@ -57,7 +64,9 @@ class Service:
     @property
     def version(self) -> str:
         """Quire's, as a worker tells it: this process does not load the native code that has it."""
-        return next((engine.info.version for engine in self.engines().values()), "")
+        ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
+        self._version = ready[0].info.version if ready else self._version
+        return self._version
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +132,8 @@ class Service:
         await self.library.start()
 
     async def stop(self) -> None:
-        """Close the models."""
+        """Close the models, and fetch no more."""
+        await self.downloads.stop()
         await self.library.stop()
 
 
@@ -142,30 +152,54 @@ def open_service(
     budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None, memory_bytes: int | None) -> EngineClient:
+    def engine_of(file: str | None, memory_bytes: int | None, preset: Preset | None = None) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
-        return WorkerSupervisor(Open(file, {**config, **given}), launched=waiting.pop() if waiting else None)
+        sampling, system = dict(settings.sampling), settings.system
+        if preset is not None:
+            given |= _options_of(preset)
+            sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
+        opened = Open(file, {**config, **given}, sampling, system)
+        first = waiting.pop() if waiting else None
+        return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
 
-    if settings.models_dir is None:
+    if settings.models_dir is None and not settings.allow_changes:
         left = None if budget is None else budget - own
-        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left)))
-    folder = Path(settings.models_dir)
-    given = {} if path is None else {model_name(path): Path(path)}
+        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left), settings.keep_s))
+    folder = None if settings.models_dir is None else Path(settings.models_dir)
+    given = {} if path is None else {model_name(path): NamedModel(Path(path))}
 
-    def paths() -> dict[str, Path]:
-        return {**find_models(folder), **given}
+    def models() -> dict[str, NamedModel]:
+        stored = named_models() if settings.allow_changes else {}
+        found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
+        return {**stored, **found, **given}
 
     def make(name: str, share: int) -> EngineClient:
-        return engine_of(str(paths()[name]), share)
+        model = models()[name]
+        return engine_of(str(model.path), share, model.preset)
 
     def sizes() -> dict[str, int]:
-        return {name: size_of(found) for name, found in paths().items()}
+        return {name: size_of(model.path) for name, model in models().items()}
 
     default = next(iter(given), None)
-    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES)
+    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
     if default is not None:
         library.open_from_start(default)
     return Service(settings, library)
+
+
+def _options_of(preset: Preset) -> dict[str, Any]:
+    """A preset's options by the names of ``EngineConfig``'s fields; RequestError for other names."""
+    names = {
+        flag.removeprefix("--"): name for name, option in engine_options().items() for flag in option.flags.split()
+    }
+    found: dict[str, Any] = {}
+    for key, value in preset.options.items():
+        name = names.get(key.replace("_", "-"))
+        if name is None:
+            raise RequestError(f"[registry] options of a preset must be the engine's but one is {key!r:.80}")
+        found[name] = value
+    EngineConfig(**found)
+    return found
 
 
 def model_name(path: str | None) -> str:

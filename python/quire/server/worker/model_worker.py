@@ -65,6 +65,7 @@ class ModelWorker(LLMBase):
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
         super().__init__(opened.path, **with_share_of_model(opened.config))
         self._path = opened.path
+        self._sampling, self._system = opened.sampling, opened.system
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
@@ -97,7 +98,7 @@ class ModelWorker(LLMBase):
             n_usable_blocks=self.stats().n_usable_blocks,
             max_sequences=self.sizes.max_sequences,
             max_step_tokens=self.sizes.max_step_tokens,
-            advised=dict(self.advised_sampling),
+            advised={**self.advised_sampling, **self._sampling},
             chat_template=tokenizer.chat_template,
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
@@ -210,7 +211,8 @@ class ModelWorker(LLMBase):
         answer: _Answering
         ignored: tuple[str, ...] = ()
         if isinstance(message, wire.Chat):
-            chat = self._prompts.chat_draft(message.messages, params, options, ChatOptions(**message.options))
+            messages = self._with_system(message.messages)
+            chat = self._prompts.chat_draft(messages, params, options, ChatOptions(**message.options))
             request, ignored = chat.engine, chat.ignored
             answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
             answer.wants_progress = message.wants_progress
@@ -230,6 +232,12 @@ class ModelWorker(LLMBase):
             submit(None)
         else:
             self._compile(message.id, request.form, hints.key, running, submit)
+
+    def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages, with the system message that the server was told of, where they begin without one."""
+        if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
+            return messages
+        return [{"role": "system", "content": self._system}, *messages]
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
@@ -299,11 +307,11 @@ class ModelWorker(LLMBase):
                 raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
         return {"prompt": chat.prompt, "ignored": chat.ignored}
 
     def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(messages, None, RequestOptions(), ChatOptions(**options))
+        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
         return {"n_tokens": len(chat.engine.token_ids), "ignored": chat.ignored}
 
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:

@@ -49,10 +49,16 @@ class SchedulingHints(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """The first message: which model (None: the package's), and the fields of ``EngineConfig`` that are set."""
+    """The first message: which model (None: the package's), and the fields of ``EngineConfig`` that are set.
+
+    ``sampling``: fields of ``SamplingParams`` that are advised before what the model's file advises.  ``system``: the
+    system message of chats that begin without one.
+    """
 
     path: str | None
     config: JsonObject
+    sampling: JsonObject = {}
+    system: str | None = None
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from ...errors import LoadError
 from ..failures import ApiError
 from .awake_clock import AwakeClock
+from .company import Company
 from .engine_client import EngineState, OpeningLost, Stream, Streams
 from .frames import frame
 from .launch import Launched, launch
 from .listener_channel import ListenerSide
 from .poison_requests import PoisonRequests
-from .protocol import Beat, Cancel, Failed, FromEngine, ModelInfo, Open, Ready, Work
+from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInfo, Open, Ready, Work
 
 __all__ = ["Watch", "WorkerSupervisor"]
 
@@ -81,8 +82,11 @@ class WorkerSupervisor(Streams):
         watch: Watch | None = None,
         command: Sequence[str] | None = None,
         launched: Launched | None = None,
+        company_s: float = 0.0,
     ) -> None:
+        """``company_s``: how long a request waits for others while nothing is under way; see ``Company``."""
         super().__init__()
+        self._company = Company(company_s, self._send) if company_s > 0 else None
         self._opened = opened
         self._watch = watch or Watch()
         self._clock = AwakeClock(2 * self._watch.check_s)
@@ -127,13 +131,27 @@ class WorkerSupervisor(Streams):
             raise ApiError(400, "poison_request", text)
         made, stream = self.open(work)
         try:
-            self._worker.channel.send([made])
+            if self._company is not None and isinstance(made, Generate | Chat) and self._is_alone():
+                frame([made])
+                self._company.add(made, self.info.max_sequences)
+            else:
+                self._send([made])
         except OverflowError:  # somewhere in what is free to have any shape, such as a message
             self.close(made.id, cancel=False)
             raise ApiError(400, "invalid_value", "whole numbers must fit into 64 bits but one does not") from None
         return stream
 
+    def _is_alone(self) -> bool:
+        """Whether nothing is under way but what waits for company, and the newest request."""
+        return self._company is not None and self.n_active <= len(self._company) + 1
+
+    def _send(self, work: Sequence[Work]) -> None:
+        if self._worker is not None and self._worker.channel is not None:
+            self._worker.channel.send(work)
+
     def send_cancel(self, id_: int) -> None:
+        if self._company is not None and self._company.remove(id_):
+            return
         if self._worker is not None and self._worker.channel is not None:
             self._worker.channel.send([Cancel(id_)])
 
@@ -157,6 +175,8 @@ class WorkerSupervisor(Streams):
             await asyncio.wait({self._supervising})
             self._supervising = None
         self._set(EngineState.STOPPED)
+        if self._company is not None:
+            self._company.clear()
         self.fail_all("Lost", "the server must be running until the answer is complete but stops")
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -258,6 +278,8 @@ class WorkerSupervisor(Streams):
         code = worker.process.returncode
         how = "hung" if worker.hung else f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
         sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost, and another one is started\n")
+        if self._company is not None:
+            self._company.clear()
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
         # SIGKILL comes from outside: from an operator, or from a system short of memory.
         if worker.hung or code != -signal.SIGKILL:

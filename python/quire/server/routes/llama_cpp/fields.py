@@ -218,7 +218,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     seed = None if body.seed in (-1, _NO_SEED) else body.seed
     more = {
         "samplers": stages,
-        "max_tokens": n_new if n_new is None else max(n_new, 1),
+        "max_tokens": info.advised.get("max_tokens") if n_new is None else max(n_new, 1),
         "n": body.n_choices,
         "penalty_last_n": None if body.repeat_last_n < 0 else body.repeat_last_n,
         "dry_penalty_last_n": None if body.dry_penalty_last_n < 0 else body.dry_penalty_last_n,

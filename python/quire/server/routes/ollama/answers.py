@@ -21,7 +21,7 @@ from ...worker.params import set_fields
 from ...worker.protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
 from ..answers import Answering, arguments_object
 from ..fields import hints_of
-from .fields import Answered, ChatBody, GenerateBody, Options, name_of
+from .fields import Answered, ChatBody, GenerateBody, Options, keep_alive_s, name_of
 
 __all__ = ["chat", "generate", "moment"]
 
@@ -34,7 +34,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     engine = context.engine(name_of(body.model))
     await _check(context, engine)
     if not body.prompt and not body.suffix:
-        return _loaded(body, {"response": ""})
+        return _loaded(context, {"response": ""})
     params = await context.prepared(_params, context, engine)
     hints = hints_of(context.caller)
     work: Work
@@ -57,7 +57,7 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     engine = context.engine(name_of(body.model))
     await _check(context, engine)
     if not body.messages:
-        return _loaded(body, {"message": {"role": "assistant", "content": ""}})
+        return _loaded(context, {"message": {"role": "assistant", "content": ""}})
     options = _chat_options(context)
     if body.tools:
         options["tools"] = body.tools
@@ -77,6 +77,7 @@ async def _check(context: RequestContext[Any], engine: EngineClient) -> None:
     """ApiError for what does not hold of the body or of the model."""
     body: Answered = context.body
     await context.prepared(body.check)
+    context.keep(keep_alive_s(body.keep_alive))
 
 
 def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:
@@ -97,9 +98,11 @@ def moment(seconds: float | None = None) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def _loaded(body: Answered, empty: dict[str, Any]) -> Reply:
-    """The answer to a request that has nothing to answer: the model is there."""
-    answer = {"model": body.model, "created_at": moment(), **empty, "done": True, "done_reason": "load"}
+def _loaded(context: RequestContext[Any], empty: dict[str, Any]) -> Reply:
+    """The answer to a request that has nothing to answer: the model is there, or goes now."""
+    body: Answered = context.body
+    reason = "unload" if keep_alive_s(body.keep_alive) == 0 else "load"
+    answer = {"model": body.model, "created_at": moment(), **empty, "done": True, "done_reason": reason}
     return Reply(sse.line(answer), media_type=LINES) if body.stream else Reply.json(answer)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
@@ -12,13 +11,22 @@ from ....sampling_defaults import chat_defaults
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
+from ...keep_alive import seconds_of
 from ...worker.protocol import ModelInfo
 from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
 
-__all__ = ["Answered", "ChatBody", "GenerateBody", "KeepAlive", "ModelBody", "Options", "check_keep_alive", "name_of"]
+__all__ = [
+    "Answered",
+    "ChatBody",
+    "GenerateBody",
+    "KeepAlive",
+    "ModelBody",
+    "Options",
+    "check_keep_alive",
+    "keep_alive_s",
+    "name_of",
+]
 
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
-_DURATION = re.compile(r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-2, le=2**31 - 1)]
 KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str, Meta(max_length=64)]
@@ -81,7 +89,7 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
             given["repetition_penalty"] = self.repeat_penalty
         stop = self.stop if self.stop is not None else []
         more = {
-            "max_tokens": self.num_predict if self.num_predict > 0 else None,
+            "max_tokens": self.num_predict if self.num_predict > 0 else info.advised.get("max_tokens"),
             "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
             "seed": None if self.seed == -1 else self.seed % 2**64,
             "stop": [stop] if isinstance(stop, str) else stop,
@@ -142,15 +150,18 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_keep_alive(given: float | str | None) -> None:
-    """A model stays as long as the server has it, which is no less than is asked.  ApiError where it must go."""
-    if given is None:
-        return
-    if isinstance(given, str) and not (_NUMBER.fullmatch(given) or _DURATION.fullmatch(given)):
-        text = f"keep_alive must be seconds or a duration such as 5m but is {brief(given)}"
-        raise ApiError(400, "invalid_value", text, "keep_alive")
-    digits = given if isinstance(given, float) else re.sub(r"[^1-9]", "", given)
-    if not digits:
-        raise ApiError(400, "unsupported_parameter", "keep_alive must not be 0: models stay loaded", "keep_alive")
+    """ApiError for a text that is no duration."""
+    keep_alive_s(given)
+
+
+def keep_alive_s(given: float | str | None) -> float | None:
+    """How long a model is to stay, in seconds; None: as long as the server has it."""
+    if given is None or given == "":
+        return None
+    try:
+        return seconds_of(given)
+    except ValueError as error:
+        raise ApiError(400, "invalid_value", f"keep_alive {error} but is {brief(given)}", "keep_alive") from None
 
 
 class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ...failures import ApiError
@@ -42,7 +43,9 @@ async def ps(context: RequestContext[None]) -> Reply:
         row = await _row(context, name, engine)
         beat = engine.beat
         size = row["size"] if beat is None else max(beat.rss_bytes, row["size"])
-        more = {"size": size, "size_vram": 0, "expires_at": _NEVER, "context_length": engine.info.n_ctx}
+        stays_s = context.service.library.stays_s(name)
+        expires = _NEVER if stays_s is None else moment(time.time() + stays_s)
+        more = {"size": size, "size_vram": 0, "expires_at": expires, "context_length": engine.info.n_ctx}
         rows.append({**row, **more})
     return Reply.json({"models": rows})
 

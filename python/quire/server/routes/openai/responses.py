@@ -30,8 +30,9 @@ def _work(
     """What the engine is asked."""
     named = {"temperature": body.temperature, "top_p": body.top_p}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
     form = body.wanted_form(None if body.text is None else body.text.form())
-    more = {"max_tokens": body.max_output_tokens, "structured_outputs": form}
+    more = {"max_tokens": most, "structured_outputs": form}
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
     effort = None if body.reasoning is None else body.reasoning.effort

@@ -11,7 +11,7 @@ from quantize_cases import write_source
 from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
 from quire.gguf import GGUFReader
-from quire.quantize import plan, quantize_model
+from quire.quantization import plan, quantize_model
 
 IDS = list(range(1, 40))
 

@@ -16,7 +16,7 @@ from quantize_cases import OPTIONS, TINY, mixes_of, write_importance, write_sour
 from quire.cli.main import main
 from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
-from quire.quantize import Importance, plan, quantize_model
+from quire.quantization import Importance, plan, quantize_model
 
 REFERENCES = json.loads((Path(__file__).resolve().parents[1] / "references" / "quantize.json").read_text())
 Source = Callable[[str], Path]

@@ -1,0 +1,163 @@
+"""Write a GGUF file of a published shape with random weights: speed depends on shapes and types, not on values.
+
+    python benchmarks/make_shape.py SHAPE OUT.gguf [--type q4_k] [--experts mxfp4] [--layers N] [--vocab FILE]
+
+SHAPE is a config.json, or the name of one in benchmarks/shapes.  transformers says, without making any weights, which
+tensors such a checkpoint has; Quire's conversion says what they become.  Matrices get the type that is asked for, or
+the nearest whose blocks fit their rows; the embedding and the head q6_k or q8_0; vectors and routers stay f32.
+Without --vocab, a GGUF file with as many tokens as the shape has, tokens are bytes and the rest is unused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from quire._native.core import DType
+from quire._native.quant import quantize
+from quire.convert import CheckpointReader
+from quire.gguf import GGUFReader, GGUFWriter
+from transformers.core_model_loading import revert_weight_conversion
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+from tiny_checkpoints import tokenizer_json  # noqa: E402
+
+Array = npt.NDArray[np.float32]
+PIECE = 1 << 22  # numbers of a matrix that are drawn; the rest repeats them
+LAYER_LISTS = ("layer_types", "mlp_layer_types")
+SMALLER = {"q4_k": "q4_0", "q6_k": "q8_0", "q5_k": "q5_0"}  # blocks of 32 instead of 256
+
+
+def config_of(shape: str, layers: int | None) -> dict[str, object]:
+    path = HERE / "shapes" / f"{shape}.json"
+    config: dict[str, object] = json.loads((path if path.is_file() else Path(shape)).read_text())
+    if layers is not None:
+        config["num_hidden_layers"] = layers
+        for name in LAYER_LISTS:
+            if isinstance(kinds := config.get(name), list):
+                config[name] = kinds[:layers]
+        if isinstance(n_shared := config.get("num_kv_shared_layers"), int):
+            config["num_kv_shared_layers"] = min(n_shared, layers // 2)
+    return config
+
+
+def shapes_of(config: dict[str, object]) -> dict[str, list[int]]:
+    """The tensors that transformers would save."""
+    (kind,) = config["architectures"]  # type: ignore[misc]
+    with torch.device("meta"):
+        model = getattr(transformers, str(kind))._from_config(transformers.AutoConfig.for_model(**config))
+    found = revert_weight_conversion(model, model.state_dict())
+    is_tied = bool(config.get("tie_word_embeddings"))
+    return {name: list(value.shape) for name, value in found.items() if not (is_tied and name == "lm_head.weight")}
+
+
+def write_folder(folder: Path, config: dict[str, object]) -> None:
+    """A checkpoint whose weights are holes of its file."""
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "bfloat16"}))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "add_bos_token": False}))
+    header, end = {}, 0
+    for name, shape in shapes_of(config).items():
+        begin, end = end, end + 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def dtype_of(name: str, shape: tuple[int, ...], options: argparse.Namespace) -> DType:
+    wanted = options.type
+    if name in ("token_embd.weight", "output.weight", "per_layer_token_embd.weight"):
+        wanted = {"q4_k": "q6_k", "q4_0": "q6_k", "mxfp4": "q8_0"}.get(wanted, wanted)
+    elif "_exps." in name and options.experts:
+        wanted = options.experts
+    while shape[-1] % DType(wanted).block_size:
+        wanted = SMALLER.get(wanted, "f16")
+    return DType(wanted)
+
+
+def vector_of(name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Values with which no state grows and no norm vanishes."""
+    values = random.standard_normal(shape).astype(np.float32)
+    if name.endswith("ssm_a"):
+        return -np.exp(0.5 * values)
+    if "ssm_dt" in name and name.endswith("bias"):
+        return 0.1 * values - 3
+    if "norm" in name or name.endswith(("scale", "scale.weight", "ssm_d")):
+        return 1 + 0.05 * values
+    if name.endswith(".bias"):
+        return 0.1 * values
+    return values * shape[-1] ** -0.5 if len(shape) > 1 else 0.1 * values
+
+
+def pieces_of(shape: tuple[int, ...], dtype: DType, random: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
+    """A matrix row by row, whose rows repeat after a while."""
+    columns, n_rows = shape[-1], int(np.prod(shape[:-1]))
+    drawn = min(n_rows, max(1, PIECE // columns))
+    values = random.standard_normal((drawn, columns)).astype(np.float32) * columns**-0.5
+    stored = quantize(values, dtype).numpy().reshape(-1).view("u1").reshape(drawn, -1)
+    for begin in range(0, n_rows, drawn):
+        yield stored[: n_rows - begin].reshape(-1)
+
+
+def copy_keys(writer: GGUFWriter, reader: GGUFReader, wanted: Callable[[str], bool]) -> None:
+    for key in reader.metadata:
+        kind = reader.metadata.type_of(key)
+        if wanted(key) and key not in ("general.architecture", "general.name"):
+            writer.set(key, reader.metadata.strings(key) if kind == "string[]" else reader.metadata[key], kind)  # type: ignore[arg-type]
+
+
+def write(out: Path, options: argparse.Namespace) -> None:
+    random = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        folder = Path(scratch) / "checkpoint"
+        folder.mkdir()
+        write_folder(folder, config_of(options.shape, options.layers))
+        with CheckpointReader(folder, Path(scratch), "bf16") as reader:
+            arch = reader.metadata.text("general.architecture")
+            with GGUFWriter(out, arch) as writer:
+                copy_keys(writer, reader, lambda key: not (options.vocab and key.startswith("tokenizer.")))
+                if options.vocab:
+                    copy_keys(writer, GGUFReader(options.vocab), lambda key: key.startswith("tokenizer."))
+                writer.set("general.name", Path(options.shape).stem)
+                infos = list(reader.tensors)
+                dtypes = {
+                    info.name: DType("f32") if str(info.dtype) == "f32" else dtype_of(info.name, info.shape, options)
+                    for info in infos
+                }
+                for info in infos:
+                    writer.add_tensor(info.name, dtypes[info.name], info.shape)
+                for info in infos:
+                    if info.name.startswith("rope_"):
+                        writer.write(info.name, reader.tensor(info.name).numpy())
+                    elif str(info.dtype) == "f32":
+                        writer.write(info.name, vector_of(info.name, info.shape, random))
+                    else:
+                        for piece in pieces_of(info.shape, dtypes[info.name], random):
+                            writer.write(info.name, piece.tobytes())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--type", default="q4_k")
+    parser.add_argument("--experts", help="another type for stacked experts")
+    parser.add_argument("--vocab", type=Path)
+    parser.add_argument("--layers", type=int, help="fewer than the published model has")
+    options = parser.parse_args()
+    write(options.out, options)
+
+
+if __name__ == "__main__":
+    main()

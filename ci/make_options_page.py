@@ -1,0 +1,101 @@
+"""Write docs/options.md: what becomes of other programs' options and variables, and which options the engine has.
+
+    PYTHONPATH=python python ci/make_options_page.py [--missing HELP]
+
+``--missing`` reads the help text of a program instead, and names its options that the table does not have.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from quire.cli.foreign_table import ROWS, ForeignOption  # noqa: E402
+from quire.engine_options import EngineConfig, engine_options  # noqa: E402
+
+PAGE = ROOT / "docs" / "options.md"
+HEAD = """# Options of the engine, and those of other programs
+
+This page is written by `ci/make_options_page.py`.
+
+## The engine
+
+The same options by their names in Python (`LLM`, `AsyncLLM`, `EngineConfig`) and on the command line; some are for
+`quire serve` alone, as they are about several requests.
+
+| Python | default | command line | what |
+|---|---|---|---|
+"""
+PROGRAM = """
+## {program}
+
+{intro}
+*works*: it stands for our option. *note*: it is accepted, and a line on standard error tells why it has no effect.
+*refused*: the command ends with exit code 2 and tells what to do.
+
+| option | variable | what becomes of it | |
+|---|---|---|---|
+"""
+INTROS = {
+    "llama.cpp": "Names of `llama-cli`, `llama-server` and their kin, long and short. A short name of several letters"
+    " is never torn apart into others.",
+    "vLLM": "Names of `vllm serve`, with dashes or underscores.",
+    "Ollama": "Variables; Ollama's commands have few options.",
+}
+
+
+def engine_rows() -> list[str]:
+    """The engine's options."""
+    rows, known = [], engine_options()
+    for entry in fields(EngineConfig):
+        option = known[entry.name]
+        flags = " ".join(f"`{flag}`" for flag in option.flags.split())
+        text = re.sub(r"\s*\[[^\]]*\]\.?$", ".", option.help).replace("|", "\\|")
+        where = " (serve)" if option.server_only else ""
+        rows.append(f"| `{entry.name}` | `{entry.default!r}` | {flags}{where} | {text} |")
+    return rows
+
+
+def foreign_row(row: ForeignOption) -> str:
+    """One row of a program."""
+    names = " ".join(f"`{name}`" for name in row.names)
+    text = row.text
+    if row.verdict == "works":
+        text = f"`{row.target}{'' if row.value is None else ' ' + row.value}`"
+        if row.elsewhere:
+            text += f"; elsewhere: {row.elsewhere}"
+    if row.neutral:
+        text += f" ({', '.join(row.neutral)}: no effect)"
+    variable = f"`{row.env}`" if row.env else ""
+    return f"| {names} | {variable} | {row.verdict} | {text} |".replace("\\ ", "\\\\ ")
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, "\n".join(engine_rows()), "\n"]
+    for program, intro in INTROS.items():
+        parts.append(PROGRAM.format(program=program, intro=intro))
+        parts.append("\n".join(foreign_row(row) for row in ROWS if row.program == program) + "\n")
+    return "".join(parts)
+
+
+def missing(text: str) -> list[str]:
+    """Options that a help text shows and the table does not have."""
+    known = {name for row in ROWS for name in row.names} | {"-h", "--help"}
+    found: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("-") and not line.startswith("-----"):
+            names = re.split(r"\s{2,}(?![-\s])", line)[0]
+            found |= set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w.-]*", names))
+    return sorted(found - known)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--missing"]:
+        print(*missing(Path(sys.argv[2]).read_text(encoding="utf-8")), sep="\n")
+    else:
+        PAGE.write_text(page(), encoding="utf-8")

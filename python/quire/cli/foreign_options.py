@@ -1,0 +1,257 @@
+"""Options and variables of other programs, made ours before a command reads its own."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .foreign_values import Values, ours_of
+from .text import note
+
+if TYPE_CHECKING:
+    from .foreign_table import ForeignOption
+
+__all__ = ["REREAD", "ForeignCommand", "from_foreign_environment", "translated"]
+
+_PREFIXES = ("LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_")
+_OFF = ("0", "false", "no", "off", "")
+_ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # -t4, as click has it
+REREAD = frozenset((
+    "-t", "--threads", "-np", "--parallel", "-a", "--alias", "-dev", "--device", "--api-key", "--reasoning-format",
+))  # fmt: skip
+"""Options of ours whose values may be written in other ways: the table is read for them, too."""
+
+
+class ForeignCommand(click.Command):
+    """A command that also takes what users of other programs write."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, with those of other programs made ours."""
+        found = from_foreign_environment(os.environ, self)
+        if found:
+            note(f"from the environment: {', '.join(sorted({name for name, _ in found.values()}))}")
+            values = {parameter: value for parameter, (_, value) in found.items()}
+            ctx.default_map = {**values, **(ctx.default_map or {})}
+        return super().parse_args(ctx, translated(self, args))
+
+
+@functools.cache
+def _rows() -> dict[str, ForeignOption]:
+    """The table by names of options; the first program's, where several have one."""
+    from .foreign_table import ROWS
+
+    found: dict[str, ForeignOption] = {}
+    for row in ROWS:
+        for name in row.names:
+            found.setdefault(name, row)
+    return found
+
+
+def _own(command: click.Command) -> dict[str, click.Parameter]:
+    """The command's options by all their names."""
+    shown_help = command.get_help_option(_CONTEXT)
+    return {
+        name: parameter
+        for parameter in (*command.params, *(() if shown_help is None else (shown_help,)))
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    }
+
+
+_CONTEXT = click.Context(click.Command("quire"), help_option_names=["-h", "--help"])
+
+
+def translated(command: click.Command, args: Sequence[str]) -> list[str]:
+    """The arguments, with options of other programs replaced by ours, or noted and left out.
+
+    UsageError for those that are refused, and for a short option of several letters that nobody has: it is not torn
+    apart into others.
+    """
+    own = _own(command)
+    result: list[str] = []
+    rest = deque(args)
+    cache_types: dict[str, str] = {}
+    while rest:
+        argument = rest.popleft()
+        if argument == "--":
+            return [*result, argument, *rest]
+        if argument == "-" or not argument.startswith("-"):
+            result.append(argument)
+            continue
+        name, attached = _name_of(argument, own)
+        parameter = own.get(name)
+        row = _rows().get(name) if parameter is None or name in REREAD else None
+        if parameter is not None and row is None:
+            result.append(argument if attached is None else f"{name}={attached}")
+            if attached is None and _takes_value(parameter) and rest:
+                result.append(rest.popleft())
+        elif row is not None:
+            value = _value_of(row, attached, rest)
+            if row.target == "--kv-dtype" and value is not None and row.program == "llama.cpp":
+                cache_types[row.names[0]] = value
+            replaced = _replaced(command, own, name, row, value)
+            # Of llama.cpp's two sizes of batches the smaller is a step's, whichever is written first.
+            result[:] = [*replaced, *result] if name == "-b" else [*result, *replaced]
+        else:
+            _check_letters(argument, own)
+            result.append(argument)
+    _check_cache_types(cache_types)
+    return result
+
+
+def _name_of(argument: str, own: Mapping[str, object]) -> tuple[str, str | None]:
+    """The option's name, with dashes for vLLM's underscores, and the value that stands in the same argument."""
+    if not argument.startswith("--"):
+        return argument, None
+    name, equals, value = argument.partition("=")
+    if name not in own:
+        name = name.replace("_", "-")
+    return name, value if equals else None
+
+
+def _takes_value(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count
+
+
+def _value_of(row: ForeignOption, attached: str | None, rest: deque[str]) -> str | None:
+    """The option's value, where it takes one; it is taken from the arguments after it."""
+    if attached is not None or not row.takes or not rest:
+        return attached
+    if isinstance(row.takes, tuple) and rest[0] not in row.takes:
+        return None
+    if row.verdict != "works" and rest[0].startswith("-") and not re.fullmatch(r"-\d.*", rest[0]):
+        return None  # it was left out, of what has no effect
+    return rest.popleft()
+
+
+def _replaced(
+    command: click.Command, own: Mapping[str, click.Parameter], name: str, row: ForeignOption, value: str | None
+) -> list[str]:
+    """What stands for an option.  UsageError for one that is refused."""
+    if row.verdict == "note" or (row.verdict == "refused" and value is not None and value in row.neutral):
+        note(f"{name} has no effect: {row.text}")
+        return []
+    if row.verdict == "refused":
+        raise click.UsageError(f"{name} is not supported: {row.text}")
+    if row.target not in own:
+        if row.elsewhere:
+            note(f"{name} has no effect: {row.elsewhere}")
+            return []
+        raise click.UsageError(f"{name} is not an option of quire {command.name}: {_where(row.target)}")
+    if row.takes and value is None:
+        raise click.UsageError(f"{name} must have a value but has none")
+    return _as_arguments(row, own[row.target], _ours(name, row, value))
+
+
+def _as_arguments(row: ForeignOption, parameter: click.Parameter, values: Values) -> list[str]:
+    if values is None:
+        return []
+    if not _takes_value(parameter):
+        return [row.target]
+    return [part for value in values for part in (row.target, value)]
+
+
+def _ours(name: str, row: ForeignOption, value: str | None) -> Values:
+    """Values of our option.  UsageError naming theirs where it has no meaning."""
+    if row.value is not None:
+        return [row.value]
+    if value is None:
+        return []
+    try:
+        return ours_of(row.how, value)
+    except ValueError as error:
+        raise click.UsageError(f"{name} {error} but is {value!r:.80}") from None
+
+
+def _where(target: str) -> str:
+    from .main import COMMANDS, cli
+
+    found = [
+        name
+        for name in COMMANDS
+        if (command := cli.get_command(_CONTEXT, name)) is not None and target in _own(command)
+    ]
+    return f"it is one of quire {', '.join(found)}" if found else "there is none like it"
+
+
+def _check_letters(argument: str, own: Mapping[str, click.Parameter]) -> None:
+    """UsageError for ``-xyz`` that is no option: its letters are none either."""
+    if argument.startswith("--") or len(argument) == 2 or re.fullmatch(r"-\d.*", argument):
+        return
+    first = own.get(argument[:2])
+    if first is not None and _takes_value(first) and _ATTACHED.fullmatch(argument):
+        return
+    near = difflib.get_close_matches(argument, [*own, *_rows()], 1)
+    raise click.UsageError(f"No such option '{argument}'" + (f" (like {near[0]}?)" if near else ""))
+
+
+def _check_cache_types(given: Mapping[str, str]) -> None:
+    kinds = set(given.values())
+    if len(kinds) > 1:
+        raise click.UsageError(
+            f"-ctk and -ctv must be the same, as K and V have one type, but are {' and '.join(given.values())}"
+        )
+    if len(given) == 1 and kinds != {"f16"}:
+        note(f"{next(iter(given))} is for K and V: both are {next(iter(kinds))}")
+
+
+# Variables
+
+
+def from_foreign_environment(environment: Mapping[str, str], command: click.Command) -> dict[str, tuple[str, Any]]:
+    """Values of this command's parameters, with the variable that each is from.
+
+    Notes tell of variables without effect; UsageError names one that is refused.
+    """
+    given = {name: value for name, value in environment.items() if name.startswith(_PREFIXES) and value != ""}
+    if not given:
+        return {}
+    from .foreign_table import ROWS
+
+    own, rows = _own(command), {row.env: row for row in ROWS if row.env}
+    found: dict[str, tuple[str, Any]] = {}
+    for variable, value in sorted(given.items()):
+        row = rows.get(variable)
+        if row is not None and row.how == "address":
+            found |= {name: (variable, each) for name, each in _address(variable, value, own).items()}
+        elif row is not None and row.verdict == "works":
+            parameter = own.get(row.target)
+            if parameter is not None and parameter.name is not None and _is_on(row, value):
+                values = _ours(variable, row, value)
+                if values is not None:
+                    found[parameter.name] = variable, _as_default(parameter, values, value)
+        elif row is not None and row.verdict == "refused" and value not in (*row.neutral, *_OFF):
+            raise click.UsageError(f"{variable} is not supported: {row.text}")
+        elif variable.startswith("LLAMA_ARG_") and command.name == "serve":
+            note(f"{variable} has no effect" + (f": {row.text}" if row is not None else ""))
+    return found
+
+
+def _is_on(row: ForeignOption, value: str) -> bool:
+    """Whether a variable of what is on or off asks for it."""
+    return bool(row.takes) or row.program == "Ollama" or value.lower() not in _OFF
+
+
+def _as_default(parameter: click.Parameter, values: list[str], given: str) -> Any:
+    if parameter.multiple:
+        return values
+    return values[-1] if values and _takes_value(parameter) else given
+
+
+def _address(variable: str, value: str, own: Mapping[str, click.Parameter]) -> dict[str, str]:
+    """Ollama's ``[scheme://]host[:port]``."""
+    if "--host" not in own:
+        return {}
+    rest = value.partition("://")[2] or value
+    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/]*)(?::(\d{1,5}))?/?", rest)
+    if found is None:
+        raise click.UsageError(f"{variable} must be an address such as 127.0.0.1:11434 but is {value!r:.80}")
+    given = {"host": found[1].strip("[]"), "port": found[2]}
+    return {name: text for name, text in given.items() if text}

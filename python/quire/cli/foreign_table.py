@@ -1,0 +1,412 @@
+"""Options and variables of llama.cpp, vLLM and Ollama, and what becomes of each here: data, read only where one is met.
+
+``docs/options.md`` is made of it.  ``works``: it stands for an option of ours.  ``note``: it is accepted and has no
+effect, for the reason told.  ``refused``: what to do instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ROWS", "ForeignOption"]
+
+_ON_OFF = ("on", "off", "auto", "0", "1", "true", "false")
+
+
+@dataclass(frozen=True)
+class ForeignOption:
+    """One row.
+
+    ``takes``: whether a value follows, or which values may.  ``target``: our option, for what works; ``value``: its
+    value where the option itself has none; ``how``: a function of ``foreign_options`` that makes our value of theirs.
+    ``neutral``: values that ask for nothing, of what is refused otherwise.  ``elsewhere``: why a command without the
+    target needs nothing.
+    """
+
+    program: str
+    names: tuple[str, ...]
+    verdict: Literal["works", "note", "refused"]
+    text: str = ""
+    takes: bool | tuple[str, ...] = False
+    env: str = ""
+    target: str = ""
+    value: str | None = None
+    how: str = "same"
+    neutral: tuple[str, ...] = ()
+    elsewhere: str = ""
+
+
+def _works(
+    names: str, target: str = "", *, env: str = "", takes: bool = True, value: str | None = None, how: str = "same",
+    elsewhere: str = "",
+) -> ForeignOption:  # fmt: skip
+    split = tuple(names.split())
+    return ForeignOption(
+        "", split, "works", "", takes and value is None, env, target or split[-1], value, how, (), elsewhere
+    )
+
+
+def _note(names: str, text: str, *, env: str = "", takes: bool | tuple[str, ...] = False) -> ForeignOption:
+    return ForeignOption("", tuple(names.split()), "note", text, takes, env)
+
+
+def _refused(
+    names: str, text: str, *, env: str = "", neutral: str = "", takes: bool | tuple[str, ...] = True
+) -> ForeignOption:
+    return ForeignOption("", tuple(names.split()), "refused", text, takes, env, neutral=tuple(neutral.split()))
+
+
+_SIZES = "sizes always fit the memory at hand"
+_ONE_DEVICE = "a model runs on one device as a whole"
+_SPECULATION = "speculative decoding is not supported yet: leave it out"
+_DRAFT = "it is about a draft model, and speculative decoding is not supported yet"
+_ADAPTER = "adapters are not supported yet: merge them into the model's weights first"
+_ROTATION = "positions are as the model's file has them: set its rope keys when you convert it"
+_MEDIA = "only text is read so far"
+_PROXY = "put a proxy that does it before the server"
+_TOOLS = "the server runs no tools: clients do"
+_LOGS = "QUIRE_LOG=debug shows more, --no-access-log less"
+_PLACING = "threads are not tied to processors one by one: -C says which ones they use"
+_MEASURE = "it is of a program of llama.cpp that measures or trains: see benchmarks/README.md"
+_PULL = "name the model: quire pull org/name:QUANT"
+
+_LLAMA_CPP = (
+    # What the model is
+    _works("-m --model", env="LLAMA_ARG_MODEL"),
+    _works("-hf -hfr --hf-repo", "--hf-repo", env="LLAMA_ARG_HF_REPO"),
+    _works("-hff --hf-file", "--hf-file", env="LLAMA_ARG_HF_FILE"),
+    _works("-hft --hf-token", "--hf-token"),
+    _works("-mu --model-url", "--model", env="LLAMA_ARG_MODEL_URL"),
+    _works("--offline", env="LLAMA_ARG_OFFLINE", takes=False),
+    _refused("-dr --docker-repo", "models come from Hugging Face: quire pull org/name", env="LLAMA_ARG_DOCKER_REPO"),
+    _refused("-cl --cache-list", "quire list shows the models", takes=False),
+    _works("-a --alias", "--alias", env="LLAMA_ARG_ALIAS", how="each"),
+    _refused("--tags", "models have no tags: --alias gives further names", env="LLAMA_ARG_TAGS"),
+    _note("--check-tensors", "a file is always checked before it is used, but for the values of weights"),
+    _refused("--override-kv", "keys are as the file has them: change the file"),
+    _refused("--lora --lora-scaled --lora-init-without-apply", _ADAPTER),
+    _refused("--control-vector --control-vector-scaled --control-vector-layer-range", _ADAPTER),
+    _refused("-mm --mmproj -mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ"),
+    _note("-mmdev --mmproj-device", _MEDIA, takes=True),
+    _note("--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload", _MEDIA),
+    _refused("--image --audio --video --image-min-tokens --image-max-tokens --media-path", _MEDIA),
+    _refused("--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir", _MEDIA),
+    _refused(
+        "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default "
+        "--fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default "
+        "--vision-gemma-4b-default --vision-gemma-12b-default", _PULL, takes=False,
+    ),
+    # Sizes and threads
+    _works("-c --ctx-size", env="LLAMA_ARG_CTX_SIZE"),
+    _works("-b", "--batch-size", elsewhere="-b is the number of sequences here"),
+    _works("--batch-size", env="LLAMA_ARG_BATCH"),
+    _works("-ub --ubatch-size", "--batch-size", env="LLAMA_ARG_UBATCH"),
+    _works("-np --parallel", "--max-sequences", env="LLAMA_ARG_N_PARALLEL", how="parallel"),
+    _works("-ns --sequences", "--max-sequences"),
+    _works("-t --threads", env="LLAMA_ARG_THREADS", how="not_negative"),
+    _note("-tb --threads-batch", "prompts are read by as many threads as answers: -t", takes=True),
+    _works("-C --cpu-mask"),
+    _works("-Cr --cpu-range", "--cpu-mask", how="mask"),
+    _note("-Cb --cpu-mask-batch -Crb --cpu-range-batch", "prompts are read on the same processors: -C", takes=True),
+    _note("--cpu-strict --cpu-strict-batch --prio --prio-batch --poll --poll-batch", _PLACING, takes=True),
+    _note("--numa", _PLACING, env="LLAMA_ARG_NUMA", takes=True),
+    _note("--threads-http", "one thread speaks HTTP", env="LLAMA_ARG_THREADS_HTTP", takes=True),
+    # Cache
+    _works("-ctk --cache-type-k", "--kv-dtype", env="LLAMA_ARG_CACHE_TYPE_K"),
+    _works("-ctv --cache-type-v", "--kv-dtype", env="LLAMA_ARG_CACHE_TYPE_V"),
+    _note("-fa --flash-attn", "attention never keeps a matrix of scores", env="LLAMA_ARG_FLASH_ATTN", takes=_ON_OFF),
+    _note("-kvo --kv-offload", "the cache is where the model is", env="LLAMA_ARG_KV_OFFLOAD"),
+    _refused("-nkvo --no-kv-offload", "the cache is where the model is: -ngl 0 keeps both on the CPU", takes=False),
+    _note("-kvu --kv-unified -no-kvu --no-kv-unified", "all sequences share one cache of blocks"),
+    _note("--kv-unified-per-slot", "all sequences share one cache of blocks", takes=True),
+    _note("--swa-full", "layers keep what they attend to", env="LLAMA_ARG_SWA_FULL"),
+    _works("-cms --checkpoint-min-step", "--snapshot-tokens", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
+    _note("-ctxcp --ctx-checkpoints --swa-checkpoints", "--snapshot-tokens says how close they are", takes=True),
+    _note("-cram --cache-ram", "what was computed stays in the cache while there is room", takes=True),
+    _note("--cache-reuse", "equal beginnings are always found again", env="LLAMA_ARG_CACHE_REUSE", takes=True),
+    _note("--cache-prompt --cache-idle-slots --no-cache-idle-slots", "equal beginnings are always found again"),
+    _refused("--no-cache-prompt", "equal beginnings are always found again: cache_salt of a request parts them"),
+    _note("--no-context-shift", "an answer ends where the context does"),
+    _refused("--context-shift", "an answer ends where the context does: give a larger -c", takes=False),
+    _note("--keep", "nothing is dropped from a context", takes=True),
+    _note("-dt --defrag-thold", "blocks need not lie side by side", env="LLAMA_ARG_DEFRAG_THOLD", takes=True),
+    _note("-cb --cont-batching", "batching is always continuous", env="LLAMA_ARG_CONT_BATCHING"),
+    _works("-nocb --no-cont-batching", "--max-sequences", value="1", elsewhere="there is one sequence"),
+    _note("-sps --slot-prompt-similarity", "prompts of all sequences share one cache", takes=True),
+    _refused("--slot-save-path", "the cache is not written to files"),
+    _refused("--prompt-cache --prompt-cache-all --prompt-cache-ro", "the cache is not written to files"),
+    _refused("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", _SPECULATION),
+    # Devices and memory
+    _works("-ngl --gpu-layers --n-gpu-layers", env="LLAMA_ARG_N_GPU_LAYERS"),
+    _works("-dev --device", "--device", env="LLAMA_ARG_DEVICE", how="device"),
+    _refused("--list-devices", "quire devices lists them", takes=False),
+    _note("-sm --split-mode", _ONE_DEVICE, env="LLAMA_ARG_SPLIT_MODE", takes=True),
+    _refused("-ts --tensor-split", f"{_ONE_DEVICE}: --device names it", env="LLAMA_ARG_TENSOR_SPLIT"),
+    _refused("-mg --main-gpu", "--device names it", env="LLAMA_ARG_MAIN_GPU", neutral="0"),
+    _refused("-ot --override-tensor", _ONE_DEVICE, env="LLAMA_ARG_OVERRIDE_TENSOR"),
+    _note("-cmoe --cpu-moe", _ONE_DEVICE, env="LLAMA_ARG_CPU_MOE"),
+    _note("-ncmoe --n-cpu-moe -ncffn --n-cpu-ffn", _ONE_DEVICE, takes=True),
+    _refused("--rpc", "build with QUIRE_RPC, then --device names one of 'quire devices'", env="LLAMA_ARG_RPC"),
+    _note("-fit --fit", _SIZES, env="LLAMA_ARG_FIT", takes=_ON_OFF),
+    _note("-fitp --fit-print -fitt --fit-target -fitc --fit-ctx", _SIZES, takes=True),
+    _works("--mlock", "--load", value="lock", env="LLAMA_ARG_MLOCK"),
+    _works("--no-mmap", "--load", value="copy", env="LLAMA_ARG_NO_MMAP"),
+    _works("--mmap", "--load", value="mmap"),
+    _works("-lm --load-mode", "--load", env="LLAMA_ARG_LOAD_MODE", how="load_mode"),
+    _note("-lzm --lazy-mode", "a mapped file is read as it is used", env="LLAMA_ARG_LAZY_MODE", takes=True),
+    _note("-dio --direct-io -ndio --no-direct-io", "--load says how a file is read"),
+    _note("--repack -nr --no-repack --no-host", "--kernels stock keeps weights as the file has them"),
+    _note("--op-offload --no-op-offload", _ONE_DEVICE),
+    _note("-bs --backend-sampling", "tokens are drawn on the CPU", env="LLAMA_ARG_BACKEND_SAMPLING"),
+    _note("--warmup --no-warmup", "a server warms up before its first request"),
+    # Positions
+    _refused("--rope-scaling", _ROTATION, env="LLAMA_ARG_ROPE_SCALING_TYPE"),
+    _refused("--rope-scale", _ROTATION, env="LLAMA_ARG_ROPE_SCALE", neutral="1 1.0"),
+    _refused("--rope-freq-base", _ROTATION, env="LLAMA_ARG_ROPE_FREQ_BASE", neutral="0"),
+    _refused("--rope-freq-scale", _ROTATION, env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral="1 1.0"),
+    _refused("--yarn-orig-ctx", _ROTATION, env="LLAMA_ARG_YARN_ORIG_CTX", neutral="0"),
+    _refused("--yarn-ext-factor", _ROTATION, env="LLAMA_ARG_YARN_EXT_FACTOR", neutral="-1 -1.0"),
+    _refused("--yarn-attn-factor", _ROTATION, env="LLAMA_ARG_YARN_ATTN_FACTOR", neutral="-1 -1.0"),
+    _refused("--yarn-beta-slow", _ROTATION, env="LLAMA_ARG_YARN_BETA_SLOW", neutral="-1 -1.0"),
+    _refused("--yarn-beta-fast", _ROTATION, env="LLAMA_ARG_YARN_BETA_FAST", neutral="-1 -1.0"),
+    _refused("-gan --grp-attn-n", _ROTATION, env="LLAMA_ARG_GRP_ATTN_N", neutral="1"),
+    _refused("-gaw --grp-attn-w", _ROTATION, env="LLAMA_ARG_GRP_ATTN_W", neutral="512"),
+    # Prompts
+    _works("-p --prompt"),
+    _works("-f --file"),
+    _works("-e --escape", takes=False),
+    _works("--no-escape", takes=False),
+    _works("-sys --system-prompt", "--system-prompt"),
+    _works("-sysf --system-prompt-file", "--system-prompt-file"),
+    _works("-r --reverse-prompt", "--stop"),
+    _works("-cnv --conversation -i --interactive -if --interactive-first", "--conversation", takes=False,
+           elsewhere="quire chat always talks"),
+    _works("-no-cnv --no-conversation", "--raw", takes=False),
+    _note("-st --single-turn", "quire run answers once"),
+    _note("-mli --multiline-input", "a line that ends in \\ goes on in the next one"),
+    _note("--in-prefix-bos", "the chat template makes what is around a message"),
+    _refused("--in-prefix --in-suffix", "the chat template makes what is around a message: --raw takes it as it is"),
+    _refused("-bf --binary-file", "-f reads text"),
+    _note("-co --color", "answers have no colours", takes=_ON_OFF),
+    _note("--simple-io --no-display-prompt", "an answer is shown alone"),
+    _note("--display-prompt --verbose-prompt", "an answer is shown alone: quire tokenize shows a prompt's tokens"),
+    _note("-sp --special", "control tokens are not shown"),
+    _note("--perf --no-perf --show-timings --no-show-timings", "--json tells the times"),
+    _note("-ptc --print-token-count", "--json tells the counts", takes=True),
+    _note("--spm-infill", "a model's own order of prefix and suffix is used"),
+    # Chats
+    _note("--jinja", "templates are always run as Jinja's", env="LLAMA_ARG_JINJA"),
+    _refused("--no-jinja", "templates are always run as Jinja's: --raw takes none", takes=False),
+    _refused("--chat-template", "the template is the file's own: --raw takes none", env="LLAMA_ARG_CHAT_TEMPLATE"),
+    _refused("--chat-template-file", "the template is the file's own", env="LLAMA_ARG_CHAT_TEMPLATE_FILE"),
+    _works("--chat-template-kwargs", env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS"),
+    _works("--reasoning-format", env="LLAMA_ARG_THINK", how="reasoning_format"),
+    _works("-rea --reasoning", "--reasoning", env="LLAMA_ARG_REASONING"),
+    _works("--reasoning-effort", env="LLAMA_ARG_REASONING_EFFORT"),
+    _works("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET"),
+    _refused("--reasoning-budget-message", "thinking is ended without a message",
+             env="LLAMA_ARG_THINK_BUDGET_MESSAGE"),
+    _note("--reasoning-preserve --no-reasoning-preserve", "the template says what of earlier thinking it keeps"),
+    _note("--no-skip-chat-parsing --no-prefill-assistant", "it is so without"),
+    _refused("--skip-chat-parsing", "reasoning_format none and tool_format none leave an answer as it is", takes=False),
+    _note("--prefill-assistant", "a request says it: continue_final_message"),
+    # Sampling
+    _works("-n --predict --n-predict", "--predict", env="LLAMA_ARG_N_PREDICT"),
+    _works("-s --seed"),
+    _works("--samplers"),
+    _works("--sampler-seq --sampling-seq", "--samplers", how="sampler_letters"),
+    _works("--ignore-eos", takes=False),
+    _works("--temp --temperature", "--temp", env="LLAMA_ARG_TEMPERATURE"),
+    _works("--top-k", env="LLAMA_ARG_TOP_K"),
+    _works("--top-p", env="LLAMA_ARG_TOP_P"),
+    _works("--min-p", env="LLAMA_ARG_MIN_P"),
+    _works("--top-nsigma --top-n-sigma"),
+    _works("--xtc-probability"),
+    _works("--xtc-threshold"),
+    _works("--typical --typical-p"),
+    _works("--repeat-last-n"),
+    _works("--repeat-penalty", env="LLAMA_ARG_REPEAT_PENALTY"),
+    _works("--presence-penalty", env="LLAMA_ARG_PRESENCE_PENALTY"),
+    _works("--frequency-penalty", env="LLAMA_ARG_FREQUENCY_PENALTY"),
+    _works("--dry-multiplier"),
+    _works("--dry-base"),
+    _works("--dry-allowed-length"),
+    _works("--dry-penalty-last-n"),
+    _works("--dry-sequence-breaker"),
+    _works("--dynatemp-range"),
+    _works("--dynatemp-exp"),
+    _works("--mirostat"),
+    _works("--mirostat-lr"),
+    _works("--mirostat-ent"),
+    _works("-l --logit-bias"),
+    _works("--grammar"),
+    _works("--grammar-file"),
+    _works("-j --json-schema"),
+    _works("-jf --json-schema-file"),
+    _refused("--adaptive-target", "there is no such stage: leave it out", neutral="-1 -1.0"),
+    _note("--adaptive-decay", "there is no such stage", takes=True),
+    # Servers
+    _works("--host", env="LLAMA_ARG_HOST"),
+    _works("--port", env="LLAMA_ARG_PORT"),
+    _works("--api-key", env="LLAMA_API_KEY", how="each"),
+    _works("--api-key-file", env="LLAMA_ARG_API_KEY_FILE"),
+    _works("--cors-origins", "--cors-origin", env="LLAMA_ARG_CORS_ORIGINS", how="each"),
+    _note("--cors-methods --cors-headers", "an origin that may call may use all of them", takes=True),
+    _note("--cors-credentials --no-cors-credentials", "keys are no cookies"),
+    _works("--models-dir", env="LLAMA_ARG_MODELS_DIR"),
+    _refused("--models-preset", "quire cp and models.toml have presets: docs/registry.md",
+             env="LLAMA_ARG_MODELS_PRESET"),
+    _note("--models-max", "--memory-budget limits them", env="LLAMA_ARG_MODELS_MAX", takes=True),
+    _note("--models-autoload", "models are opened when they are asked for", env="LLAMA_ARG_MODELS_AUTOLOAD"),
+    _refused("--no-models-autoload", "models are opened when they are asked for", takes=False),
+    _works("--sleep-idle-seconds"),
+    _note("-to --timeout", "--request-timeout limits answers", env="LLAMA_ARG_TIMEOUT", takes=True),
+    _note("--sse-ping-interval", "silent streams get a comment every 15 s", takes=True),
+    _note("--metrics", "figures are always at /metrics", env="LLAMA_ARG_ENDPOINT_METRICS"),
+    _note("--slots", "they are always at /slots", env="LLAMA_ARG_ENDPOINT_SLOTS"),
+    _note("--no-slots", "/slots tells no texts"),
+    _refused("--props", "properties are set when the server starts", env="LLAMA_ARG_ENDPOINT_PROPS", takes=False),
+    _note("--embedding --embeddings", "the routes are always there", env="LLAMA_ARG_EMBEDDINGS"),
+    _note("--rerank --reranking", "the routes are always there", env="LLAMA_ARG_RERANKING"),
+    _refused("--pooling", "the file says it; LLM.embed(pooling=...) does in Python", env="LLAMA_ARG_POOLING"),
+    _refused("--attention", "the model's file says it"),
+    _note("--ui --webui", "the page is at /", env="LLAMA_ARG_UI"),
+    _note("--no-ui --no-webui", "the page stays at /; it shows nothing that the routes do not"),
+    _refused("--ui-config --webui-config --ui-config-file --webui-config-file", "the page keeps its own settings"),
+    _note("--no-ui-mcp-proxy --no-webui-mcp-proxy --no-agent -no-ag", "there is no such proxy"),
+    _refused("--ui-mcp-proxy --webui-mcp-proxy -ag --agent", _TOOLS, takes=False),
+    _refused("--tools-runtime --mcp-servers-config --mcp-servers-json", _TOOLS),
+    _refused("--tools", f"{_TOOLS}; quire chat --tools shows some"),
+    _refused("--path", f"the page is the package's own: {_PROXY}", env="LLAMA_ARG_STATIC_PATH"),
+    _refused("--api-prefix", _PROXY, env="LLAMA_ARG_API_PREFIX"),
+    _refused("--ssl-key-file", _PROXY, env="LLAMA_ARG_SSL_KEY_FILE"),
+    _refused("--ssl-cert-file", _PROXY, env="LLAMA_ARG_SSL_CERT_FILE"),
+    _refused("--reuse-port", "one server has a port", env="LLAMA_ARG_REUSE_PORT", takes=False),
+    _refused("--server-base", "it is of llama.cpp's client"),
+    # Logs and the program
+    _note("-v --verbose --log-verbose --log-disable --log-prefix --no-log-prefix", _LOGS),
+    _note("--log-timestamps --no-log-timestamps --log-jsonl --no-log-jsonl", _LOGS),
+    _note("-lv --verbosity --log-verbosity --log-colors", _LOGS, takes=True),
+    _refused("--log-file", "send standard error there: 2> FILE", env="LLAMA_ARG_LOG_FILE"),
+    _refused("--log-prompts-dir", "prompts are never written to files"),
+    _refused("--completion-bash", 'eval "$(_QUIRE_COMPLETE=bash_source quire)"', takes=False),
+    _refused("--usage", "--help", takes=False),
+    _refused("--version", "quire --version", takes=False),
+    # Speculation
+    _refused("-md --model-draft --spec-draft-model", _SPECULATION, env="LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    _refused("-hfd -hfrd --hf-repo-draft --spec-draft-hf", _SPECULATION, env="LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+    _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
+    _refused("--spec-default --mtp --dflash --eagle3", _SPECULATION, takes=False),
+    _note(
+        "-td --threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch "
+        "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "
+        "--cpu-strict-draft --spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll "
+        "-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
+        "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
+        "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch -cd --ctx-size-draft "
+        "-ctkd --cache-type-k-draft --spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v "
+        "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
+        "--spec-draft-n-cpu-moe --spec-draft-ncmoe -devd --device-draft --spec-draft-device "
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl --draft --draft-n --draft-max --draft-min "
+        "--draft-n-min --draft-p-min --draft-p-split --spec-draft-n-max --spec-draft-n-min --spec-draft-p-min "
+        "--spec-draft-p-split --spec-synth-len --spec-synth-rates --spec-ngram-mod-n-min --spec-ngram-mod-n-max "
+        "--spec-ngram-mod-n-match --spec-ngram-simple-size-n --spec-ngram-simple-size-m "
+        "--spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
+        "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
+        "--spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits",
+        _DRAFT, takes=True,
+    ),
+    _note("--cpu-moe-draft -cmoed --spec-draft-cpu-moe --spec-draft-backend-sampling", _DRAFT),
+    _note("--no-spec-draft-backend-sampling", _DRAFT),
+    # Other programs of llama.cpp
+    _refused("-o --output --output-file -ofreq --output-frequency --output-format --save-frequency", _MEASURE),
+    _refused("--hellaswag --winogrande --multiple-choice --kl-divergence --ppl --no-ppl --chunks --chunk", _MEASURE),
+    _refused("--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks --save-all-logits", _MEASURE),
+    _refused("--kl-divergence-base --ppl-stride --ppl-output-type --from-chunk --process-output", _MEASURE),
+    _refused("--show-statistics --context-file --chunk-size --chunk-separator --junk --pos --in-file", _MEASURE),
+    _refused("-pps -tgs -npp -ntg -npl --positive-file --negative-file --pca-batch --pca-iter --method", _MEASURE),
+    _refused("--embd-normalize --embd-output-format --embd-separator --cls-separator", "LLM.embed does it in Python"),
+    _works("--ids", takes=False),
+    _works("--parse-special", takes=False),
+    _works("--no-bos", "--no-special", takes=False),
+    _note("--no-parse-special --show-count --stdin", "it is so without"),
+    _refused("-lr --learning-rate -lr-min --learning-rate-min -wd --weight-decay -opt --optimizer", _MEASURE),
+    _refused("-decay-epochs --learning-rate-decay-epochs -val-split --val-split -epochs --epochs", _MEASURE),
+    _refused("--check --save-logits --logits-output-dir --tensor-filter", _MEASURE),
+    _refused("--tts-lang --tts-speaker-file", "only text is written"),
+    _refused("--diffusion-steps --diffusion-visual --diffusion-eps --diffusion-algorithm", "there is no diffusion"),
+    _refused("--diffusion-alg-temp --diffusion-block-length --diffusion-cfg-scale", "there is no diffusion"),
+    _refused("--diffusion-add-gumbel-noise", "there is no diffusion"),
+)  # fmt: skip
+
+_ALWAYS = "it is always so"
+_PARSERS = "the template shows the format; a request may name another: tool_format, reasoning_format"
+
+_VLLM = (
+    _works("--max-model-len", "--ctx-size", how="human"),
+    _works("--served-model-name", "--alias"),
+    _works("--max-num-seqs", "--max-sequences"),
+    _works("--max-num-batched-tokens", "--batch-size"),
+    _works("--kv-cache-dtype", "--kv-dtype", how="vllm_dtype"),
+    _works("--api-key", env="VLLM_API_KEY"),
+    _works("--allowed-origins", "--cors-origin", how="json_list"),
+    _works("--disable-log-requests --disable-access-log-for-endpoints", "--no-access-log", takes=False),
+    _works("--uvicorn-log-level", "--no-access-log", how="quiet_level"),
+    _works("--max-waiting-requests", "--max-queue"),
+    _works("--num-gpu-blocks-override", "--cache-blocks"),
+    _works("--scheduling-policy", "--policy"),
+    _note("--gpu-memory-utilization", "--memory-budget BYTES limits the memory", takes=True),
+    _note("--dtype", "weights have the file's type, sums are F32; --kv-dtype is the cache's", takes=True),
+    _note("--enable-prefix-caching --enable-chunked-prefill", _ALWAYS),
+    _refused("--no-enable-prefix-caching", "equal beginnings are always found again: cache_salt parts them"),
+    _note("--no-enable-chunked-prefill", "long prompts are always read in chunks"),
+    _note("--trust-remote-code", "no code of a model is ever run"),
+    _note("--enforce-eager --disable-log-stats --enable-log-requests --no-enable-log-requests", "there is none"),
+    _note("--enable-auto-tool-choice", _ALWAYS),
+    _note("--tool-call-parser --reasoning-parser", _PARSERS, takes=True),
+    _note("--enable-reasoning", _ALWAYS),
+    _note("--guided-decoding-backend --structured-outputs-config", "llguidance compiles all of them", takes=True),
+    _note("--swap-space --cpu-offload-gb --max-parallel-loading-workers", "there is no such part", takes=True),
+    _note("--max-seq-len-to-capture --max-logprobs --load-format", "there is no such part", takes=True),
+    _note("--quantization -q", "the file says it", takes=True),
+    _note("--generation-config", "the file's advice is always followed", takes=True),
+    _refused("--tensor-parallel-size -tp --pipeline-parallel-size -pp", _ONE_DEVICE, neutral="1"),
+    _refused("--data-parallel-size -dp", "start several servers behind a proxy", neutral="1"),
+    _refused("--block-size", "a block has 32 tokens", neutral="32"),
+    _refused("--tokenizer --tokenizer-mode --hf-config-path", "the model's own is used: leave it out", neutral="auto"),
+    _refused("--revision", "name the file: https://huggingface.co/org/name/resolve/REVISION/FILE", neutral="main"),
+    _refused("--download-dir", "HF_HOME says where models are kept"),
+    _refused("--enable-lora --lora-modules --max-loras --max-lora-rank", _ADAPTER),
+    _refused("--speculative-config --speculative-model --num-speculative-tokens", _SPECULATION),
+    _refused("--ssl-keyfile --ssl-certfile --ssl-ca-certs --root-path", _PROXY),
+    _refused("--middleware --limit-mm-per-prompt", "there is no such part: leave it out"),
+    _refused("--override-generation-config --default-chat-template-kwargs", "--temp and the like set it"),
+    _refused("--task --runner --convert", "the model's file says what it is", neutral="auto generate"),
+)  # fmt: skip
+
+_OLLAMA = (
+    ForeignOption("", (), "works", env="OLLAMA_HOST", target="--host", how="address"),
+    ForeignOption("", (), "works", env="OLLAMA_NUM_PARALLEL", target="--max-sequences"),
+    ForeignOption("", (), "works", env="OLLAMA_CONTEXT_LENGTH", target="--ctx-size"),
+    ForeignOption("", (), "works", env="OLLAMA_KEEP_ALIVE", target="--sleep-idle-seconds", how="duration"),
+    ForeignOption("", (), "works", env="OLLAMA_MAX_QUEUE", target="--max-queue"),
+    ForeignOption("", (), "works", env="OLLAMA_KV_CACHE_TYPE", target="--kv-dtype"),
+    ForeignOption("", (), "works", env="OLLAMA_ORIGINS", target="--cors-origin", how="each"),
+    ForeignOption("", (), "note", "it says where quire looks for Ollama's models", env="OLLAMA_MODELS"),
+    ForeignOption("", (), "note", "--memory-budget limits them", env="OLLAMA_MAX_LOADED_MODELS"),
+    ForeignOption("", (), "note", "attention never keeps a matrix of scores", env="OLLAMA_FLASH_ATTENTION"),
+    ForeignOption("", (), "note", _LOGS, env="OLLAMA_DEBUG"),
+    ForeignOption("", (), "note", "a model is opened in at most half an hour", env="OLLAMA_LOAD_TIMEOUT"),
+    ForeignOption("", (), "note", "--device names one", env="OLLAMA_LLM_LIBRARY"),
+    ForeignOption("", (), "note", _ONE_DEVICE, env="OLLAMA_SCHED_SPREAD"),
+)
+
+
+def _named(program: str, rows: tuple[ForeignOption, ...]) -> tuple[ForeignOption, ...]:
+    from dataclasses import replace
+
+    return tuple(replace(row, program=program) for row in rows)
+
+
+ROWS = (*_named("llama.cpp", _LLAMA_CPP), *_named("vLLM", _VLLM), *_named("Ollama", _OLLAMA))

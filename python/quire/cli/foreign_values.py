@@ -1,0 +1,119 @@
+"""How values of other programs' options become values of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+__all__ = ["Values", "ours_of"]
+
+Values: TypeAlias = "list[str] | None"
+"""What an option of ours gets, once for each; None: it need not be given."""
+
+_LETTERS = {
+    "d": "dry", "k": "top_k", "y": "typical_p", "p": "top_p", "s": "top_n_sigma", "m": "min_p", "t": "temperature",
+    "x": "xtc", "e": "penalties",
+}  # fmt: skip
+
+
+def ours_of(how: str, value: str) -> Values:
+    """Our values for theirs, by a row's ``how``.  ValueError tells what must hold of it."""
+    return _HOW[how](value)
+
+
+def _each(value: str) -> Values:
+    return [part for part in (part.strip() for part in value.split(",")) if part]
+
+
+def _not_negative(value: str) -> Values:
+    return None if value.startswith("-") else [value]
+
+
+def _mask(value: str) -> Values:
+    low, _, high = value.partition("-")
+    if not (low.isdecimal() and (high or low).isdecimal()) or not int(low) <= int(high or low) < 1024:
+        raise ValueError("must be two numbers of processors, LOW-HIGH,")
+    return [f"{sum(1 << i for i in range(int(low), int(high or low) + 1)):x}"]
+
+
+def _device(value: str) -> Values:
+    if "," in value:
+        raise ValueError("must be one device")
+    return ["cpu" if value.lower() == "none" else value]
+
+
+def _load_mode(value: str) -> Values:
+    modes = {"auto": None, "mmap": "mmap", "none": "copy", "mlock": "lock", "mmap+mlock": "lock", "dio": "copy"}
+    if value not in modes:
+        raise ValueError(f"must be one of {', '.join(modes)}")
+    mode = modes[value]
+    return None if mode is None else [mode]
+
+
+def _sampler_letters(value: str) -> Values:
+    unknown = sorted(set(value) - set(_LETTERS))
+    if unknown:
+        raise ValueError(f"must be letters of {''.join(_LETTERS)}")
+    return [";".join(_LETTERS[letter] for letter in value)]
+
+
+def _reasoning_format(value: str) -> Values:
+    if value == "deepseek-legacy":
+        raise ValueError("must be auto, none or deepseek")
+    return ["auto" if value == "deepseek" else value]
+
+
+def _human(value: str) -> Values:
+    """``32k``, ``1M``; ``auto`` is the model's own."""
+    if value in ("auto", "-1"):
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", value)
+    if found is None:
+        raise ValueError("must be a number such as 4096 or 32k")
+    factor = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}[found[2]]
+    return [str(int(float(found[1]) * factor))]
+
+
+def _vllm_dtype(value: str) -> Values:
+    known = {"auto": "auto", "bfloat16": "bf16", "float16": "f16", "half": "f16"}
+    if value not in known:
+        raise ValueError("must be auto, bfloat16 or float16 (or --kv-dtype q8_0)")
+    return [known[value]]
+
+
+def _json_list(value: str) -> Values:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return _each(value)
+    return [str(each) for each in found] if isinstance(found, list) else [str(found)]
+
+
+def _quiet_level(value: str) -> Values:
+    return [""] if value in ("warning", "error", "critical") else None
+
+
+def _duration(value: str) -> Values:
+    from ..server.keep_alive import seconds_of
+
+    return [str(seconds_of(value))]
+
+
+_HOW: dict[str, Callable[[str], Values]] = {
+    "same": lambda value: [value],
+    "each": _each,
+    "not_negative": _not_negative,
+    "parallel": lambda value: None if value in ("-1", "0") else [value],
+    "mask": _mask,
+    "device": _device,
+    "load_mode": _load_mode,
+    "sampler_letters": _sampler_letters,
+    "reasoning_format": _reasoning_format,
+    "human": _human,
+    "vllm_dtype": _vllm_dtype,
+    "json_list": _json_list,
+    "quiet_level": _quiet_level,
+    "duration": _duration,
+}

@@ -1,0 +1,19 @@
+"""``quire stop``: a model of a server is closed."""
+
+from __future__ import annotations
+
+import click
+
+from .server_call import call, server_options
+from .text import note, one_line
+
+__all__ = ["command"]
+
+
+@click.command("stop", short_help="Have a server close a model.")
+@click.argument("name")
+@server_options
+def command(*, name: str, server: str | None, api_key: str | None) -> None:
+    """Have a running server close NAME, whose memory it gives back; a request opens it again."""
+    call(server, api_key, "/v1/models/unload", {"model": name.removesuffix(":latest")})
+    note(f"{one_line(name)} is closed")

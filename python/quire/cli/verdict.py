@@ -1,0 +1,143 @@
+"""Whether Quire runs a model file, what it lacks where not, and the memory that running it takes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import QuireError
+
+if TYPE_CHECKING:
+    from .._native.kv import CacheGroup
+    from ..engine.config import CacheDType, KvDType
+    from ..gguf import GGUFReader
+
+__all__ = ["DEFAULT_N_CTX", "Memory", "Verdict", "opened", "verdict_of"]
+
+BLOCK_TOKENS = 32
+DEFAULT_N_CTX = 4096
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a context of ``n_ctx`` tokens takes, by use.
+
+    ``stock_operations``: those of the model that ggml's operators compute, as Quire has no kernel for them.
+    """
+
+    n_ctx: int
+    kv_dtype: CacheDType
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    stock_operations: list[str]
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.compute_bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``reasons``: what is missing, a line each; none where the model runs.
+
+    ``chat_refusal``: why a model that runs answers no chats by its own template.
+    """
+
+    reasons: list[str] = field(default_factory=list)
+    memory: Memory | None = None
+    chat_refusal: str = ""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
+    """A GGUF file, or a checkpoint folder as the file that ``quire convert`` would make of it, whose data is zeros.
+
+    None, and why, for a folder of which nothing can be made.  Raises LoadError for what is no model file at all.
+    """
+    from ..gguf import GGUFReader
+
+    if not path.is_dir():
+        yield GGUFReader(path), ""
+        return
+    from ..convert import CheckpointReader
+    from ..engine.loader import checkpoint_dtype
+
+    dtype = checkpoint_dtype(path)
+    with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
+        try:
+            checkpoint = CheckpointReader(path, Path(scratch), dtype)
+        except QuireError as error:
+            yield None, str(error)
+            return
+        with checkpoint:
+            yield GGUFReader(checkpoint.path), ""
+
+
+def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verdict:
+    """Everything that opening the model asks for, but its weights."""
+    from ..engine.loader import advised_sampling
+    from ..tokenizer import Tokenizer
+
+    reasons, memory = [], None
+    try:
+        memory = memory_of(reader, n_ctx, kv_dtype)
+    except QuireError as error:
+        reasons.append(str(error))
+    if "tokenizer.ggml.model" in reader.metadata:
+        reasons += _refusal(lambda: Tokenizer.from_gguf(reader.path))
+    reasons += _refusal(lambda: advised_sampling(reader.metadata))
+    return Verdict(reasons, memory, "".join(_refusal(lambda: _template(reader))))
+
+
+def _refusal(tried: Callable[[], object]) -> list[str]:
+    """Why something raised; empty where it did not."""
+    try:
+        tried()
+    except QuireError as error:
+        return [str(error)]
+    return []
+
+
+def _template(reader: GGUFReader) -> None:
+    from ..chat import ChatTemplate
+
+    key = "tokenizer.chat_template"
+    if key in reader.metadata:
+        ChatTemplate(reader.metadata.text(key))
+
+
+def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
+    """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
+    from .._native.core import find_device
+    from .._native.graph import Executor
+    from .._native.kv import CacheLayout
+    from ..engine.loader import cache_dtype
+    from ..models import load_model
+
+    model = load_model(reader)
+    kv_dtype = cache_dtype(wanted, own_kernels=True)
+    n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
+    layout = CacheLayout(model.cache, kv_dtype)
+    executor = Executor(
+        model.trace(n_ctx), find_device("cpu"), n_blocks=2, n_states=2, threads=1, kv_dtype=kv_dtype, repack="no"
+    )
+    return Memory(
+        n_ctx=n_ctx,
+        kv_dtype=kv_dtype,
+        weights_bytes=sum(info.size_bytes for info in reader.tensors),
+        cache_bytes=sum(_blocks(n_ctx, group) * group.block_bytes for group in layout.groups) + 2 * layout.state_bytes,
+        compute_bytes=executor.memory_bytes["compute"],
+        stock_operations=executor.stock_operations,
+    )
+
+
+def _blocks(n_ctx: int, group: CacheGroup) -> int:
+    """Blocks of one sequence in layers of one lifetime, and the null block."""
+    reach = group.window or group.chunk
+    n_tokens = min(n_ctx, reach + BLOCK_TOKENS) if reach else n_ctx
+    return -(-n_tokens // BLOCK_TOKENS) + 1

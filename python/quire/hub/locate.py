@@ -1,0 +1,78 @@
+"""From a name to the file or folder of its model, which is fetched where it is not on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .names import HubName, hub_name, is_local_model
+from .registry import Preset, Registry
+from .short_names import short_name
+
+__all__ = ["is_known_name", "locate", "preset_of", "repository_of"]
+
+_MOST_LINKS = 8
+
+
+def preset_of(name: str) -> Preset | None:
+    """The preset of a name in the registry, with those that its model's name stands for in turn under it."""
+    registry = Registry()
+    preset = None if is_local_model(name) else registry.get(name)
+    for _ in range(_MOST_LINKS):
+        below = None if preset is None or is_local_model(preset.model) else registry.get(preset.model)
+        if preset is None or below is None:
+            return preset
+        preset = Preset(
+            below.model,
+            below.system if preset.system is None else preset.system,
+            {**below.options, **preset.options},
+            {**below.sampling, **preset.sampling},
+            below.keep_alive if preset.keep_alive is None else preset.keep_alive,
+        )
+    return preset
+
+
+def repository_of(name: str) -> HubName | None:
+    """The repository that a name stands for: as it is written, or by the table of short names."""
+    return hub_name(name) or short_name(name)
+
+
+def is_known_name(name: str) -> bool:
+    """Whether a word that is neither a path nor a repository is a model's name: of the registry, of the table of short
+    names, or of Ollama's."""
+    if not name or any(letter.isspace() for letter in name):
+        return False
+    if short_name(name) is not None or Registry().get(name) is not None:
+        return True
+    if ":" not in name:
+        return False
+    from .stores import find_stored
+
+    return find_stored(name) is not None
+
+
+def locate(
+    name: str,
+    fetch: Callable[[HubName], Path] | None,
+) -> Path:
+    """The file or folder of a model.  ``fetch``: gets what is not on this machine (None: nothing does).
+
+    A name that stands for nothing is a path, and whoever opens it tells that there is none.
+    """
+    preset = preset_of(name)
+    name = name if preset is None else preset.model
+    if is_local_model(name) or Path(name).expanduser().exists():
+        return Path(name).expanduser()
+    from .stores import find_stored, stored_models
+
+    models = stored_models()
+    stored = find_stored(name, models)
+    if stored is not None:
+        return stored.path
+    wanted = repository_of(name)
+    if wanted is None:
+        return Path(name)
+    stored = find_stored(wanted, models)
+    if stored is not None:
+        return stored.path
+    return Path(name) if fetch is None else fetch(wanted)

@@ -1,0 +1,130 @@
+"""The registry: a TOML file of names for models, each with options, sampling and a system message.
+
+[models.coder]
+model = "Qwen/Qwen2.5-Coder-7B-Instruct-GGUF:Q4_K_M"
+system = "You write short programs."
+options = { ctx-size = 8192, threads = 4 }
+sampling = { temperature = 0.2 }
+keep-alive = "10m"
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import LoadError, RequestError
+
+__all__ = ["Preset", "Registry", "registry_path"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_KEYS = ("model", "system", "options", "sampling", "keep-alive")
+_NOT_YET = {"adapters": "adapters are not supported yet", "draft": "speculative decoding is not supported yet"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a name stands for.  ``options``: of the engine, by their long names on the command line; ``sampling``:
+    fields of ``SamplingParams``."""
+
+    model: str
+    system: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: str | float | None = None
+
+
+def registry_path() -> Path:
+    """``QUIRE_MODELS``, or ``quire/models.toml`` where the system keeps configuration."""
+    if given := os.environ.get("QUIRE_MODELS"):
+        return Path(given).expanduser()
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "quire" / "models.toml"
+
+
+class Registry:
+    """The presets of a file, which need not be there.  LoadError naming what does not hold."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = registry_path() if path is None else path
+        self.presets = _read(self.path)
+
+    def get(self, name: str) -> Preset | None:
+        """The preset of a name, also where Ollama's ``:latest`` stands behind it."""
+        return self.presets.get(name) or self.presets.get(name.removesuffix(":latest"))
+
+    def add(self, name: str, preset: Preset) -> None:
+        """Keep a preset under a name; one that the name had is replaced.  RequestError for what is no name."""
+        if not _NAME.fullmatch(name) or name.endswith(".gguf"):
+            raise RequestError(f"[registry] a name must be letters, digits and . _ - : / but is {name!r:.80}")
+        self.presets[name] = preset
+        self._write()
+
+    def remove(self, name: str) -> bool:
+        """Forget a name; False where there is none."""
+        if self.presets.pop(name, None) is None:
+            return False
+        self._write()
+        return True
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = ["# Names for models: docs/registry.md of Quire."]
+        for name, preset in sorted(self.presets.items()):
+            lines += ["", f"[models.{json.dumps(name)}]", f"model = {_toml(preset.model)}"]
+            rows = {"system": preset.system, "options": dict(preset.options) or None,
+                    "sampling": dict(preset.sampling) or None, "keep-alive": preset.keep_alive}  # fmt: skip
+            lines += [f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None]
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        scratch.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        scratch.replace(self.path)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it: strings are JSON's but for DEL, which TOML wants escaped."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _read(path: Path) -> dict[str, Preset]:
+    if not path.is_file():
+        return {}
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LoadError(f"[registry] {path} must be TOML but {error}") from None
+    if set(given) - {"models"} or not isinstance(given.get("models", {}), dict):
+        raise LoadError(f"[registry] {path} must have tables [models.NAME] only but has {sorted(given)!s:.100}")
+    return {name: _preset(path, name, table) for name, table in given.get("models", {}).items()}
+
+
+def _preset(path: Path, name: str, table: Any) -> Preset:
+    place = f"[registry] {path}: models.{name}"
+    if not isinstance(table, dict) or not isinstance(table.get("model"), str):
+        raise LoadError(f'{place} must be a table with model = "..." but is {table!r:.80}')
+    for key in table:
+        if key in _NOT_YET:
+            raise LoadError(f"{place} must be without {key}: {_NOT_YET[key]}")
+        if key not in _KEYS:
+            raise LoadError(f"{place} must have keys of {', '.join(_KEYS)} but has {key!r:.80}")
+    for key, kinds in (("system", str), ("options", dict), ("sampling", dict), ("keep-alive", str | int | float)):
+        if key in table and (not isinstance(table[key], kinds) or isinstance(table[key], bool)):
+            raise LoadError(f"{place}.{key} must be of another type but is {table[key]!r:.80}")
+    return Preset(
+        table["model"],
+        table.get("system"),
+        table.get("options", {}),
+        {key.replace("-", "_"): value for key, value in table.get("sampling", {}).items()},
+        table.get("keep-alive"),
+    )

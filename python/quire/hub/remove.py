@@ -1,0 +1,53 @@
+"""Deletes models from the hub's cache; those of other programs are theirs to delete."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from ..errors import UnsupportedError
+from .stores import StoredModel
+
+__all__ = ["remove_stored"]
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
+_OWNERS = {
+    "ollama": "Ollama's: ollama rm",
+    "lm-studio": "LM Studio's: its own list of models",
+    "llama.cpp": "llama.cpp's",
+}
+
+
+def remove_stored(model: StoredModel) -> int:
+    """Delete a model's files, and its repository's folder where no other model is left in it; the bytes given back.
+
+    UnsupportedError for a model in the store of another program.
+    """
+    if model.store != "hub":
+        raise UnsupportedError(f"[rm] {model.name} must be in the hub's cache but is {_OWNERS[model.store]}")
+    repository = next(parent for parent in model.path.parents if parent.name.startswith("models--"))
+    if model.path.is_dir():
+        freed = _size(repository)
+        shutil.rmtree(repository)
+        return freed
+    before = _size(repository)
+    part = _PART.search(model.path.name)
+    parts = [model.path] if part is None else sorted(model.path.parent.glob(_PART.sub("-*-of-*", model.path.name)))
+    for path in parts:
+        blob = path.resolve()
+        path.unlink()
+        if blob != path and blob.is_relative_to(repository.resolve()) and not _is_used(repository, blob):
+            blob.unlink(missing_ok=True)
+    if not any(path.suffix in (".gguf", ".safetensors") for path in (repository / "snapshots").rglob("*")):
+        shutil.rmtree(repository)
+        return before
+    return before - _size(repository)
+
+
+def _is_used(repository: Path, blob: Path) -> bool:
+    return any(path.resolve() == blob for path in (repository / "snapshots").rglob("*") if path.is_symlink())
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,0 +1,149 @@
+"""AFMoE (Arcee AI 2025), Trinity: gated attention with windows, or without rotation; experts by corrected sigmoids."""
+
+from __future__ import annotations
+
+from .._native import graph
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    factor,
+    local_layers,
+    made,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    RopeSpec,
+    SharedExpert,
+    Step,
+    Tensor,
+    Together,
+    Weights,
+    rope,
+    rope_spec,
+)
+from . import qwen3
+from .base import Decoder, DenseConfig, Layer, SandwichBlock
+from .base import local_layers as locals_of
+
+ARCHES = ("afmoe",)
+PERIOD = 4  # every fourth layer sees all of the past
+
+
+class Attention(qwen3.Attention):
+    """What heads give is multiplied by the sigmoid of a product with the input; ``rotates``: whether heads turn."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, rotates: bool) -> None:
+        super().__init__(c, w, layer, rotation)
+        self.gate = w.linear("attn_gate", c.dim, c.n_head * c.v_head_dim)
+        self.rotates = rotates
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k = self.q_norm(self.q(x).heads(self.n_head)), self.k_norm(self.k(x).heads(self.n_kv_head))
+        if self.rotates:
+            q, k = rope(q, step.positions, self.rotation), rope(k, step.positions, self.rotation)
+        y = step.attend(self.layer, q, k, self.v(x).heads(self.n_kv_head), scale=self.scale)
+        return self.o(y * graph.sigmoid(self.gate(x)))
+
+
+class Afmoe(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False)
+        n_dense = m.integer("leading_dense_block_count", 0)
+        n_shared = m.integer("expert_shared_count", high=64)
+        window = m.integer("attention.sliding_window", low=1)
+        local = locals_of(m, c.n_layer, PERIOD)
+        self.windows = [window if one else 0 for one in local]
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
+            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [
+            SandwichBlock(c, b, Attention(c, b, i, rotation, rotates=local[i]), mlp(i, b))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+    def __call__(self, step: Step) -> Tensor:
+        return self.logits(self.embedding(step.tokens) * self.config.dim**0.5, step)
+
+
+MODEL = Afmoe
+
+
+def _is_scaled(config: Fields) -> None:
+    """Files do not tell whether embeddings are scaled: they are."""
+    if not config.flag("mup_enabled", False):
+        raise UnsupportedError("[convert] 'mup_enabled' must be true but is not")
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+
+
+def _pattern(config: Fields) -> list[bool] | None:
+    """None where it is the period that files need not name."""
+    local = local_layers(config, config.integer("global_attn_every_n_layers", PERIOD, low=1))
+    return None if local == [bool((i + 1) % PERIOD) for i in range(len(local))] else local
+
+
+_LAYER = "model.layers.{i}"
+HF = {
+    "AfmoeForCausalLM": Checkpoint(
+        "afmoe",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.sliding_window": u32("sliding_window", default=1024),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "expert_count": u32("num_experts", "num_local_experts", default=64),
+            "expert_used_count": u32("num_experts_per_tok", default=6),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+            "expert_shared_count": u32("num_shared_experts", default=2),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": factor("route_scale", default=1.0),
+            "expert_weights_norm": made("bool", lambda config: True),
+            "leading_dense_block_count": u32("num_dense_layers", default=1),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **qwen3.QK_NORMS,
+            "blk.{i}.attn_gate": f"{_LAYER}.self_attn.gate_proj",
+            "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+            "blk.{i}.ffn_norm": f"{_LAYER}.pre_mlp_layernorm",
+            "blk.{i}.post_ffw_norm": f"{_LAYER}.post_mlp_layernorm",
+            "blk.{i}.ffn_gate_inp": f"{_LAYER}.mlp.router.gate",
+            "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.expert_bias",
+            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_LAYER}.mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+        },
+        fixed={
+            "hidden_act": SILU,
+            "score_func": ("sigmoid", None),
+            "route_norm": (True, None),
+            "n_group": (1, None),
+            "topk_group": (1, None),
+            "attention_bias": (False, None),
+        },
+        checks=(_is_scaled,),
+        unused=("load_balance_coeff", "num_expert_groups", "num_limited_groups", "use_grouped_mm"),
+    )
+}

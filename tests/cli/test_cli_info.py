@@ -1,0 +1,127 @@
+"""What ``quire info`` says of models that run, and of those that do not: which key, tensor or operation is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from quire.cli.main import main
+from quire.models import architectures
+from repackaged import PACKAGED, repackaged
+from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
+
+Capture = pytest.CaptureFixture[str]
+
+
+def info(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    assert main(["info", *arguments]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+def with_bytes(path: Path, before: bytes, after: bytes) -> Path:
+    """The package's file with the first of some bytes changed for others of the same length."""
+    assert len(before) == len(after)
+    data = PACKAGED.read_bytes()
+    assert before in data
+    path.write_bytes(data.replace(before, after, 1))
+    return path
+
+
+CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "architecture": (lambda path: with_bytes(path, b"\x05\0\0\0\0\0\0\0qwen3", b"\x05\0\0\0\0\0\0\0qwemu"), "'qwemu'"),
+    "key": (
+        lambda path: repackaged(path, {"qwen3.attention.sliding_window": (12, "u32")}),
+        "'qwen3.attention.sliding_window'",
+    ),
+    "value": (lambda path: repackaged(path, {"qwen3.attention.head_count": (7, "u32")}), "head_count"),
+    "tensor": (lambda path: with_bytes(path, b"blk.3.ffn_up.weight", b"blk.3.ffn_oo.weight"), "'blk.3.ffn_up.weight'"),
+    "tokenizer": (lambda path: repackaged(path, {"tokenizer.ggml.model": ("sputnik", "string")}), "'sputnik'"),
+    "pre-tokenizer": (lambda path: repackaged(path, {"tokenizer.ggml.pre": ("sputnik", "string")}), "'sputnik'"),
+    "sampling": (lambda path: repackaged(path, {"general.sampling.temp": (-1.0, "f32")}), "general.sampling"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_missing_is_named(tmp_path: Path, capsys: Capture, case: str) -> None:
+    make, named = CASES[case]
+    path = str(make(tmp_path / "x.gguf"))
+    (line,) = [line for line in info(capsys, path).splitlines() if line.startswith("runs: ")]
+    assert line.startswith("runs: no: [")
+    assert named in line
+    found = json.loads(info(capsys, path, "--json"))
+    assert (found["runs"], len(found["runs_not_because"])) == (False, 1)
+    assert named in found["runs_not_because"][0]
+    assert len(found["tensors"]) > 80  # what the file holds is shown as well
+    # What does not run for info does not run.
+    assert main(["run", "-m", path, "-n", "1", "x"]) != 0
+    assert named in capsys.readouterr().err
+
+
+def test_everything_that_is_missing_is_told(tmp_path: Path, capsys: Capture) -> None:
+    changes = {"tokenizer.ggml.model": ("sputnik", "string"), "qwen3.mystery": (1, "u32")}
+    reasons = json.loads(info(capsys, str(repackaged(tmp_path / "x.gguf", changes)), "--json"))["runs_not_because"]
+    assert [name in reason for name, reason in zip(("mystery", "sputnik"), reasons, strict=True)] == [True, True]
+
+
+def test_a_type_of_tensor_that_is_not_known_is_named(tmp_path: Path, capsys: Capture) -> None:
+    name = b"blk.3.ffn_up.weight"
+    data = PACKAGED.read_bytes()
+    begin = data.index(name) + len(name)
+    at = begin + 4 + 8 * int.from_bytes(data[begin : begin + 4], "little")
+    (tmp_path / "x.gguf").write_bytes(data[:at] + (77).to_bytes(4, "little") + data[at + 4 :])
+    error = info(capsys, str(tmp_path / "x.gguf"), code=3)
+    assert "'blk.3.ffn_up.weight'" in error
+    assert "77" in error
+
+
+def test_a_template_that_is_none_concerns_chats(tmp_path: Path, capsys: Capture) -> None:
+    path = str(repackaged(tmp_path / "x.gguf", {"tokenizer.chat_template": ("{% for %}", "string")}))
+    text = info(capsys, path).splitlines()
+    assert any(line.startswith("chat: no: [chat template]") for line in text)
+    assert "runs: yes" in text
+
+
+def test_the_package_runs(capsys: Capture) -> None:
+    assert "runs: yes" in info(capsys, str(PACKAGED)).splitlines()
+    found = json.loads(info(capsys, str(PACKAGED), "--json"))
+    assert (found["runs"], found["runs_not_because"], found["memory_unknown_because"]) == (True, [], None)
+
+
+def test_a_folder_is_told_as_the_file_that_is_made_of_it(tmp_path: Path, capsys: Capture) -> None:
+    write_checkpoint(tmp_path / "llama", "llama")
+    found = json.loads(info(capsys, str(tmp_path / "llama"), "--json"))
+    assert (found["runs"], found["path"]) == (True, str(tmp_path / "llama"))
+    assert found["metadata"]["general.architecture"] == "llama"
+    assert "blk.1.ffn_down.weight" in {tensor["name"] for tensor in found["tensors"]}
+    text = info(capsys, str(tmp_path / "llama"))
+    assert "runs: yes" in text.splitlines()
+    assert f"{tmp_path / 'llama'}: as GGUF" in text
+
+
+def test_a_folder_that_no_file_can_be_made_of(tmp_path: Path, capsys: Capture) -> None:
+    write_checkpoint(tmp_path / "llama", "llama")
+    config = tmp_path / "llama" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "mystery_field": 7}))
+    assert info(capsys, str(tmp_path / "llama")).startswith("runs: no: [convert] ")
+    found = json.loads(info(capsys, str(tmp_path / "llama"), "--json"))
+    assert not found["runs"]
+    assert "'mystery_field'" in found["runs_not_because"][0]
+
+
+def test_all_architectures_are_listed(capsys: Capture) -> None:
+    listed = json.loads(info(capsys, "--architectures", "--json"))["architectures"]
+    assert [each["architecture"] for each in listed] == architectures()
+    assert all(len(each["description"]) > 20 for each in listed)
+    # Every class that the tests compare with is there.
+    assert {class_of(name) for name in CONFIGS} <= {name for each in listed for name in each["classes"]}
+    assert all(("safetensors" in each["formats"]) == bool(each["classes"]) for each in listed)
+    table = info(capsys, "--architectures")
+    assert f"{len(listed)} architectures." in table
+    assert "Qwen3ForCausalLM" in table
+
+
+def test_a_list_is_not_of_a_file(capsys: Capture) -> None:
+    assert "--architectures must be without MODEL" in info(capsys, "--architectures", str(PACKAGED), code=2)

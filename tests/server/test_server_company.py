@@ -1,0 +1,68 @@
+"""Requests that wait for company, health with a version, models that a folder skips.
+
+Oracle: a list of what is sent, and the clock of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from quire.server.service.library import find_models, skipped_models
+from quire.server.worker.company import Company
+from quire.server.worker.protocol import Generate, Work
+
+
+def work(id_: int) -> Generate:
+    return Generate(id_, "x", {})
+
+
+def test_requests_go_together_when_the_first_has_waited() -> None:
+    async def test() -> None:
+        sent: list[list[int]] = []
+
+        def send(held: list[Work]) -> None:
+            sent.append([each.id for each in held])
+
+        company = Company(0.05, send)
+        for id_ in (1, 2, 3):
+            company.add(work(id_), most=8)
+        assert company.remove(2)
+        assert not company.remove(9)
+        assert (sent, len(company)) == ([], 2)
+        while not sent:
+            await asyncio.sleep(0.01)
+        assert (sent, len(company)) == ([[1, 3]], 0)
+        for id_ in (4, 5):
+            company.add(work(id_), most=2)
+        assert sent == [[1, 3], [4, 5]]
+        company.add(work(6), most=2)
+        company.clear()
+        await asyncio.sleep(0.1)
+        assert sent == [[1, 3], [4, 5]]
+
+    asyncio.run(test())
+
+
+def test_skipped_models_are_named(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "models", tmp_path / "outside.gguf"
+    folder.mkdir()
+    outside.write_bytes(b"GGUF")
+    (folder / "good.gguf").write_bytes(b"GGUF")
+    (folder / "split-00001-of-00002.gguf").write_bytes(b"GGUF")
+    (folder / "split-00002-of-00002.gguf").write_bytes(b"GGUF")
+    (folder / "late-00002-of-00002.gguf").write_bytes(b"GGUF")
+    (folder / "linked.gguf").symlink_to(outside)
+    (folder / "dead.gguf").symlink_to(folder / "absent.gguf")
+    (folder / "weights.safetensors").write_bytes(b"")
+    (folder / "README.md").write_text("")
+    (folder / "nested").mkdir()
+    (folder / "nested" / "inner.gguf").write_bytes(b"GGUF")
+    (folder / "empty").mkdir()
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "config.json").write_text("{}")
+    assert sorted(find_models(folder)) == ["checkpoint", "good", "split"]
+    skipped = skipped_models(folder)
+    assert sorted(skipped) == ["dead.gguf", "late-00002-of-00002.gguf", "linked.gguf", "nested", "weights.safetensors"]
+    assert "outside" in skipped["linked.gguf"]
+    assert "first part" in skipped["late-00002-of-00002.gguf"]
