@@ -17,7 +17,8 @@ import pytest
 import quire
 from fake_llm import FakeLLM
 from quire.chat import ToolCallDelta
-from quire.cli.chat import MAX_ROUNDS, Conversation
+from quire.cli.chat_options import ChatSettings
+from quire.cli.conversation import MAX_ROUNDS, Conversation
 from quire.cli.demo_tools import DEFINITIONS, answer
 from quire.sampling import SamplingParams
 
@@ -69,18 +70,10 @@ def test_odd_texts_are_answered() -> None:
 # Turns
 
 
-def conversation(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, *lines: str, tools: bool = True) -> Conversation:
-    texts = iter(lines)
-
-    def typed(_: str) -> str:
-        try:
-            return next(texts)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", typed)
-    talk = Conversation(llm, SamplingParams(), None, DEFINITIONS if tools else None)  # type: ignore[arg-type]
-    talk.talk()
+def conversation(llm: FakeLLM, *lines: str, tools: bool = True) -> Conversation:
+    talk = Conversation(llm, SamplingParams(), ChatSettings(), tools=DEFINITIONS if tools else None)  # type: ignore[arg-type]
+    for line in lines:
+        talk.answer(line)
     return talk
 
 
@@ -88,11 +81,9 @@ def call(index: int = 0, arguments: str = '{"a": 4, "b": 5}', name: str = "add")
     return ToolCallDelta(index, f"call{index}", name, arguments)
 
 
-def test_calls_are_answered_before_the_next_turn(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calls_are_answered_before_the_next_turn(capsys: pytest.CaptureFixture[str]) -> None:
     llm = FakeLLM([["Let me see.", call(0), call(1, '{"a": 1, "b": 1}')], ["9 and 2."], ["Bye."]])
-    conversation(llm, monkeypatch, "Add 4 and 5, 1 and 1.", "Bye")
+    conversation(llm, "Add 4 and 5, 1 and 1.", "Bye")
     assert llm.tools == DEFINITIONS
     first, second, third = (messages for _, messages, _ in llm.asked)
     assert first == [{"role": "user", "content": "Add 4 and 5, 1 and 1."}]
@@ -108,17 +99,17 @@ def test_calls_are_answered_before_the_next_turn(
     assert err.splitlines()[0] == 'quire: add {"a": 4, "b": 5} gives {"result": 9}'
 
 
-def test_a_turn_that_calls_for_ever_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_turn_that_calls_for_ever_ends(capsys: pytest.CaptureFixture[str]) -> None:
     llm = FakeLLM([*[[call()]] * MAX_ROUNDS, ["Hi."]])
-    conversation(llm, monkeypatch, "Add.", "Hi")
+    conversation(llm, "Add.", "Hi")
     assert len(llm.asked) == MAX_ROUNDS + 1
     assert llm.asked[-1][1] == [{"role": "user", "content": "Hi"}]
     assert f"the model called tools {MAX_ROUNDS} times without giving one" in capsys.readouterr().err
 
 
-def test_ctrl_c_runs_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_runs_no_tools() -> None:
     llm = FakeLLM([["Wait", call(), KeyboardInterrupt()], ["Hi."]])
-    conversation(llm, monkeypatch, "Add.", "Hi")
+    conversation(llm, "Add.", "Hi")
     assert llm.asked[1][1] == [
         {"role": "user", "content": "Add."},
         {"role": "assistant", "content": "Wait"},
@@ -126,11 +117,9 @@ def test_ctrl_c_runs_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_call_that_the_length_cuts_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_that_the_length_cuts_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     llm = FakeLLM([["Wait", call(0), call(1, '{"a": 4')], ["Hi."]], finish_reason="length")
-    conversation(llm, monkeypatch, "Add.", "Hi")
+    conversation(llm, "Add.", "Hi")
     assert llm.asked[1][1] == [
         {"role": "user", "content": "Add."},
         {"role": "assistant", "content": "Wait"},
@@ -139,9 +128,9 @@ def test_a_call_that_the_length_cuts_is_not_run(
     assert " gives " not in capsys.readouterr().err
 
 
-def test_without_the_option_there_are_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_option_there_are_no_tools() -> None:
     llm = FakeLLM([["Hi."]])
-    conversation(llm, monkeypatch, "Hi", tools=False)
+    conversation(llm, "Hi", tools=False)
     assert llm.tools is None
 
 

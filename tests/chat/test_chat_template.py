@@ -239,7 +239,7 @@ def test_only_one_module_makes_environments() -> None:
     package = Path(__file__).resolve().parents[2] / "python" / "quire"
     if not package.is_dir():
         pytest.skip(f"the package's source is absent: {package}")
-    makes = re.compile(r"\b(Environment|Template|NativeEnvironment)\(|jinja2\.sandbox|from_string\(")
+    makes = re.compile(r"\b(Environment|Template|NativeEnvironment)\(|jinja2\.sandbox|\.from_string\(")
     found = {
         path.relative_to(package).as_posix() for path in package.rglob("*.py") if makes.search(path.read_text("utf-8"))
     }

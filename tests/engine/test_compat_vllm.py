@@ -31,7 +31,7 @@ TOOL = (
 SCRIPTS: dict[str, tuple[str, str]] = {
     "basic": (
         'prompts = ["Hello, my name is", "The capital of France is", "The future is"]\n'
-        "sampling_params = SamplingParams(temperature=0.8, top_p=0.95)\n"
+        "sampling_params = SamplingParams(temperature=0.8, top_p=0.95, seed=0)\n"
         "outputs = llm.generate(prompts, sampling_params)\n"
         "shown = [(output.prompt, output.outputs[0].text) for output in outputs]",
         "[p for p, _ in shown] == prompts and all(t for _, t in shown)",
@@ -60,7 +60,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         "a == b",
     ),
     "parameters for each": (
-        'outputs = llm.generate(["A", "B"], [SamplingParams(max_tokens=2), SamplingParams(max_tokens=3)])',
+        'outputs = llm.generate(["A", "B"], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 3)])',
         "[len(o.outputs[0].token_ids) for o in outputs] == [2, 3]",
     ),
     "stop": (
@@ -82,7 +82,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         " repetition_penalty=1.1, top_k=40, min_p=0.05))[0]",
         "output.finished",
     ),
-    "top_k off": ('output = llm.generate("Once", SamplingParams(top_k=-1, max_tokens=2))[0]', "output.outputs[0].text"),
+    "top_k off": ('output = llm.generate("Once", SamplingParams(top_k=-1, max_tokens=2, seed=0))[0]', "output.outputs[0].text"),
     "logprobs": (
         'output = llm.generate("Once", SamplingParams(temperature=0, logprobs=2, max_tokens=4))[0].outputs[0]\n'
         "first = output.logprobs[0][output.token_ids[0]]",

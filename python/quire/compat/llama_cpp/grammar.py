@@ -25,7 +25,7 @@ class LlamaGrammar:
     @classmethod
     def from_file(cls, file: str | os.PathLike[str], verbose: bool = True) -> LlamaGrammar:
         """From a file of GBNF."""
-        return cls.from_string(Path(file).read_text(encoding="utf-8"), verbose)
+        return cls(StructuredOutputsParams(grammar=Path(file).read_text(encoding="utf-8")))
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
