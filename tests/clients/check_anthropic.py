@@ -39,7 +39,7 @@ turns = [*WEATHER, {"role": "assistant", "content": called.content}, {"role": "u
 checks.true("result", "21" in create(messages=turns, tools=TOOLS, **BASE).content[0].text)
 with client.messages.stream(messages=WEATHER, tools=TOOLS, **BASE) as stream:  # type: ignore[arg-type]
     checks.equal("streamed call", stream.get_final_message().content[-1].input, {"city": "Paris"})  # type: ignore[union-attr]
-for bad in ({"max_tokens": 0}, {"messages": []}, {"stop_sequences": ["x"] * 17}, {"temperature": 3}):
+for bad in ({"max_tokens": 0}, {"messages": []}, {"stop_sequences": ["x"] * 17}, {"tool_choice": {"type": "some"}}):
     body = {"messages": CAPITAL, **BASE, **bad}
     checks.raises(str(bad), anthropic.BadRequestError, lambda: create(**body))  # noqa: B023
 checks.raises("model", anthropic.NotFoundError, lambda: create(messages=CAPITAL, **{**BASE, "model": "none"}))
