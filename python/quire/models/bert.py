@@ -103,7 +103,7 @@ _DISTIL = Checkpoint(
     below("distilbert.", _DISTIL_TENSORS),
     fixed={"activation": ("gelu",)},
     rope=None,
-    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings", "hidden_act"),  # sines are weights too
+    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sines are weights too
     ignored=("vocab_*",),
     base="distilbert.",
 )
