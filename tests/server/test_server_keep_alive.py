@@ -17,6 +17,7 @@ from quire.cli.main import main
 from quire.hub.registry import Preset, Registry
 from quire.server.keep_alive import FOREVER, seconds_of
 from quire.server.service.library import Library
+from quire.server.worker.protocol import Ask
 from served import served
 
 
@@ -92,6 +93,20 @@ def test_nothing_goes_while_it_is_used() -> None:
         await until_closed(library, "a")
 
     run(FOREVER, test)
+
+
+def test_a_look_at_the_moment_of_closing_does_not_keep_a_model() -> None:
+    """What is asked after the decision to close, and before it is carried out, must not undo it for good."""
+
+    async def test(library: Library) -> None:
+        await use(library, "a", 0)
+        engine = library.engines()["a"]
+        assert isinstance(engine, FakeEngine)
+        engine.answers = [None]
+        asyncio.get_running_loop().call_later(0, engine.submit, Ask(0, "describe", {}))
+        await until_closed(library, "a")
+
+    run(300.0, test)
 
 
 def test_models_stay_unless_they_are_told_to_go() -> None:

@@ -231,19 +231,24 @@ class Library:
         if slot.busy:  # a request that does not hold it is under way
             slot.timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._retire, name, slot)
             return
-        task = asyncio.ensure_future(self.close(name))
+        # Taken out at once: a question between the decision and the task would undo it for good.
+        task = asyncio.ensure_future(self._take_out(name).engine.stop())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def close(self, name: str) -> None:
         """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""
+        await self._take_out(name).engine.stop()
+
+    def _take_out(self, name: str) -> ModelSlot:
+        """An open model, which is no longer one of the library.  Raises as ``close``."""
         slot = self._slots.get(name)
         if slot is None:
             raise ApiError(404, "model_not_loaded", f"the model must be open but {name!r:.80} is not", "model")
         if slot.busy:
             raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
         del self._slots[name]
-        await slot.engine.stop()
+        return slot
 
     async def _begin(self, name: str) -> ModelSlot:
         """Begin to open a model, once there is room."""
