@@ -15,7 +15,7 @@ from .structured import SchemaClass, StructuredOutputsParams, answer_form
 if TYPE_CHECKING:
     from .sampling import LogitsProcessor
 
-__all__ = ["Asked", "RequestFields", "asked"]
+__all__ = ["ELSEWHERE", "Asked", "RequestFields", "asked"]
 
 
 class RequestFields(TypedDict, total=False):
@@ -69,7 +69,7 @@ class RequestFields(TypedDict, total=False):
 _FORM = ("response_format", "regex", "choice", "grammar")
 _SAMPLING = frozenset(entry.name for entry in fields(SamplingParams))
 # What other engines call it.
-_ELSEWHERE = {
+ELSEWHERE = {
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
     "n_predict": "max_tokens",
@@ -135,7 +135,7 @@ def _unknown(method: Callable[..., object], name: str) -> str:
     known = [*own[1:], *sorted(_SAMPLING), *_FORM]
     import difflib
 
-    nearest = _ELSEWHERE.get(name)
+    nearest = ELSEWHERE.get(name)
     if nearest not in known:
         nearest = next(iter(difflib.get_close_matches(name, known, 1)), None)
     advice = "" if nearest is None else f": did you mean {nearest!r}?"

@@ -4,7 +4,7 @@
 """
 
 from .changes import Array, Change, adding, interleaved, only_with, rows, squeezed, transposed
-from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, local_layers, no_windows
+from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, has_windows, local_layers, no_windows
 from .fields import Fields, read_json
 from .keys import Key, f32, factor, flag, made, u32
 from .mapping import SILU, Checkpoint
@@ -29,6 +29,7 @@ __all__ = [
     "f32",
     "factor",
     "flag",
+    "has_windows",
     "interleaved",
     "local_layers",
     "made",

@@ -64,6 +64,12 @@ def no_windows(config: Fields) -> None:
         raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
 
 
+def has_windows(config: Fields) -> None:
+    """UnsupportedError where the window is null: files must hold a number."""
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+
+
 def local_layers(config: Fields, period: int) -> list[bool]:
     """Which layers have a window: as ``layer_types`` says, or all but every ``period``-th."""
     n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")

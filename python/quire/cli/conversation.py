@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import QuireError
+from ..request_fields import ELSEWHERE
 from ..sampling import SamplingParams
 from .demo_tools import answer
 from .text import Writer, note, one_line
@@ -37,14 +38,6 @@ COMMANDS = {
 }
 LEAVE = ("/bye", "/exit", "/quit")
 MAX_ROUNDS = 5  # of tool calls in one turn
-# Names that users of other programs know these fields by.
-_ALIASES = {
-    "temp": "temperature",
-    "num_predict": "max_tokens",
-    "n_predict": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "repeat_last_n": "penalty_last_n",
-}
 
 
 @dataclass(frozen=True)
@@ -195,7 +188,7 @@ class Conversation:
             note("; ".join(changed) or "all is as usual")
             return
         name, _, text = argument.partition(" ")
-        name = _ALIASES.get(name, name).replace("-", "_")
+        name = ELSEWHERE.get(name, name).replace("-", "_")
         if name == "verbose":
             self._verbose = text.strip() not in ("off", "false", "0")
             return

@@ -15,6 +15,7 @@ from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from ..safetensors import SafetensorsFolder
 from .generation import write_sampling
+from .made_reader import MadeReader
 from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
@@ -171,7 +172,7 @@ def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DT
     return dtypes
 
 
-class CheckpointReader(GGUFReader):
+class CheckpointReader(MadeReader):
     """A checkpoint folder, read as the file that ``convert`` would make of it; its data is never written.
 
     A tensor is converted when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has
@@ -181,30 +182,18 @@ class CheckpointReader(GGUFReader):
     def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
         self._todo = _Conversion(folder)
         self._targets = {target.name: target for target in self._todo.targets}
-        self._writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
+        writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
         try:
-            self._dtypes = _announce(self._writer, self._todo, dtype)
-            super().__init__(self._writer.reserve())
+            self._dtypes = _announce(writer, self._todo, dtype)
+            super().__init__(writer)
         except BaseException:
-            self._writer.abort()
+            writer.abort()
             raise
-
-    def __enter__(self) -> CheckpointReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Removes the file; tensors that were taken stay."""
-        self._writer.abort()
 
     @property
     def identity(self) -> str:
         """Empty: nobody can tell whether the checkpoint is the same another time."""
         return ""
-
-    @property
-    def is_mapped(self) -> bool:
-        """False: what is made from a tensor is in memory alone."""
-        return False
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
@@ -219,14 +208,7 @@ class CheckpointReader(GGUFReader):
             stored = self._todo.checkpoint[target.sources[0]]
             if stored.dtype == info.dtype and stored.shape == info.shape:
                 return stored
-        out = Tensor.empty(info.dtype, info.shape)
-        storage = out.numpy().reshape(-1).view("u1")
-        at = 0
-        for piece in self._todo.data(target, self._dtypes[name]):
-            data = piece.reshape(-1).view("u1")
-            storage[at : at + len(data)] = data
-            at += len(data)
-        return out
+        return self.made(name, self._todo.data(target, self._dtypes[name]))
 
 
 def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:

@@ -12,6 +12,7 @@ from ..checkpoint import (
     Fields,
     f32,
     factor,
+    has_windows,
     local_layers,
     made,
     u32,
@@ -22,13 +23,11 @@ from ..nn import (
     ExpertConfig,
     GatedMLP,
     Keys,
-    MoE,
     RopeSpec,
-    SharedExpert,
     Step,
     Tensor,
-    Together,
     Weights,
+    experts_of,
     rope,
     rope_spec,
 )
@@ -69,8 +68,7 @@ class Afmoe(Decoder):
         def mlp(i: int, b: Weights) -> Layer:
             if i < n_dense:
                 return GatedMLP(b, c.dim, c.ffn_dim)
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
 
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [
@@ -93,8 +91,7 @@ def _is_scaled(config: Fields) -> None:
     """Files do not tell whether embeddings are scaled: they are."""
     if not config.flag("mup_enabled", False):
         raise UnsupportedError("[convert] 'mup_enabled' must be true but is not")
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    has_windows(config)
 
 
 def _pattern(config: Fields) -> list[bool] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint import SILU, Checkpoint, Fields, f32, made, u32
 from ..checkpoint.decoder import BIASED_TENSORS
-from ..checkpoint.rope import partial_rotary
 from ..errors import UnsupportedError
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
+from . import glm4
 from .base import Block, Decoder, DenseConfig
 from .classic import Attention
 
@@ -25,10 +25,6 @@ class ChatGLM(Decoder):
 
 
 MODEL = ChatGLM
-
-
-def _n_rot(config: Fields) -> int:
-    return partial_rotary(config, config.integer("head_dim", 128), 0.5)
 
 
 def _n_kv_head(config: Fields) -> int:
@@ -103,15 +99,7 @@ _CHATGLM = Checkpoint(
 HF = {
     "GlmForCausalLM": Checkpoint(
         "chatglm",
-        {
-            **DECODER_KEYS,
-            "context_length": u32("max_position_embeddings", default=131072),
-            "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
-            "attention.key_length": u32("head_dim", default=128),
-            "attention.value_length": u32("head_dim", default=128),
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
-            "rope.dimension_count": made("u32", _n_rot),
-        },
+        glm4.KEYS,
         {**BIASED_TENSORS, "blk.{i}.ffn_up": "model.layers.{i}.mlp.gate_up_proj"},
         fixed={"hidden_act": SILU},
         unused=("attention_bias",),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import SILU, Checkpoint, Fields, local_layers, made, u32
-from ..errors import UnsupportedError
+from ..checkpoint import SILU, Checkpoint, Fields, has_windows, local_layers, made, u32
 from ..nn import CacheSpec, Keys, RopeSpec, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .base import local_layers as locals_of
@@ -31,8 +30,7 @@ MODEL = Cohere2
 
 
 def _window(config: Fields) -> int:
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    has_windows(config)
     return config.integer("sliding_window", 4096, low=1)
 
 

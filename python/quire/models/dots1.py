@@ -16,7 +16,7 @@ from ..checkpoint import (
     u32,
 )
 from ..errors import UnsupportedError
-from ..nn import ExpertConfig, GatedMLP, Keys, MoE, SharedExpert, Together, Weights, rope_spec
+from ..nn import ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
 from .base import Block, Decoder, DenseConfig, Layer
 from .qwen3 import QK_NORMS, Attention
 
@@ -33,8 +33,7 @@ class Dots1(Decoder):
         def mlp(i: int, b: Weights) -> Layer:
             if i < n_dense:
                 return GatedMLP(b, c.dim, c.ffn_dim)
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
 
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]

@@ -17,7 +17,7 @@ from ..checkpoint import (
     u32,
 )
 from ..errors import UnsupportedError
-from ..nn import ExpertConfig, GatedMLP, Keys, MoE, SharedExpert, Together, Weights, rope_spec
+from ..nn import ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer
 from .llama import Attention
 
@@ -36,8 +36,7 @@ class Ernie45Moe(Decoder):
         def mlp(i: int, b: Weights) -> Layer:
             if i < n_dense or (i + 1) % period:
                 return GatedMLP(b, c.dim, c.ffn_dim)
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+            return experts_of(b, c.dim, e, shared_dim)
 
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]

@@ -14,6 +14,7 @@ from ..checkpoint import (
     f32,
     factor,
     flag,
+    has_windows,
     made,
     u32,
 )
@@ -23,10 +24,8 @@ from ..nn import (
     ExpertConfig,
     GatedMLP,
     Keys,
-    MoE,
-    SharedExpert,
-    Together,
     Weights,
+    experts_of,
     frequency_factors,
     rope_spec,
 )
@@ -56,8 +55,7 @@ class ExaoneMoe(Decoder):
         def mlp(i: int, b: Weights) -> Layer:
             if i < n_dense:
                 return GatedMLP(b, c.dim, c.ffn_dim)
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+            return experts_of(b, c.dim, e, shared_dim)
 
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         kinds = [qwen3.Attention if one else exaone4.WithoutPositions for one in local]
@@ -81,11 +79,6 @@ def _n_dense(config: Fields) -> int:
     if kinds != ["dense"] * n + ["sparse"] * (n_layer - n):
         raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
     return n
-
-
-def _has_windows(config: Fields) -> None:
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
 
 
 _MLP = "model.layers.{i}.mlp"
@@ -120,7 +113,7 @@ HF = {
             **{f"blk.{{i}}.ffn_{x}_shexp": f"{_MLP}.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
         },
         fixed={"hidden_act": SILU, "scoring_func": ("sigmoid", None)},
-        checks=(_has_windows,),
+        checks=(has_windows,),
         ignored=("mtp.*",),
         unused=("num_nextn_predict_layers",),
     )

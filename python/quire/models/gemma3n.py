@@ -9,10 +9,23 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, Key, f32, made, taken, u32, with_pictures
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Fields,
+    Key,
+    f32,
+    local_layers,
+    made,
+    taken,
+    u32,
+    with_pictures,
+)
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Keys, RopeSpec, Step, Tensor, Weight, Weights, rope, rope_spec, select_rows, soft_cap
-from .base import MAX_DIM, Config, DenseConfig, head, local_layers
+from .base import MAX_DIM, Config, DenseConfig, head
+from .base import local_layers as locals_of
 from .gemma3 import GELU_TANH, LOCAL_BASE, NORMS, rope_entries
 
 if TYPE_CHECKING:
@@ -45,7 +58,7 @@ class Gemma3nConfig(DenseConfig):
         return cls(
             **vars(base),
             ffn_dims=ffn_dims,
-            is_local=local_layers(m, n, PERIOD),
+            is_local=locals_of(m, n, PERIOD),
             n_shared=m.integer("attention.shared_kv_layers", max(n - 20, 0), high=n - 1),
             n_extra=m.integer("embedding_length_per_layer_input", low=1, high=MAX_DIM),
             n_stream=n_stream,
@@ -251,13 +264,6 @@ class Gemma3n:
 MODEL = Gemma3n
 
 
-def _locals(config: Fields) -> list[bool]:
-    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
-    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
-    return [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % PERIOD) for i in range(n_layer)]
-
-
 def _ffn_dims(config: Fields) -> list[int]:
     n_layer, sizes = config.integer("num_hidden_layers"), config.value("intermediate_size")
     if not isinstance(sizes, list):
@@ -296,7 +302,7 @@ _KEYS: dict[str, Key] = {
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
     "attention.sliding_window": u32("sliding_window", default=512),
-    "attention.sliding_window_pattern": made("bool[]", _locals),
+    "attention.sliding_window_pattern": made("bool[]", lambda config: local_layers(config, PERIOD)),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=15),
     "altup.active_idx": u32("altup_active_idx", default=0),
     "altup.num_inputs": u32("altup_num_inputs", default=4),

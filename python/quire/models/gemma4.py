@@ -17,6 +17,7 @@ from ..checkpoint import (
     Key,
     Source,
     f32,
+    local_layers,
     made,
     taken,
     u32,
@@ -243,11 +244,7 @@ MODEL = Gemma4
 
 def _locals(config: Fields) -> list[bool]:
     """Which layers have a window; the last one never has."""
-    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
-    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
-    local = [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % 6) for i in range(n_layer)]
-    return [*local[:-1], False]
+    return [*local_layers(config, 6)[:-1], False]
 
 
 def _kv_heads(config: Fields) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, made, u32
 from ..checkpoint.decoder import BIASED_TENSORS
 from ..checkpoint.rope import partial_rotary
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
@@ -26,23 +26,25 @@ class Glm4(Decoder):
 MODEL = Glm4
 
 
-def _n_rot(config: Fields) -> int:
+def n_rot_of(config: Fields) -> int:
     return partial_rotary(config, config.integer("head_dim", 128), 0.5)
 
 
+# Of ChatGLM as transformers has it, too.
+KEYS: dict[str, Key] = {
+    **DECODER_KEYS,
+    "context_length": u32("max_position_embeddings", default=131072),
+    "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
+    "attention.key_length": u32("head_dim", default=128),
+    "attention.value_length": u32("head_dim", default=128),
+    "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
+    "rope.dimension_count": made("u32", n_rot_of),
+}
 _LAYER = "model.layers.{i}"
 HF = {
     "Glm4ForCausalLM": Checkpoint(
         "glm4",
-        {
-            **DECODER_KEYS,
-            "context_length": u32("max_position_embeddings", default=131072),
-            "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
-            "attention.key_length": u32("head_dim", default=128),
-            "attention.value_length": u32("head_dim", default=128),
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
-            "rope.dimension_count": made("u32", _n_rot),
-        },
+        KEYS,
         {
             **BIASED_TENSORS,
             "blk.{i}.post_attention_norm": f"{_LAYER}.post_self_attn_layernorm",

@@ -27,13 +27,11 @@ from ..nn import (
     ExpertConfig,
     GatedMLP,
     Keys,
-    MoE,
     RopeSpec,
-    SharedExpert,
     Step,
     Tensor,
-    Together,
     Weights,
+    experts_of,
     rope,
     rope_spec,
 )
@@ -86,8 +84,7 @@ class Glm4Moe(Decoder):
         def mlp(i: int, b: Weights) -> Layer:
             if i < n_dense:
                 return GatedMLP(b, c.dim, c.ffn_dim)
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, n_shared * e.ffn_dim)) if n_shared else experts
+            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
 
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]

@@ -15,6 +15,7 @@ from ..checkpoint import (
     Fields,
     Key,
     Source,
+    has_windows,
     made,
     rope_keys,
     taken,
@@ -121,8 +122,7 @@ MODEL = GptOss
 
 
 def _window(config: Fields) -> int:
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    has_windows(config)
     return config.integer("sliding_window", 128)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import SILU, Checkpoint, Fields, f32, local_layers, made, u32
+from ..checkpoint import SILU, Checkpoint, Fields, f32, has_windows, local_layers, made, u32
 from ..checkpoint.rope import theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
@@ -92,11 +92,6 @@ def _n_kv_head(config: Fields) -> int:
     return config.integer("num_key_value_heads", 4, low=1)
 
 
-def _window_is_known(config: Fields) -> None:
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
-
-
 HF = {
     "GraniteSWAForCausalLM": Checkpoint(
         "granite_swa",
@@ -111,7 +106,7 @@ HF = {
         },
         {**llama.TENSORS, "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks"},
         fixed={"hidden_act": SILU},
-        checks=(no_zeros, _window_is_known),
+        checks=(no_zeros, has_windows),
         tied=True,
         unused=("attention_bias", "mlp_bias"),
     )

@@ -20,13 +20,11 @@ from ..errors import LoadError
 from ..nn import (
     ExpertConfig,
     Keys,
-    MoE,
     RopeSpec,
-    SharedExpert,
     Step,
     Tensor,
-    Together,
     Weights,
+    experts_of,
     frequency_factors,
     rope_spec,
 )
@@ -69,8 +67,7 @@ class GraniteMoe(Decoder):
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
 
         def mlp(b: Weights) -> Layer:
-            experts = MoE(b, c.dim, e.ffn_dim, e.n, e.spec())
-            return Together(experts, SharedExpert(b, c.dim, shared_dim)) if shared_dim else experts
+            return experts_of(b, c.dim, e, shared_dim)
 
         blocks = [
             Block(c, b, ScaledAttention(c, b, i, rotation, attention_scale), mlp(b), scale)

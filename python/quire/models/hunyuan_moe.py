@@ -18,7 +18,7 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
 from ..errors import UnsupportedError
-from ..nn import ExpertConfig, Keys, MoE, SharedExpert, Step, Tensor, Together, Weights, rope, rope_spec
+from ..nn import ExpertConfig, Keys, Step, Tensor, Weights, experts_of, rope, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig
 from .qwen3 import Attention
 
@@ -45,7 +45,7 @@ class HunyuanMoe(Decoder):
                 c,
                 b,
                 RotatedFirst(c, b, i, rotation),
-                Together(MoE(b, c.dim, e.ffn_dim, e.n, e.spec()), SharedExpert(b, c.dim, shared_dim)),
+                experts_of(b, c.dim, e, shared_dim),
             )
             for i, b in enumerate(w.blocks(c.n_layer))
         ]

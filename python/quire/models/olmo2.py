@@ -11,6 +11,7 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     f32,
+    has_windows,
     local_layers,
     made,
     no_windows,
@@ -70,8 +71,7 @@ MODEL = Olmo2
 
 
 def _window(config: Fields) -> int:
-    if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+    has_windows(config)
     return config.integer("sliding_window", 4096, low=1)
 
 

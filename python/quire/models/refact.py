@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..checkpoint import SILU, Checkpoint, Fields, f32, made, rows, taken, u32
 from ..nn import GatedMLP, Keys, Weights
+from . import starcoder
 from .base import Block, Decoder, DenseConfig
 from .classic import AlibiAttention, LinearBiases
 
@@ -71,18 +72,7 @@ HF = {
             "scale_attn_weights": (True,),
         },
         rope=None,
-        unused=(
-            "attention_bias_in_fp32",
-            "attention_softmax_in_fp32",
-            "scale_attention_softmax_in_fp32",
-            "inference_runner",
-            "max_batch_size",
-            "max_sequence_length",
-            "pad_key_length",
-            "pre_allocate_kv_cache",
-            "validate_runner_input",
-            "summary_*",
-        ),
+        unused=("attention_bias_in_fp32", *starcoder.UNUSED),
         base="transformer.",
     )
 }

@@ -10,6 +10,18 @@ ARCHES = ("starcoder",)
 MODEL = GPT2
 _GPT2 = GPT2_HF["GPT2LMHeadModel"]
 _LAYER = "transformer.h.{i}"
+# What changes how transformers computes, and not what.
+UNUSED = (
+    "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32",
+    "inference_runner",
+    "max_batch_size",
+    "max_sequence_length",
+    "pad_key_length",
+    "pre_allocate_kv_cache",
+    "validate_runner_input",
+    "summary_*",
+)
 HF = {
     "GPTBigCodeForCausalLM": Checkpoint(
         "starcoder",
@@ -29,18 +41,7 @@ HF = {
         },
         rope=None,
         tied=True,
-        unused=(
-            "n_ctx",
-            "attention_softmax_in_fp32",
-            "scale_attention_softmax_in_fp32",
-            "inference_runner",
-            "max_batch_size",
-            "max_sequence_length",
-            "pad_key_length",
-            "pre_allocate_kv_cache",
-            "validate_runner_input",
-            "summary_*",
-        ),
+        unused=("n_ctx", *UNUSED),
         ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias"),
         base="transformer.",
     )

@@ -19,7 +19,7 @@ from .._native.graph import (
     tanh,
 )
 from .._native.graph import TraceTensor as Tensor
-from .experts import ExpertConfig, SharedExpert, Together
+from .experts import ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
 from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
@@ -53,6 +53,7 @@ __all__ = [
     "add_weight",
     "attend",
     "embed",
+    "experts_of",
     "frequency_factors",
     "glu",
     "rope",

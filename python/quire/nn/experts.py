@@ -11,6 +11,7 @@ from .._native.graph import MoeSpec
 from .._native.graph import TraceTensor as Tensor
 from ..errors import LoadError, UnsupportedError
 from .keys import Keys
+from .mlp import MoE
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -105,6 +106,12 @@ class SharedExpert:
         if self.weight is None:
             return y
         return graph.multiply_broadcast(y, graph.sigmoid(graph.linear(x, self.weight)))
+
+
+def experts_of(w: Weights, dim: int, e: ExpertConfig, shared_dim: int) -> Callable[[Tensor], Tensor]:
+    """A mixture of gated experts, and beside it a shared one of ``shared_dim`` units, where that is not 0."""
+    experts = MoE(w, dim, e.ffn_dim, e.n, e.spec())
+    return Together(experts, SharedExpert(w, dim, shared_dim)) if shared_dim else experts
 
 
 class Together:

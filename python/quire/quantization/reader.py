@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
+from ..convert import MadeReader
 from ..gguf import GGUFReader, GGUFWriter
 from .importance import Importance
 from .run import Planned, Wishes, announce, pieces, plan
@@ -12,7 +13,7 @@ from .run import Planned, Wishes, announce, pieces, plan
 __all__ = ["QuantizedReader"]
 
 
-class QuantizedReader(GGUFReader):
+class QuantizedReader(MadeReader):
     """A model, read as the file that ``quantize_model`` would make of it; its data is never written.
 
     A tensor is quantized when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has no
@@ -35,20 +36,13 @@ class QuantizedReader(GGUFReader):
         todo = plan(source, mix, Wishes(), importance)
         self._planned: dict[str, Planned] = {tensor.name: tensor for tensor in todo.tensors}
         name = f"{Path(source.path).stem}.{self._mix}.gguf"
-        self._writer = GGUFWriter(scratch / name, source.metadata.text("general.architecture"))
+        writer = GGUFWriter(scratch / name, source.metadata.text("general.architecture"))
         try:
-            announce(self._writer, source, todo, importance)
-            super().__init__(self._writer.reserve())
+            announce(writer, source, todo, importance)
+            super().__init__(writer)
         except BaseException:
-            self._writer.abort()
+            writer.abort()
             raise
-
-    def __enter__(self) -> QuantizedReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Removes the file; tensors that were taken stay."""
-        self._writer.abort()
 
     @property
     def identity(self) -> str:
@@ -56,21 +50,10 @@ class QuantizedReader(GGUFReader):
         own = self._source.identity if self._importance is None else ""
         return f"{own}{self._mix}\n" if own else ""
 
-    @property
-    def is_mapped(self) -> bool:
-        """False: what is made from a tensor is in memory alone."""
-        return False
-
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the source's memory where it stays as it is, else in memory of its own."""
-        info, planned = self.tensor_info(name), self._planned[name]
+        planned = self._planned[name]
         if planned.source == planned.dtype:
             return self._source.tensor(name)
-        out = Tensor.empty(info.dtype, info.shape)
-        storage = out.numpy().reshape(-1).view("u1")
-        at = 0
-        for piece in pieces(self._source, planned, self._importance, self._threads):
-            data = piece.numpy().reshape(-1).view("u1")
-            storage[at : at + len(data)] = data
-            at += len(data)
-        return out
+        made = pieces(self._source, planned, self._importance, self._threads)
+        return self.made(name, (piece.numpy() for piece in made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,10 +92,7 @@ class Planned:
 
 
 def _bytes(dtype: str, shape: Sequence[int]) -> int:
-    n_rows = 1
-    for n in shape[:-1]:
-        n_rows *= n
-    return n_rows * DType(dtype).row_bytes(shape[-1])
+    return math.prod(shape[:-1]) * DType(dtype).row_bytes(shape[-1])
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,6 @@ class Plan:
 
     @property
     def n_values(self) -> int:
-        import math
-
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
 
