@@ -21,6 +21,7 @@ from tiny_checkpoints import CONFIGS, N_VOCAB, write_checkpoint
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
 PACKAGED = Path(quire.models.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
 TOLERANCE = 1e-3  # of the largest absolute logit
+STEP = 64  # rows
 Array = npt.NDArray[np.float32]
 
 
@@ -34,6 +35,8 @@ class Runner:
         self.n_ctx = model.config.n_ctx_train
         self.has_state = any(spec.states for spec in model.cache)
         self.state = 0
+        # An encoder reads a prompt in one step.
+        self.most_tokens = min(STEP, self.n_ctx) if model.config.is_encoder else self.n_ctx
         self.executor = graph.Executor(
             model.trace(),
             find_device("cpu"),
@@ -42,14 +45,14 @@ class Runner:
             threads=2,
             kv_dtype="f32",
             kernels=kernels,
-            max_rows=64,
+            max_rows=STEP,
             max_sequences=4,  # type: ignore[arg-type]
         )
 
     def logits(self, ids: list[int], start: int = 0) -> Array:
         """Of ids[start:], a chunk at a time.  Who begins gets a recurrent state that nobody had."""
         self.state += start == 0
-        parts = [self._chunk(ids[: min(begin + 64, len(ids))], begin) for begin in range(start, len(ids), 64)]
+        parts = [self._chunk(ids[: min(begin + STEP, len(ids))], begin) for begin in range(start, len(ids), STEP)]
         return np.concatenate(parts)
 
     def _chunk(self, ids: list[int], start: int) -> Array:

@@ -12,22 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from safetensors import safe_open
 from tokenizers import Tokenizer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "support"))
-from adapted_models import ADAPTED  # noqa: E402
-from siblings import SIBLINGS, Sibling  # noqa: E402
-from tiny_checkpoints import CONFIGS, class_of, config_of, weight_of, write_safetensors  # noqa: E402
+from oracle_models import Oracle, no_inputs, oracle_of  # noqa: E402
+from tiny_checkpoints import CONFIGS  # noqa: E402
 
 torch.set_grad_enabled(False)
 torch.manual_seed(0)
@@ -44,69 +40,16 @@ RAW = [
 N_NEW, N_LOGITS = 48, 8
 
 
-Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
-
-
-def no_inputs(n: int) -> dict[str, torch.Tensor]:
-    return {}
-
-
-def greedy(model: torch.nn.Module, ids: list[int], n_new: int, inputs: Inputs = no_inputs) -> tuple[list[int], float]:
-    """Tokens by the largest logit, and the smallest lead that any of them had (relative to the largest logit)."""
-    out, lead = list(ids), np.inf
-    for _ in range(n_new):
-        logits = model(torch.tensor([out]), **inputs(len(out))).logits[0, -1]
-        best = torch.topk(logits, 2).values
-        lead = min(lead, float((best[0] - best[1]) / logits.abs().max()))
-        out.append(int(logits.argmax()))
-    return out[len(ids) :], lead
-
-
-def answer_of(output: transformers.utils.ModelOutput) -> torch.Tensor:
-    """Logits of each token, scores of classes, or the vectors that an encoder ends with."""
-    return (output["logits"] if "logits" in output else output["last_hidden_state"])[0]
-
-
 def make_model(name: str) -> None:
     """The checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
-    sibling = SIBLINGS.get(class_of(name), Sibling(class_of(name), dict, lambda config, tensors: tensors))
-    kind, fields = getattr(transformers, sibling.kind), sibling.config(config_of(name))
-    config = transformers.AutoConfig.for_model(**fields)
-
-    def inputs(n: int) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
-
-    def build() -> torch.nn.Module:
-        model = kind._from_config(config, attn_implementation="eager").float()
-        if adapt is not None:
-            adapt(model, config_of(name))
-        return model
-
-    adapt = ADAPTED.get(class_of(name))
-    with tempfile.TemporaryDirectory() as folder:
-        build().save_pretrained(folder)
-        with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-            shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
-        weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
-        write_safetensors(Path(folder) / "model.safetensors", weights)
-        if adapt is None:
-            model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-        else:
-            model = build().eval()
-            left = model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()}, strict=False)
-            assert [*left.missing_keys, *left.unexpected_keys] in ([], ["lm_head.weight"])
-            model.tie_weights()
-    embedding = model.get_input_embeddings().weight.numpy()
-    ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
-    assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
-    logits = answer_of(model(torch.tensor([prompt.tolist()]), **inputs(len(prompt)))).numpy()
-    generates = model.can_generate()
-    tokens, lead = greedy(model, prompt[:12].tolist(), 40, inputs) if generates else ([], np.inf)
+    oracle = oracle_of(name)
+    logits = oracle.answer(prompt.tolist()).numpy()
+    tokens, lead = oracle.greedy(prompt[:12].tolist(), 40) if oracle.model.can_generate() else ([], np.inf)
     print(name, "smallest lead", lead, "largest logit", np.abs(logits).max())
     np.savez_compressed(
         HERE / "models" / f"{name}.npz",
-        shapes=np.array(json.dumps(shapes)), prompt=prompt, logits=logits, greedy=np.array(tokens),
+        shapes=np.array(json.dumps(oracle.shapes)), prompt=prompt, logits=logits, greedy=np.array(tokens),
     )  # fmt: skip
 
 
@@ -118,7 +61,7 @@ def prompts(tokenizer: Tokenizer) -> list[list[int]]:
 def answers(model: torch.nn.Module, tokenizer: Tokenizer, prefix: str) -> dict[str, np.ndarray]:
     arrays = {}
     for i, ids in enumerate(prompts(tokenizer)):
-        tokens, lead = greedy(model, ids, N_NEW)
+        tokens, lead = Oracle(model, no_inputs, {}).greedy(ids, N_NEW)
         arrays[f"{prefix}.prompt.{i}"], arrays[f"{prefix}.greedy.{i}"] = np.array(ids), np.array(tokens)
         print(prefix, i, "smallest lead", lead, tokenizer.decode(tokens)[:60].replace("\n", " "))
         if i % 3 == 0:

@@ -1,0 +1,83 @@
+"""Models of transformers with our random weights: the classes themselves, siblings, and what is put together of parts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from adapted_models import ADAPTED
+from safetensors import safe_open
+from siblings import SIBLINGS, Sibling
+from tiny_checkpoints import class_of, config_of, weight_of, write_safetensors
+
+Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
+
+
+def no_inputs(n: int) -> dict[str, torch.Tensor]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A model, what its forward pass is given beside ids, and the shapes of its tensors by transformers' names."""
+
+    model: Any
+    inputs: Inputs
+    shapes: dict[str, list[int]]
+
+    def answer(self, ids: list[int]) -> torch.Tensor:
+        """Logits of each token, scores of classes, or the vectors that an encoder ends with."""
+        with torch.no_grad():
+            output = self.model(torch.tensor([ids]), **self.inputs(len(ids)))
+        return (output["logits"] if "logits" in output else output["last_hidden_state"])[0]
+
+    def greedy(self, ids: list[int], n_new: int) -> tuple[list[int], float]:
+        """Tokens by the largest logit, and the smallest lead that any of them had (relative to the largest logit)."""
+        out, lead = list(ids), np.inf
+        for _ in range(n_new):
+            logits = self.answer(out)[-1]
+            best = torch.topk(logits, 2).values
+            lead = min(lead, float((best[0] - best[1]) / logits.abs().max()))
+            out.append(int(logits.argmax()))
+        return out[len(ids) :], lead
+
+
+def oracle_of(name: str) -> Oracle:
+    """The model of a tiny configuration."""
+    sibling = SIBLINGS.get(class_of(name), Sibling(class_of(name), dict, lambda config, tensors: tensors))
+    kind, fields = getattr(transformers, sibling.kind), sibling.config(config_of(name))
+    config = transformers.AutoConfig.for_model(**fields)
+    adapt = ADAPTED.get(class_of(name))
+
+    def inputs(n: int) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
+
+    def build() -> torch.nn.Module:
+        model = kind._from_config(config, attn_implementation="eager").float()
+        if adapt is not None:
+            adapt(model, config_of(name))
+        return model
+
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        build().save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", "pt") as file:
+            shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
+        weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+        write_safetensors(Path(folder) / "model.safetensors", weights)
+        if adapt is None:
+            model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        else:
+            model = build().eval()
+            left = model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()}, strict=False)
+            assert [*left.missing_keys, *left.unexpected_keys] in ([], ["lm_head.weight"])
+            model.tie_weights()
+    embedding = model.get_input_embeddings().weight.detach().numpy()
+    ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
+    assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
+    return Oracle(model, inputs, shapes)
