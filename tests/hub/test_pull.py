@@ -20,6 +20,7 @@ from local_hub import LocalHub, local_hub
 PACKAGE = Path(quire.__file__).resolve().parent
 TINY = (PACKAGE / "data" / "tiny-chat-q8_0.gguf").read_bytes()
 FAKE = b"GGUF" + bytes(5000)
+FOREIGN = ("HF_", "HUGGINGFACE_", "QUIRE_", "LLAMA_", "OLLAMA_", "XDG_")
 LARGE = b"GGUF" + bytes(range(256)) * (48 << 10)
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
@@ -33,11 +34,13 @@ class Machine:
     home: Path
 
     def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        # Variables of hubs and engines stay outside; what preloads the sanitizers does not.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return subprocess.run(
             [sys.executable, "-m", "quire", *arguments],
             capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL, cwd=self.home,
             env={
-                "PATH": os.environ["PATH"], "HOME": str(self.home), "PYTHONPATH": str(PACKAGE.parent),
+                **kept, "HOME": str(self.home), "PYTHONPATH": str(PACKAGE.parent),
                 "HF_ENDPOINT": self.hub.address, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **more,
             },
         )  # fmt: skip
