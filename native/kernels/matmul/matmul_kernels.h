@@ -49,10 +49,6 @@ struct FloatMatmulKernels {
     bool by_tiles = false; // multiply_bf16: in parts of bf16_part_rows and bf16_part_tiles
 };
 
-// Of the instruction set in use.
-const MatmulKernels &matmul_kernels();
-const FloatMatmulKernels &float_matmul_kernels();
-
 namespace portable {
 extern const MatmulKernels matmul_kernels;
 extern const FloatMatmulKernels float_matmul_kernels;
