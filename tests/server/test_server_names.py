@@ -18,7 +18,8 @@ import httpx
 import pytest
 from fake_engine import FakeEngine
 from quire.server.app import build_app
-from quire.server.service.library import Library, find_models
+from quire.server.service.library import Library
+from quire.server.service.model_files import find_models
 from quire.server.service.service import Service
 from quire.server.settings import Settings
 

@@ -131,7 +131,7 @@ def command(**options: Any) -> None:
     launched = launch() if path is not None or not several else None
 
     from ..server.serve import serve
-    from ..server.service.library import skipped_models
+    from ..server.service.model_files import skipped_models
     from ..server.service.service import open_service
 
     if settings.models_dir is not None:

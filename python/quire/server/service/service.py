@@ -15,8 +15,9 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from .admission import Admission, Ticket
 from .downloads import Downloads, fetched
-from .library import Library, find_models, memory_bytes, size_of
+from .library import Library
 from .metrics import Metrics
+from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
