@@ -93,7 +93,7 @@ def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
     (inside / "link.gguf").symlink_to(outside / "secret.gguf")
     made: list[str] = []
 
-    def make(name: str, share: int) -> FakeEngine:
+    def make(name: str, share: int, n_ctx: int | None) -> FakeEngine:
         made.append(name)
         return FakeEngine()
 

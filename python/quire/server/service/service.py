@@ -153,12 +153,16 @@ def open_service(
     budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None, memory_bytes: int | None, preset: Preset | None = None) -> EngineClient:
+    def engine_of(
+        file: str | None, memory_bytes: int | None, preset: Preset | None = None, n_ctx: int | None = None
+    ) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system = dict(settings.sampling), settings.system
         if preset is not None:
             given |= _options_of(preset)
             sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
+        if n_ctx is not None:
+            given["n_ctx"] = n_ctx
         opened = Open(file, {**config, **given}, sampling, system)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
@@ -174,9 +178,9 @@ def open_service(
         found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
         return {**stored, **found, **given}
 
-    def make(name: str, share: int) -> EngineClient:
+    def make(name: str, share: int, n_ctx: int | None) -> EngineClient:
         model = models()[name]
-        return engine_of(str(model.path), share, model.preset)
+        return engine_of(str(model.path), share, model.preset, n_ctx)
 
     def sizes() -> dict[str, int]:
         return {name: size_of(model.path) for name, model in models().items()}
