@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
+from .traces import Traces
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -52,6 +54,7 @@ class Service:
         self.responses = ResponseStore()
         self.draining = False
         self.downloads = Downloads(fetched)
+        self.traces = None if settings.traces_endpoint is None else Traces(settings.traces_endpoint)
         self._version = ""
         # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
         # loop would wait for both.
@@ -133,9 +136,11 @@ class Service:
         await self.library.start()
 
     async def stop(self) -> None:
-        """Close the models, and fetch no more."""
+        """Close the models, fetch no more, and send the spans that are left."""
         await self.downloads.stop()
         await self.library.stop()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
 
 def open_service(
