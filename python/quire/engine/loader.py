@@ -93,6 +93,7 @@ class OpenedModel:
     device: str  # what the options' device stands for
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192"
     has_state: bool
+    n_ctx_train: int  # positions that the model was trained on
 
 
 def packaged_model() -> Path:
@@ -298,6 +299,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         config.device,
         kinds_of(cache),
         cache.state_bytes > 0,
+        needs.n_ctx_train,
     )
 
 
