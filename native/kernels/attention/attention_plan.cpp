@@ -158,7 +158,7 @@ const AttentionPlan::Layout *AttentionPlan::find(const AttentionShape &shape) co
     return nullptr;
 }
 
-// Sequences whose tables begin alike become neighbours, those that share more nearer to each other.
+// Sequences whose tables begin alike become neighbours; the more they share, the nearer they are.
 void AttentionPlan::order_sequences(const AttentionBatch &batch) {
     order_.resize(static_cast<size_t>(batch.n_sequences));
     std::iota(order_.begin(), order_.end(), 0);
