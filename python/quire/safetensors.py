@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import LoadError, UnsupportedError
 
@@ -148,7 +148,7 @@ class SafetensorsFile:
         entry = self._find(name)
         return entry.end - entry.begin
 
-    def array(self, name: str) -> npt.NDArray[np.generic]:
+    def array(self, name: str) -> npt.NDArray[Any]:
         """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
         import numpy as np
 
@@ -163,7 +163,8 @@ class SafetensorsFile:
         dtype = self._find(name).dtype
         if dtype != "U8":
             raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {dtype}")
-        return self.array(name).view("u1")
+        found: npt.NDArray[np.uint8] = self.array(name)
+        return found
 
 
 class SafetensorsFolder(Mapping[str, "Tensor"]):
@@ -212,7 +213,7 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
         """Of the tensor in its file."""
         return self._files[self._shard(name)].n_bytes(name)
 
-    def array(self, name: str) -> npt.NDArray[np.generic]:
+    def array(self, name: str) -> npt.NDArray[Any]:
         """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
         return self._files[self._shard(name)].array(name)
 

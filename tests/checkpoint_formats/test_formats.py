@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quantized_checkpoints import CASES, in_type, is_quantized, write_quantized
+from quantized_checkpoints import CASES, in_type, write_quantized
 from quire._native.quant import dequantize
 from quire.convert import CheckpointReader, convert
 from quire.engine import LLM
@@ -36,9 +36,10 @@ def test_numbers_are_those_of_the_library(tmp_path: Path, name: str) -> None:
     convert(tmp_path / "plain", tmp_path / "plain.gguf", "f32")
     plain = GGUFReader(tmp_path / "plain.gguf")
     seen = set()
-    with CheckpointReader(tmp_path / "quantized", tmp_path, "bf16") as found, CheckpointReader(
-        tmp_path / "quantized", tmp_path, "f32"
-    ) as wide:
+    with (
+        CheckpointReader(tmp_path / "quantized", tmp_path, "bf16") as found,
+        CheckpointReader(tmp_path / "quantized", tmp_path, "f32") as wide,
+    ):
         for info in plain.tensors:
             expected = plain.tensor(info.name).numpy()
             is_matrix = ("attn_" in info.name or "ffn_" in info.name) and "norm" not in info.name

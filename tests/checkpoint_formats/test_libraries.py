@@ -32,7 +32,9 @@ def fp8(case: Case, parts: dict[str, Any]) -> Any:
         # Blocks that are cut at the end: the library takes whole ones.
         rows, columns = (-n % block for n, block in zip(weight.shape, size, strict=True))  # type: ignore[call-overload]
         weight = torch.nn.functional.pad(weight.view(torch.uint8), (0, columns, 0, rows)).view(torch.float8_e4m3fn)
-    out = module.Fp8Dequantize(None)._dequantize_one(weight, scale.reshape(1, 1) if scale.numel() == 1 else scale, torch.float32)
+    out = module.Fp8Dequantize(None)._dequantize_one(
+        weight, scale.reshape(1, 1) if scale.numel() == 1 else scale, torch.float32
+    )
     return out[: SHAPE[0], : SHAPE[1]]
 
 
@@ -42,7 +44,9 @@ def compressed_tensors(case: Case, parts: dict[str, Any]) -> Any:
     quantization = pytest.importorskip("compressed_tensors.quantization")
     assert library
     (group,) = case.config["config_groups"].values()  # type: ignore[attr-defined]
-    weights = quantization.QuantizationArgs(**{key: value for key, value in group["weights"].items() if key != "actorder"})
+    weights = quantization.QuantizationArgs(
+        **{key: value for key, value in group["weights"].items() if key != "actorder"}
+    )
     scheme = quantization.QuantizationScheme(targets=["Linear"], weights=weights)
     if "weight_g_idx" in parts:
         pytest.skip("the library has no order of columns any more")

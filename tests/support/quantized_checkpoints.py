@@ -206,7 +206,9 @@ def mxfp4(rng: Rng, shape: Shape) -> Encoded:
     return out, bf16(FLOAT4[codes] * np.repeat(np.exp2(exponents - 127.0), 32, axis=1))
 
 
-def bnb4(rng: Rng, shape: Shape, *, kind: str = "nf4", block: int = 64, nested: bool = False, dtype: str = "BF16") -> Encoded:
+def bnb4(
+    rng: Rng, shape: Shape, *, kind: str = "nf4", block: int = 64, nested: bool = False, dtype: str = "BF16"
+) -> Encoded:
     n, table = shape[0] * shape[1], {"nf4": NF4, "fp4": FP4}[kind]
     codes, n_blocks = rng.integers(0, 16, n), -(-n // block)
     largest = scales_of(rng, (n_blocks,), 1, shape[1], "F32")
@@ -389,7 +391,9 @@ def write_quantized(
     their places.  ``change``: what is done to the tensors before they are written.
     """
     sizes = {96: 128} if sizes is None else sizes
-    fields = {name: sizes.get(value, value) if isinstance(value, int) else value for name, value in config_of(model).items()}
+    fields = {
+        name: sizes.get(value, value) if isinstance(value, int) else value for name, value in config_of(model).items()
+    }
     fields["torch_dtype"] = "float32" if plain else dtype
     if not plain:
         fields["quantization_config"] = {**case.config, **config}

@@ -64,13 +64,13 @@ def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int)
         dtype_of(tensors, scales),
         n_groups=n_columns // group,
         bounds=(0, (1 << bits) - 1),
-        codes=partial(_codes, tensors, qweight, bits),
-        scales=partial(columns_of_floats, tensors, scales),
-        zeros=partial(_codes, tensors, qzeros, bits),
+        codes=partial(_codes, tensors=tensors, name=qweight, bits=bits),
+        scales=partial(columns_of_floats, tensors=tensors, name=scales),
+        zeros=partial(_codes, tensors=tensors, name=qzeros, bits=bits),
     )
 
 
-def _codes(tensors: SafetensorsFolder, name: str, bits: int, begin: int, end: int) -> Codes:
+def _codes(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int) -> Codes:
     """Rows ``[begin, end)`` of the matrix, which are columns of the tensor."""
     import numpy as np
 
@@ -80,4 +80,5 @@ def _codes(tensors: SafetensorsFolder, name: str, bits: int, begin: int, end: in
     codes = unpacked(words, bits, words.shape[1] * n)
     if bits == 4:
         codes = codes.reshape(len(codes), -1, n)[..., ORDER].reshape(len(codes), -1)
-    return codes[:, begin - first * n : end - first * n].T.astype(np.int16)
+    of_rows: Codes = codes[:, begin - first * n : end - first * n].T.astype(np.int16)
+    return of_rows

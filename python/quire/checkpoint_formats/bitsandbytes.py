@@ -130,7 +130,8 @@ class FourBitMatrix(StoredMatrix):
         codes = self._tensors.bytes_of(f"{self.name}.absmax")[begin:end]
         values = floats(self._tensors, f"{self.name}.nested_quant_map")[codes]
         largest = floats(self._tensors, f"{self.name}.nested_absmax")[np.arange(begin, end) // block]
-        return values * largest + np.float32(offset)
+        found: Floats = values * largest + np.float32(offset)
+        return found
 
     def values(self, begin: int, end: int) -> Floats:
         import numpy as np

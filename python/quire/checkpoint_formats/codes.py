@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError
 from .matrix import StoredMatrix
@@ -60,7 +60,7 @@ class CodedMatrix(StoredMatrix):
                 f"[convert] the {self.n_columns} columns of '{name}' must be {n_groups} equal groups but are not"
             )
 
-    def _of_columns(self, per_group: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def _of_columns(self, per_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """``[rows, groups]`` as ``[rows, columns]``."""
         import numpy as np
 
@@ -126,25 +126,25 @@ class CodedMatrix(StoredMatrix):
         assert self._block_groups is not None
         blocks = (end - begin, self.n_columns // BLOCK, BLOCK)
         scales = self._scales(begin, end)[:, self._block_groups]
-        head = [scales.astype("<f2")[..., None].view(np.uint8)]
+        parts = [scales.astype("<f2")[..., None].view(np.uint8)]
         if dtype == "q4_1":
             assert self._zeros is not None
             minima = -self._zeros(begin, end)[:, self._block_groups].astype(np.float32) * scales
-            head.append(minima.astype("<f2")[..., None].view(np.uint8))
+            parts.append(minima.astype("<f2")[..., None].view(np.uint8))
             codes = self._codes(begin, end)
         else:
             codes = self._differences(begin, end)
         codes = codes.reshape(blocks)
         if dtype == "q8_0":
-            body = codes.astype(np.int8).view(np.uint8)
+            parts.append(codes.astype(np.int8).view(np.uint8))
         else:
-            zero = {"q4_0": 8, "q4_1": 0, "q5_0": 16}[dtype]
-            unsigned = (codes + zero).astype(np.uint8)
+            unsigned: Bytes = (codes + {"q4_0": 8, "q4_1": 0, "q5_0": 16}[dtype]).astype(np.uint8)
             if dtype == "q5_0":
-                head.append(np.packbits(unsigned >> 4, axis=-1, bitorder="little"))
+                parts.append(np.packbits(unsigned >> 4, axis=-1, bitorder="little"))
             half = BLOCK // 2
-            body = (unsigned[..., :half] & 15) | ((unsigned[..., half:] & 15) << 4)
-        return np.concatenate([*head, body], axis=-1).reshape(end - begin, -1)
+            low, high = unsigned[..., :half] & 15, unsigned[..., half:] & 15
+            parts.append(low | high << np.uint8(4))
+        return np.concatenate(parts, axis=-1).reshape(end - begin, -1)
 
 
 def _fits_f16(x: Floats) -> bool:

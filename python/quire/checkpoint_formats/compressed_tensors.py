@@ -60,7 +60,9 @@ class _Scheme:
         """None for a group without weights in few bits.  UnsupportedError for what is not known."""
         group.read(("input_activations", "output_activations"))
         if (form := group.text("format", "dense")) not in FORMATS:
-            raise UnsupportedError(f"[convert] 'format' of {group.where} must be one of {list(FORMATS)} but is '{form}'")
+            raise UnsupportedError(
+                f"[convert] 'format' of {group.where} must be one of {list(FORMATS)} but is '{form}'"
+            )
         targets = tuple(str(target) for target in group.items("targets"))
         if not group.has("weights"):
             return None
@@ -95,7 +97,9 @@ def _block(weights: Fields) -> tuple[int, int] | None:
         return None
     sizes = given.split("x") if isinstance(given, str) else given
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(n).isdecimal() and int(n) for n in sizes):
-        raise LoadError(f"[convert] 'block_structure' of {weights.where} must be two numbers above 0 but is {given!r:.40}")
+        raise LoadError(
+            f"[convert] 'block_structure' of {weights.where} must be two numbers above 0 but is {given!r:.40}"
+        )
     return int(sizes[0]), int(sizes[1])
 
 
@@ -134,7 +138,9 @@ def _schemes(config: Fields) -> list[_Scheme]:
     if (form := config.text("format", "dense")) not in FORMATS:
         raise UnsupportedError(f"[convert] 'format' of {config.where} must be one of {list(FORMATS)} but is '{form}'")
     if transforms := config.value("transform_config"):
-        raise UnsupportedError(f"[convert] 'transform_config' of {config.where} must be empty but is {transforms!r:.60}")
+        raise UnsupportedError(
+            f"[convert] 'transform_config' of {config.where} must be empty but is {transforms!r:.60}"
+        )
     sparsity = config.inner("sparsity_config")
     if sparsity.text("format", "dense") != "dense":
         raise UnsupportedError(f"[convert] 'sparsity_config' of {config.where} must be dense but is not")
@@ -176,7 +182,9 @@ def _matrix(tensors: SafetensorsFolder, module: str, scheme: _Scheme, *, is_pack
     if scheme.bits != 8:
         raise LoadError(f"[convert] '{name}' must be packed, as '{scheme.where}' says {scheme.bits} bits, but is not")
     shape = stored(tensors, name, "I8", n_dims=2).shape
-    return _coded(tensors, module, scheme, (shape[0], shape[1]), partial(_bytes, tensors, name), is_packed=False)
+    return _coded(
+        tensors, module, scheme, (shape[0], shape[1]), partial(_bytes, tensors=tensors, name=name), is_packed=False
+    )
 
 
 def _float_block(tensors: SafetensorsFolder, name: str, scheme: _Scheme) -> tuple[int, int] | None:
@@ -191,10 +199,11 @@ def _float_block(tensors: SafetensorsFolder, name: str, scheme: _Scheme) -> tupl
     return scheme.block
 
 
-def _bytes(tensors: SafetensorsFolder, name: str, begin: int, end: int) -> Codes:
+def _bytes(begin: int, end: int, *, tensors: SafetensorsFolder, name: str) -> Codes:
     import numpy as np
 
-    return tensors.array(name)[begin:end].astype(np.int16)
+    codes: Codes = tensors.array(name)[begin:end].astype(np.int16)
+    return codes
 
 
 def _packed_codes(tensors: SafetensorsFolder, module: str, scheme: _Scheme) -> CodedMatrix:
@@ -203,15 +212,16 @@ def _packed_codes(tensors: SafetensorsFolder, module: str, scheme: _Scheme) -> C
     n_rows, n_columns = (int(n) for n in stored(tensors, shape_name, "I64", "I32"))
     stored(tensors, packed, "I32", "U32")
     check_shape(tensors, packed, (n_rows, -(-n_columns * bits // 32)))
-    codes = partial(_unpacked_rows, tensors, packed, bits, n_columns)
+    codes = partial(_unpacked_rows, tensors=tensors, name=packed, bits=bits, n=n_columns)
     return _coded(tensors, module, scheme, (n_rows, n_columns), codes, is_packed=True)
 
 
-def _unpacked_rows(tensors: SafetensorsFolder, name: str, bits: int, n: int, begin: int, end: int) -> Codes:
+def _unpacked_rows(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, n: int) -> Codes:
     """Codes count from the least of ``bits`` bits."""
     import numpy as np
 
-    return unpacked(tensors.array(name)[begin:end], bits, n).astype(np.int16) - np.int16(1 << (bits - 1))
+    codes: Codes = unpacked(tensors.array(name)[begin:end], bits, n).astype(np.int16) - np.int16(1 << (bits - 1))
+    return codes
 
 
 def _coded(
@@ -238,11 +248,11 @@ def _coded(
         if is_packed and not is_one:
             stored(tensors, zero, "I32", "U32")
             check_shape(tensors, zero, (-(-n_rows * scheme.bits // 32), n_groups))
-            zeros = partial(_packed_zeros, tensors, zero, scheme.bits, n_rows)
+            zeros = partial(_packed_zeros, tensors=tensors, name=zero, bits=scheme.bits, n_rows=n_rows)
         else:
             stored(tensors, zero, "I8")
             check_shape(tensors, zero, *shapes)
-            zeros = partial(_zeros, tensors, zero, shape[0], n_groups)
+            zeros = partial(_zeros, tensors=tensors, name=zero, shape=(n_rows, n_groups))
     half = 1 << (scheme.bits - 1)
     has_order = f"{module}.weight_g_idx" in tensors
     return CodedMatrix(
@@ -252,29 +262,32 @@ def _coded(
         n_groups=n_groups,
         bounds=(-half, half - 1),
         codes=codes,
-        scales=partial(_scales, tensors, scale, n_rows, n_groups),
+        scales=partial(_scales, tensors=tensors, name=scale, shape=(n_rows, n_groups)),
         zeros=zeros,
-        groups=partial(group_index, tensors, f"{module}.weight_g_idx", n_columns, n_groups, group) if has_order else None,
+        groups=partial(group_index, tensors, f"{module}.weight_g_idx", n_columns, n_groups, group)
+        if has_order
+        else None,
     )
 
 
-def _scales(tensors: SafetensorsFolder, name: str, n_rows: int, n_groups: int, begin: int, end: int) -> Floats:
+def _scales(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, shape: tuple[int, int]) -> Floats:
     import numpy as np
 
     scales = floats(tensors, name)
-    return np.broadcast_to(scales.reshape(-1, n_groups), (n_rows, n_groups))[begin:end]
+    return np.broadcast_to(scales.reshape(-1, shape[1]), shape)[begin:end]
 
 
-def _zeros(tensors: SafetensorsFolder, name: str, n_rows: int, n_groups: int, begin: int, end: int) -> Codes:
+def _zeros(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, shape: tuple[int, int]) -> Codes:
     import numpy as np
 
-    zeros = tensors.array(name).astype(np.int16)
-    return np.broadcast_to(zeros.reshape(-1, n_groups), (n_rows, n_groups))[begin:end]
+    zeros: Codes = tensors.array(name).astype(np.int16)
+    return np.broadcast_to(zeros.reshape(-1, shape[1]), shape)[begin:end]
 
 
-def _packed_zeros(tensors: SafetensorsFolder, name: str, bits: int, n_rows: int, begin: int, end: int) -> Codes:
+def _packed_zeros(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, n_rows: int) -> Codes:
     """Packed along rows, which are the first dimension."""
     import numpy as np
 
-    zeros = unpacked(tensors.array(name).T, bits, n_rows).astype(np.int16) - np.int16(1 << (bits - 1))
-    return zeros.T[begin:end]
+    zeros: Codes = unpacked(tensors.array(name).T, bits, n_rows).astype(np.int16) - np.int16(1 << (bits - 1))
+    of_rows: Codes = zeros.T[begin:end]
+    return of_rows

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .._native.core import Tensor
     from .matrix import Floats
 
+
 def _mxfp4(config: Fields, tensors: SafetensorsFolder) -> Contents:
     config.read(("dequantize",))
     return Contents()

@@ -30,7 +30,9 @@ def fp8(config: Fields, tensors: SafetensorsFolder) -> Contents:
     if (form := config.text("fmt", "e4m3")) not in ("e4m3", "float8_e4m3fn"):
         raise UnsupportedError(f"[convert] 'fmt' of {config.where} must be e4m3 but is '{form}'")
     if (scheme := config.text("activation_scheme", "dynamic")) not in SCHEMES:
-        raise UnsupportedError(f"[convert] 'activation_scheme' of {config.where} must be one of {SCHEMES}, not '{scheme}'")
+        raise UnsupportedError(
+            f"[convert] 'activation_scheme' of {config.where} must be one of {SCHEMES}, not '{scheme}'"
+        )
     if (scales := config.text("scale_fmt", "float")) not in ("float", "ue8m0"):
         raise UnsupportedError(f"[convert] 'scale_fmt' of {config.where} must be float or ue8m0 but is '{scales}'")
     config.read(("dequantize", "activation_scale_ub", "modules_to_convert"))

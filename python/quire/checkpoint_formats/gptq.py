@@ -61,9 +61,7 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
     return found
 
 
-def _matrix(
-    tensors: SafetensorsFolder, module: str, bits: int, group_size: int, *, has_offset: bool
-) -> CodedMatrix:
+def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int, *, has_offset: bool) -> CodedMatrix:
     qweight, qzeros, scales = f"{module}.qweight", f"{module}.qzeros", f"{module}.scales"
     n_words, n_rows = stored(tensors, qweight, "I32", "U32", n_dims=2).shape
     n_columns = n_words * 32 // bits
@@ -80,26 +78,27 @@ def _matrix(
         dtype_of(tensors, scales),
         n_groups=n_groups,
         bounds=(0, (1 << bits) - 1),
-        codes=partial(_codes, tensors, qweight, bits, n_columns),
-        scales=partial(columns_of_floats, tensors, scales),
-        zeros=partial(_zeros, tensors, qzeros, bits, has_offset, n_rows),
+        codes=partial(_codes, tensors=tensors, name=qweight, bits=bits, n=n_columns),
+        scales=partial(columns_of_floats, tensors=tensors, name=scales),
+        zeros=partial(_zeros, tensors=tensors, name=qzeros, bits=bits, has_offset=has_offset, n_rows=n_rows),
         groups=partial(group_index, tensors, f"{module}.g_idx", n_columns, n_groups, group),
     )
 
 
-def _codes(tensors: SafetensorsFolder, name: str, bits: int, n: int, begin: int, end: int) -> Codes:
+def _codes(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, n: int) -> Codes:
     import numpy as np
 
     return unpacked(tensors.array(name)[:, begin:end].T, bits, n).astype(np.int16)
 
 
-def columns_of_floats(tensors: SafetensorsFolder, name: str, begin: int, end: int) -> Floats:
+def columns_of_floats(begin: int, end: int, *, tensors: SafetensorsFolder, name: str) -> Floats:
     """``[groups, rows]`` as ``[rows, groups]``."""
-    return floats(tensors, name)[:, begin:end].T
+    of_rows: Floats = floats(tensors, name)[:, begin:end].T
+    return of_rows
 
 
 def _zeros(
-    tensors: SafetensorsFolder, name: str, bits: int, has_offset: bool, n_rows: int, begin: int, end: int
+    begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, has_offset: bool, n_rows: int
 ) -> Codes:
     """Version 1 stores one less.  Words are counted up as a whole: a code of all ones carries into its neighbour,
     as the zero points that were 0 borrowed from it when they were stored."""
@@ -112,11 +111,12 @@ def _zeros(
     zeros = unpacked(words, bits, n_rows)
     if has_offset and bits == 3:
         zeros = (zeros + 1) & np.uint8(7)
-    return zeros[:, begin:end].T.astype(np.int16)
+    of_rows: Codes = zeros[:, begin:end].T.astype(np.int16)
+    return of_rows
 
 
 def group_index(tensors: SafetensorsFolder, name: str, n_columns: int, n_groups: int, group: int) -> Index:
-    """The group of each column, in order where the checkpoint does not say.  LoadError for groups that are not there."""
+    """The group of each column, in order where the checkpoint does not say.  LoadError for groups that it has not."""
     import numpy as np
 
     if name not in tensors:

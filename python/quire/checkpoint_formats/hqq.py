@@ -98,7 +98,8 @@ class HqqMatrix(StoredMatrix):
         rows = np.arange(begin, end)
         shifts = (8 - self._bits * (1 + rows // len(packed))).astype(np.uint8)
         assert end <= len(packed) * per_byte
-        return (packed[rows % len(packed)] >> shifts[:, None]) & np.uint8((1 << self._bits) - 1)
+        codes: npt.NDArray[np.uint8] = (packed[rows % len(packed)] >> shifts[:, None]) & np.uint8((1 << self._bits) - 1)
+        return codes
 
     def values(self, begin: int, end: int) -> Floats:
         import numpy as np

@@ -176,5 +176,3 @@ class MXFP4Matrix(Float4Matrix):
     def packed(self, dtype: str, begin: int, end: int) -> Bytes:
         exponents = self._exponents(begin, end)
         return MXFP4().packed(self._bytes(begin, end).reshape(*exponents.shape, 16), exponents)
-
-

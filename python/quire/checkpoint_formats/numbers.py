@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from ..safetensors import SafetensorsFolder
     from .matrix import Floats
 
-    Storage = npt.NDArray[np.generic]
+    Storage = npt.NDArray[Any]
 
 # The types of safetensors that hold numbers with a fraction, and ours of 16 and 32 bits among them.
 DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
 def rounded(x: Floats, dtype: str) -> Floats:
-    """Float32 numbers that are those of ``f16`` or ``bf16`` nearest to ``x`` (ties to even); as they are for ``f32``."""
+    """The numbers of ``f16`` or ``bf16`` nearest to ``x`` (ties to even), in float32; ``x`` itself for ``f32``."""
     import numpy as np
 
     if dtype == "f32":
@@ -65,8 +65,9 @@ def powers(exponents: npt.NDArray[np.uint8]) -> Floats:
     """2^(e - 127) of a byte (E8M0); 255 is not a number."""
     import numpy as np
 
-    values = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
-    return np.where(exponents == 255, np.float32(np.nan), values)
+    values: Floats = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+    values[exponents == 255] = np.nan
+    return values
 
 
 def floats(tensors: SafetensorsFolder, name: str) -> Floats:
@@ -74,15 +75,18 @@ def floats(tensors: SafetensorsFolder, name: str) -> Floats:
     import numpy as np
 
     dtype, array = tensors.dtype(name), tensors.array(name)
+    values: Floats
     if dtype in ("F32", "F16"):
-        return array.astype(np.float32)
-    if dtype == "BF16":
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if dtype.startswith("F8_E") and dtype != "F8_E8M0":
-        return float8_values(4 if dtype == "F8_E4M3" else 5)[array]
-    if dtype == "F8_E8M0":
-        return powers(array.view(np.uint8))
-    raise LoadError(f"[convert] tensor '{name}' must hold numbers with a fraction but is {dtype}")
+        values = array.astype(np.float32)
+    elif dtype == "BF16":
+        values = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    elif dtype == "F8_E8M0":
+        values = powers(array)
+    elif dtype.startswith("F8_"):
+        values = float8_values(4 if dtype == "F8_E4M3" else 5)[array]
+    else:
+        raise LoadError(f"[convert] tensor '{name}' must hold numbers with a fraction but is {dtype}")
+    return values
 
 
 def dtype_of(tensors: SafetensorsFolder, name: str) -> str:
@@ -116,12 +120,16 @@ def unpacked(words: Storage, bits: int, n: int) -> npt.NDArray[np.uint8]:
     import numpy as np
 
     words = np.ascontiguousarray(words).view(np.uint32)
+    codes: npt.NDArray[np.uint8]
     if 32 % bits == 0:
-        shifts = np.arange(0, 32, bits, dtype=np.uint32)
-        codes = (words[..., None] >> shifts) & np.uint32((1 << bits) - 1)
-        return codes.astype(np.uint8).reshape(*words.shape[:-1], -1)[..., :n]
+        # Byte by byte, which takes the memory of the codes alone.
+        codes = np.empty((*words.shape, 32 // bits), np.uint8)
+        for i in range(32 // bits):
+            codes[..., i] = (words >> np.uint32(i * bits)) & np.uint32((1 << bits) - 1)
+        return codes.reshape(*words.shape[:-1], -1)[..., :n]
     places = np.arange(n) * bits
     word, shift = places // 32, (places % 32).astype(np.uint64)
     padded = np.concatenate([words, np.zeros((*words.shape[:-1], 1), np.uint32)], -1).astype(np.uint64)
     both = padded[..., word] | padded[..., word + 1] << np.uint64(32)
-    return ((both >> shift) & np.uint64((1 << bits) - 1)).astype(np.uint8)
+    codes = ((both >> shift) & np.uint64((1 << bits) - 1)).astype(np.uint8)
+    return codes

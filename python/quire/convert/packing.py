@@ -110,4 +110,3 @@ def _order(change: Change, shape: tuple[int, ...], config: Fields) -> Rows | Non
 def _common(types: Sequence[tuple[str, ...]]) -> list[str]:
     """Those that are in all, in the order of the first."""
     return [one for one in types[0] if all(one in others for others in types)]
-

@@ -19,7 +19,7 @@ from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from .generation import write_sampling
 from .made_reader import MadeReader
-from .packing import Packed, Packer
+from .packing import Packer
 from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
@@ -162,7 +162,6 @@ class _Conversion:
             values = self.checkpoint.values(source)
             yield target.change(values, self.config) if target.change is not None else values
 
-
     def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
         """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so, and
         what a library makes numbers of 16 bits of is kept in those."""
@@ -172,7 +171,9 @@ class _Conversion:
             return DType(self.packed[target.name].dtype)
         if target.keep_f32 or len(shape) == 1:
             return DType("f32")
-        of_library = {self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices}
+        of_library = {
+            self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices
+        }
         if str(wanted) in _HALVES and len(of_library) == 1 and of_library <= _HALVES:
             return DType(of_library.pop())
         return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
