@@ -99,15 +99,18 @@ class StoredCheckpoint(Collection[str]):
         return self._tensors.bytes_of(name)
 
     def values(self, name: str) -> Floats:
-        """A tensor as float32, whatever it is stored in."""
+        """A tensor as float32, whatever it is stored in.  LoadError for quantized numbers that are not finite."""
         import numpy as np
 
         if name not in self.matrices:
             return dequantize(self._tensors[name])
         matrix = self.matrices[name]
         out = np.empty((matrix.n_rows, matrix.n_columns), np.float32)
-        for begin, end in slabs(matrix):
-            out[begin:end] = matrix.values(begin, end)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for begin, end in slabs(matrix):
+                out[begin:end] = matrix.values(begin, end)
+                if not np.isfinite(out[begin:end]).all():
+                    raise LoadError(f"[convert] the numbers of '{name}' must be finite but one is not")
         return out.reshape(matrix.shape)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..safetensors import SafetensorsFolder
 
 SCALES = ("_scale_inv", "_scale")
-OF_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
+OF_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub", "k_scale", "v_scale", "kv_scale")
 SCHEMES = ("dynamic", "static")
 
 

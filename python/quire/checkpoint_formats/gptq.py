@@ -58,6 +58,9 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
             _matrix(tensors, module, bits, group_size, has_offset=form == "gptq"),
             *(f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")),
         )
+        # AutoGPTQ writes biases of layers that have none.
+        if (bias := f"{module}.bias") in tensors and not tensors.array(bias).any():
+            found.parts.add(bias)
     return found
 
 

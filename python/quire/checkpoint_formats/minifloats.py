@@ -115,8 +115,8 @@ class NVFP4Matrix(Float4Matrix):
         stored(tensors, scale, "F8_E4M3")
         check_shape(tensors, divisor, (), (1,))
         self._divisor = float(floats(tensors, divisor).reshape(-1)[0])
-        if not math.isfinite(self._divisor) or self._divisor <= 0:
-            raise LoadError(f"[convert] tensor '{divisor}' must be a number above 0 but is {self._divisor}")
+        if not 2.0**-126 <= self._divisor < math.inf:
+            raise LoadError(f"[convert] tensor '{divisor}' must be a normal number above 0 but is {self._divisor}")
 
     @property
     def factor(self) -> float:  # type: ignore[override]

@@ -98,13 +98,14 @@ def dtype_of(tensors: SafetensorsFolder, name: str) -> str:
 
 
 def stored(tensors: SafetensorsFolder, name: str, *dtypes: str, n_dims: int | None = None) -> Storage:
-    """A tensor over the mapped file; LoadError where its type is none of ``dtypes`` or it has other dimensions."""
+    """A tensor over the mapped file; LoadError where its type is none of ``dtypes``, and with
+    ``n_dims`` where it has other dimensions or is empty."""
     dtype = tensors.dtype(name)
     if dtype not in dtypes:
         raise LoadError(f"[convert] tensor '{name}' must be {' or '.join(dtypes)} but is {dtype}")
     array = tensors.array(name)
-    if n_dims is not None and array.ndim != n_dims:
-        raise LoadError(f"[convert] tensor '{name}' must have {n_dims} dimensions but is {list(array.shape)}")
+    if n_dims is not None and (array.ndim != n_dims or not array.size):
+        raise LoadError(f"[convert] tensor '{name}' must be full of {n_dims} dimensions but is {list(array.shape)}")
     return array
 
 

@@ -189,10 +189,11 @@ class _Conversion:
                 dtype, shape = dtypes[target.name], shapes[target.name]
                 (kept if target.name in self.packed else other)[str(dtype)] += n
                 n_bytes += math.prod(shape[:-1]) * dtype.row_bytes(shape[-1])
-        words = [f"{n} matrices kept exactly as {dtype}" for dtype, n in kept.items()]
+        words = [f"{n} kept exactly as {dtype}" for dtype, n in kept.items()]
         words += [f"{n} dequantized to {dtype}" for dtype, n in other.items()]
         stored = self.checkpoint.stored_bytes
-        return f"{self.checkpoint.method}: {', '.join(words)}; {stored} bytes became {n_bytes}"
+        n = len(self.checkpoint.matrices)
+        return f"{self.checkpoint.method}, {n} matrices: {', '.join(words)}; {stored} bytes became {n_bytes}"
 
 
 def convert(
