@@ -4,7 +4,7 @@ A format reads its fields of ``quantization_config`` and gives a ``StoredMatrix`
 tensor that it stands for (``folder.FORMATS``).  Architectures know nothing of that.
 """
 
-from .folder import StoredCheckpoint, slabs
+from .folder import StoredCheckpoint, by_slabs
 from .matrix import Contents, Format, StoredMatrix
 
-__all__ = ["Contents", "Format", "StoredCheckpoint", "StoredMatrix", "slabs"]
+__all__ = ["Contents", "Format", "StoredCheckpoint", "StoredMatrix", "by_slabs"]

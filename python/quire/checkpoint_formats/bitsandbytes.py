@@ -140,7 +140,6 @@ class FourBitMatrix(StoredMatrix):
         pairs = self._tensors.array(self.name).reshape(-1).view(np.uint8)[first // 2 : -(-last // 2)]
         codes = np.stack([pairs >> 4, pairs & 15], -1).reshape(-1)[first % 2 :][: last - first]
         first_block, last_block = first // self._block, -(-last // self._block)
-        blocks = np.arange(first, last) // self._block - first_block
-        table = floats(self._tensors, f"{self.name}.quant_map")
-        values: Floats = table[codes] * self._largest(first_block, last_block)[blocks]
+        largest = np.repeat(self._largest(first_block, last_block), self._block)[first % self._block :][: last - first]
+        values: Floats = floats(self._tensors, f"{self.name}.quant_map")[codes] * largest
         return rounded(values, self.dtype).reshape(end - begin, self.n_columns)

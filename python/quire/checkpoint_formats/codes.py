@@ -127,14 +127,14 @@ class CodedMatrix(StoredMatrix):
         blocks = (end - begin, self.n_columns // BLOCK, BLOCK)
         scales = self._scales(begin, end)[:, self._block_groups]
         parts = [scales.astype("<f2")[..., None].view(np.uint8)]
-        if dtype == "q4_1":
-            assert self._zeros is not None
-            minima = -self._zeros(begin, end)[:, self._block_groups].astype(np.float32) * scales
-            parts.append(minima.astype("<f2")[..., None].view(np.uint8))
-            codes = self._codes(begin, end)
-        else:
-            codes = self._differences(begin, end)
-        codes = codes.reshape(blocks)
+        codes = self._codes(begin, end).reshape(blocks)
+        if self._zeros is not None:
+            zeros = self._zeros(begin, end)[:, self._block_groups]
+            if dtype == "q4_1":
+                minima = -zeros.astype(np.float32) * scales
+                parts.append(minima.astype("<f2")[..., None].view(np.uint8))
+            else:
+                codes = codes - zeros[..., None]
         if dtype == "q8_0":
             parts.append(codes.astype(np.int8).view(np.uint8))
         else:

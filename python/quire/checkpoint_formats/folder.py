@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from .._native.quant import dequantize
 from ..checkpoint import Fields
@@ -45,7 +45,8 @@ FORMATS: Mapping[str, Format] = {
 }
 # Modules that stay as they are, as formats call the list.
 EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "skip_modules", "ignored_layers")
-_SLAB_VALUES = 1 << 22
+_SLAB_VALUES = 1 << 20
+_T = TypeVar("_T")
 
 
 class StoredCheckpoint(Collection[str]):
@@ -106,19 +107,29 @@ class StoredCheckpoint(Collection[str]):
             return dequantize(self._tensors[name])
         matrix = self.matrices[name]
         out = np.empty((matrix.n_rows, matrix.n_columns), np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for begin, end in slabs(matrix):
+
+        def read(begin: int, end: int) -> bool:
+            with np.errstate(over="ignore", invalid="ignore"):
                 out[begin:end] = matrix.values(begin, end)
-                if not np.isfinite(out[begin:end]).all():
-                    raise LoadError(f"[convert] the numbers of '{name}' must be finite but one is not")
+            return bool(np.isfinite(out[begin:end]).all())
+
+        if not all(by_slabs(matrix, read)):
+            raise LoadError(f"[convert] the numbers of '{name}' must be finite but one is not")
         return out.reshape(matrix.shape)
 
 
-def slabs(matrix: StoredMatrix) -> Iterator[tuple[int, int]]:
-    """Rows that are read at once."""
+def by_slabs(matrix: StoredMatrix, read: Callable[[int, int], _T]) -> Iterator[_T]:
+    """What ``read`` gives of rows ``[begin, end)``, some at a time and in order, with all processors at work."""
+    from concurrent.futures import ThreadPoolExecutor
+
     most = max(1, _SLAB_VALUES // matrix.n_columns)
-    for begin in range(0, matrix.n_rows, most):
-        yield begin, min(begin + most, matrix.n_rows)
+    begins = range(0, matrix.n_rows, most)
+    ends = [min(begin + most, matrix.n_rows) for begin in begins]
+    if len(begins) == 1:
+        yield read(0, matrix.n_rows)
+        return
+    with ThreadPoolExecutor(min(len(begins), os.cpu_count() or 1)) as threads:
+        yield from threads.map(read, begins, ends)
 
 
 def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> Contents:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..checkpoint import Change, Fields, Target
-from ..checkpoint_formats import StoredCheckpoint, StoredMatrix, slabs
+from ..checkpoint_formats import StoredCheckpoint, StoredMatrix, by_slabs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +46,7 @@ class Packed:
         """The tensor as files hold it, a part at a time."""
         for matrix in self.matrices:
             if self.rows is None:
-                for begin, end in slabs(matrix):
-                    yield matrix.packed(self.dtype, begin, end)
+                yield from by_slabs(matrix, partial(matrix.packed, self.dtype))
             else:
                 yield matrix.packed(self.dtype, 0, matrix.n_rows)[self.rows]
 
