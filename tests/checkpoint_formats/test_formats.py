@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from quantized_checkpoints import CASES, Case, Tensor, in_type, write_quantized
 from quire._native.quant import dequantize
+from quire.cli.main import main
 from quire.convert import CheckpointReader, convert
 from quire.engine import LLM
 from quire.errors import UnsupportedError
@@ -93,12 +94,16 @@ def test_architectures_do_not_know(tmp_path: Path, name: str, model: str, dtypes
     assert np.median(np.abs(found - expected)) <= 0.05 * np.abs(expected).max()
 
 
-def test_the_log_and_the_file_tell_what_became_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_and_the_file_tell_what_became_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_quantized(tmp_path / "a", CASES["gptq-act-order"])
     convert(tmp_path / "a", tmp_path / "a.gguf")
     fate = GGUFReader(tmp_path / "a.gguf").metadata.text("quire.checkpoint.quantization")
     assert re.fullmatch(r"gptq, 14 matrices: 14 dequantized to f16; \d+ bytes became 147456", fate)
     assert fate in caplog.text
+    assert main(["info", str(tmp_path / "a")]) == 0
+    assert f"quantized by others: {fate}" in capsys.readouterr().out
     write_quantized(tmp_path / "b", CASES["gptq"])
     with CheckpointReader(tmp_path / "b", tmp_path, "f32") as reader:
         fate = reader.metadata.text("quire.checkpoint.quantization")

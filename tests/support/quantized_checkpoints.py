@@ -335,6 +335,7 @@ CASES: dict[str, Case] = {
                           {"symmetric": False}),
     "ct-int4-act-order": Case(pack_quantized, ct_config("pack-quantized", **INT4, actorder="group"), "BF16",
                               options={"act_order": True}),
+    "ct-int2": Case(pack_quantized, ct_config("pack-quantized", **{**INT4, "num_bits": 2}), "BF16", "q4_0", {"bits": 2}),
     "ct-int4-channel": Case(pack_quantized, ct_config("pack-quantized", num_bits=4, strategy="channel"), "BF16", "q4_0",
                             {"group": -1}),
     "ct-int8-packed": Case(pack_quantized, ct_config("pack-quantized", num_bits=8, strategy="channel"), "BF16", "q8_0",
@@ -361,6 +362,7 @@ CASES: dict[str, Case] = {
     "hqq": Case(hqq, HQQ),
     "hqq-columns": Case(hqq, HQQ, "BF16", options={"axis": 0, "dtype": "BF16"}),
     "hqq-2": Case(hqq, HQQ, options={"bits": 2, "group": 32}),
+    "hqq-1": Case(hqq, HQQ, options={"bits": 1, "group": 32}),
     "hqq-8": Case(hqq, HQQ, options={"bits": 8}),
 }  # fmt: skip
 
