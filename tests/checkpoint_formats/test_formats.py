@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quantized_checkpoints import CASES, Case, Tensor, in_type, write_quantized
+from quantized_checkpoints import CASES, Case, Tensor, fp8, in_type, write_quantized, write_tensors
 from quire._native.quant import dequantize
+from quire.checkpoint import Fields
+from quire.checkpoint_formats import StoredCheckpoint
 from quire.cli.main import main
 from quire.convert import CheckpointReader, convert
 from quire.engine import LLM
@@ -140,3 +142,17 @@ def test_a_bias_of_zeros_is_none(tmp_path: Path) -> None:
     write_quantized(tmp_path / "b", CASES["gptq"], change=with_bias(1))
     convert(tmp_path / "b", tmp_path / "b.gguf")
     assert (GGUFReader(tmp_path / "b.gguf").tensor("blk.0.ffn_up.bias").numpy() == 1).all()
+
+
+@pytest.mark.parametrize("block", [(32, 48), None])
+def test_experts_may_be_one_tensor_of_8_bits(tmp_path: Path, block: tuple[int, int] | None) -> None:
+    rng, shape = np.random.default_rng(5), (80, 112)
+    experts = [fp8(rng, shape, block=block) for _ in range(3)]
+    scales = np.stack([parts["weight_scale_inv"][1] for parts, _ in experts])
+    codes = np.stack([parts["weight"][1] for parts, _ in experts])
+    tensors: dict[str, Tensor] = {"experts.up": ("F8_E4M3", codes), "experts.up_scale_inv": ("F32", scales)}
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    config = {"quant_method": "fp8", "weight_block_size": None if block is None else list(block)}
+    checkpoint = StoredCheckpoint(tmp_path, Fields("quantization_config", config))
+    assert checkpoint.shape("experts.up") == (3, *shape)
+    assert np.array_equal(checkpoint.values("experts.up"), np.stack([numbers for _, numbers in experts]))

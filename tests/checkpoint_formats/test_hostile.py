@@ -95,6 +95,7 @@ FIELDS: dict[str, tuple[str, dict[str, object], type[QuireError], str]] = {
     "no bits": ("gptq", {"bits": None}, LoadError, "'bits'"),
     "group": ("gptq", {"group_size": 48}, LoadError, r"must be \[2, \d+\]|must be \[3, 64\]"),
     "form": ("gptq", {"checkpoint_format": "marlin"}, UnsupportedError, "marlin"),
+    "floats": ("gptq", {"data_type": "mx_fp"}, UnsupportedError, "'data_type'"),
     "modules of their own": ("gptq", {"dynamic": {"+:.*up.*": {"bits": 8}}}, UnsupportedError, "'dynamic'"),
     "a new field": ("gptq", {"rotation": "hadamard"}, UnsupportedError, "'rotation'"),
     "gemv": ("awq", {"version": "gemv"}, UnsupportedError, "gemv"),

@@ -32,6 +32,8 @@ WITHOUT_EFFECT = (
     "module_name_preceding_first_block", "modules_in_block_to_quantize", "batch_size", "pad_token_id",
     "max_input_length", "cache_block_outputs", "use_cuda_fp16", "use_exllama", "exllama_config", "disable_exllama",
     "backend", "meta", "act_group_aware", "mse", "desc_act", "lm_head", "sym", "parallel_packing", "offload_to_disk",
+    "autoround_version", "iters", "nsamples", "seqlen", "lr", "minmax_lr", "low_gpu_mem_usage", "enable_quanted_input",
+    "enable_minmax_tuning", "gradient_accumulate_steps", "provider", "scale_dtype", "train_bs",
 )  # fmt: skip
 
 
@@ -46,8 +48,9 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
         raise UnsupportedError(
             f"[convert] 'checkpoint_format' of {config.where} must be gptq or gptq_v2 but is '{form}'"
         )
-    if config.text("pack_dtype", "int32") != "int32":
-        raise UnsupportedError(f"[convert] 'pack_dtype' of {config.where} must be int32")
+    for name, only in (("pack_dtype", "int32"), ("data_type", "int")):
+        if (found_type := config.text(name, only)) != only:
+            raise UnsupportedError(f"[convert] '{name}' of {config.where} must be {only} but is '{found_type}'")
     if config.value("dynamic"):
         raise UnsupportedError(f"[convert] 'dynamic' of {config.where} must be empty: modules must be quantized alike")
     group_size = config.integer("group_size", 128, low=-1)
