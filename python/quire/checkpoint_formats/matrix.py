@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..errors import InternalError
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -53,7 +55,7 @@ class StoredMatrix(ABC):
 
     def packed(self, dtype: str, begin: int, end: int) -> Bytes:
         """Rows in one of ``exact_types``, as files have them: ``[end - begin, bytes of a row]``."""
-        raise NotImplementedError(dtype)
+        raise InternalError(f"[convert] '{self.name}' must be of an exact type to be packed but is of none")
 
 
 @dataclass

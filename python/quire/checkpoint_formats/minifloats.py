@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,9 @@ class Float4Matrix(StoredMatrix):
     def _bytes(self, begin: int, end: int) -> Bytes:
         return self._tensors.bytes_of(self._packed)[begin:end]
 
+    @abstractmethod
     def _scales(self, begin: int, end: int) -> Floats:
-        raise NotImplementedError
+        """Of groups, ``[end - begin, groups]``."""
 
     def values(self, begin: int, end: int) -> Floats:
         import numpy as np
