@@ -201,8 +201,8 @@ def convert(
 ) -> None:
     """Write the checkpoint in ``folder`` as the GGUF file ``out``.
 
-    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  Matrices that another program quantized stay
-    in few bits where a type of files holds them exactly (docs/quantization.md).  One tensor is in memory at a time, and
+    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  What another program quantized stays in few
+    bits where a type of files holds it exactly (docs/quantization.md).  One tensor is in memory at a time, and
     ``out`` appears when complete.  Before data is written, the model that the file is for has found all its keys and
     tensors in it.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an architecture, a
     field, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
