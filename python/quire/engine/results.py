@@ -37,8 +37,8 @@ class Delta:
     """What is new of a choice.  ``text`` may lag behind ``token_ids``: half characters and possible stop strings wait.
 
     The last one of a choice has a ``finish_reason``: ``"stop"`` (``stop_reason`` says which stop
-    string or stop token), ``"length"`` or ``"cancelled"``, and in a chat ``"tool_calls"`` where it stopped for those.  It
-    also counts: ``n_prompt_tokens``, and ``n_cached_tokens`` of them that were found in the cache; both are 0 before.
+    string or stop token), ``"length"`` or ``"cancelled"``, and in a chat ``"tool_calls"`` where it stopped for those.
+    It also counts: ``n_prompt_tokens``, and ``n_cached_tokens`` of them that were found in the cache; 0 before.
     """
 
     choice: int

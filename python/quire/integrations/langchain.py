@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import LLM, AsyncLLM, ChatDelta, ChatResult
 from ..engine.chat import ChatChoice
-from ..engine.llm_base import Pooling
+from ..engine.engine import Pooling
 from ..errors import RequestError, UnsupportedError
 from .shared import Model, absent, awaited, check_options, engine_options, opened, single
 
@@ -255,7 +255,7 @@ class ChatQuire(BaseChatModel):
             calls = message.tool_calls
             value = calls[0]["args"] if calls and method == "function_calling" else json.loads(str(message.content))
             if isinstance(schema, type) and issubclass(schema, BaseModel):
-                return schema.model_validate(value)
+                return schema.model_validate(value)  # type: ignore[attr-defined]
             return value
 
         def parse_beside(message: AIMessage) -> dict[str, Any]:
@@ -280,8 +280,8 @@ class ChatQuire(BaseChatModel):
 class QuireEmbeddings(Embeddings):
     """Vectors of texts.
 
-    ``model`` and options of ``quire.LLM`` as in ``ChatQuire``; ``pooling`` and ``normalize`` as in ``LLM.embed``.  ``query_prefix``
-    and ``document_prefix`` come before each text: some models were trained so ("query: ", "passage: ").
+    ``model`` and options of ``quire.LLM`` as in ``ChatQuire``; ``pooling`` and ``normalize`` as in ``LLM.embed``.
+    ``query_prefix`` and ``document_prefix`` come before each text: some models learned so ("query: ", "passage: ").
     """
 
     def __init__(
@@ -386,7 +386,9 @@ def _message(choice: ChatChoice, about: dict[str, Any], usage: Any) -> AIMessage
             if not isinstance(args, dict):
                 raise ValueError("the arguments are no object")
         except ValueError as failed:
-            broken.append({"type": "invalid_tool_call", "id": call.id, "name": name, "args": text, "error": str(failed)})
+            broken.append(
+                {"type": "invalid_tool_call", "id": call.id, "name": name, "args": text, "error": str(failed)}
+            )
         else:
             calls.append({"type": "tool_call", "id": call.id, "name": name, "args": args})
     thoughts = {} if answer.reasoning_content is None else {"reasoning_content": answer.reasoning_content}
@@ -411,7 +413,7 @@ def _usage(n_prompt: int, n_tokens: int, n_cached: int) -> Any:
 
 def _tool_choice(choice: dict[str, Any] | str | bool, names: Sequence[str]) -> dict[str, Any] | str:
     if isinstance(choice, dict) or choice in ("auto", "none", "required"):
-        return choice  # type: ignore[return-value]
+        return choice
     if choice in ("any", True):
         return "required"
     if choice is False:

@@ -211,7 +211,7 @@ class QuireLLM(FunctionCallingLLM):
         answer = await self.achat(messages, **{**(llm_kwargs or {}), "response_format": output_cls})
         return output_cls.model_validate_json(answer.message.content)
 
-    def _prepare_chat_with_tools(
+    def _prepare_chat_with_tools(  # noqa: PLR0917
         self,
         tools: Sequence[Any],
         user_msg: str | ChatMessage | None = None,
@@ -417,7 +417,9 @@ def _arguments(call: ToolCallBlock) -> dict[str, Any]:
         except ValueError:
             found = None
     if not isinstance(found, dict):
-        raise RequestError(f"[{_PLACE}] arguments of {call.tool_name} must be an object but are {call.tool_kwargs!r:.80}")
+        raise RequestError(
+            f"[{_PLACE}] arguments of {call.tool_name} must be an object but are {call.tool_kwargs!r:.80}"
+        )
     return found
 
 
@@ -448,9 +450,7 @@ def _logprobs(llm: LLM, entries: Sequence[TokenLogprob] | None) -> list[list[Log
 
 
 def _logprob(llm: LLM, token: int, logprob: float) -> LogProb:
-    return LogProb(
-        token=llm.tokenizer.token_text(token), logprob=logprob, bytes=list(llm.tokenizer.token_bytes(token))
-    )
+    return LogProb(token=llm.tokenizer.token_text(token), logprob=logprob, bytes=list(llm.tokenizer.token_bytes(token)))
 
 
 def _known(made: Callable[..., Any], options: dict[str, Any]) -> None:

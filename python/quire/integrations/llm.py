@@ -34,7 +34,8 @@ _PLACE = "llm"
 # What ``-o`` takes, by type: of opening a model, and keywords of ``LLM.chat``.
 _OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str}
 _ASKING: dict[type, str] = {
-    int: "max_tokens min_tokens top_k mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed reasoning_budget",
+    int: "max_tokens min_tokens top_k mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed"
+    " reasoning_budget",
     float: "temperature dynatemp_range dynatemp_exponent top_p min_p typical_p tfs_z top_n_sigma xtc_probability"
     " xtc_threshold mirostat_tau mirostat_eta repetition_penalty presence_penalty frequency_penalty dry_multiplier"
     " dry_base",
@@ -50,7 +51,7 @@ def _option(name: str) -> Any:
     return Field(default=None, description=f"{name}, {where}.")
 
 
-_Options: Any = create_model(  # type: ignore[call-overload]
+_Options: Any = create_model(
     "Options", __base__=llm.Options, **{name: (kind | None, _option(name)) for name, kind in _TYPES.items()}
 )
 

@@ -1,7 +1,7 @@
 """The harness ``lm-eval``: its model ``quire``.  Needs ``lm-eval``.
 
 ``python -m quire.integrations.lm_eval run --model quire --model_args pretrained=model.gguf --tasks hellaswag`` is the
-harness's own command with this model in it; in a program, ``lm_eval.simple_evaluate(model=QuireLM("model.gguf"), ...)``.
+harness's own command with this model in it; programs call ``lm_eval.simple_evaluate(model=QuireLM("model.gguf"))``.
 """
 
 from __future__ import annotations
