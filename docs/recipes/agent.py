@@ -22,15 +22,17 @@ from quire.integrations.langchain import ChatQuire
 THREAD: Any = {"configurable": {"thread_id": "weather"}}
 
 
-@tool
 def get_weather(city: str) -> str:
     """Get the weather for a city."""
     return json.dumps({"city": city, "temp_c": 21, "sky": "sunny"})
 
 
+TOOLS = [tool(get_weather)]
+
+
 def agent(llm: LLM, saver: SqliteSaver) -> Any:
     """A graph: the model, and the tools while it calls any."""
-    model = ChatQuire(llm, temperature=0.0, max_tokens=64).bind_tools([get_weather])
+    model = ChatQuire(llm, temperature=0.0, max_tokens=64).bind_tools(TOOLS)
 
     def ask(state: MessagesState) -> dict[str, Any]:
         return {"messages": [model.invoke(state["messages"])]}
@@ -40,7 +42,7 @@ def agent(llm: LLM, saver: SqliteSaver) -> Any:
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", ask)
-    graph.add_node("tools", ToolNode([get_weather]))
+    graph.add_node("tools", ToolNode(TOOLS))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", after, ["tools", END])
     graph.add_edge("tools", "model")

@@ -20,7 +20,6 @@ from weather_tool import ASKED
 
 pytest.importorskip("llm", reason="needs llm")
 
-import llm as program
 from quire.integrations import llm as plugin
 
 CAPITAL = "What is the capital of France?"
@@ -98,7 +97,9 @@ def test_as_people_type_it(tmp_path: Path) -> None:
         pytest.skip("needs quire installed")
     assert found[0].load() is plugin
     tools = tmp_path / "tools.py"
-    tools.write_text(f"def get_weather(city: str) -> str:\n    '''Get the weather for a city.'''\n    return {RESULT!r}\n")
+    tools.write_text(
+        f"def get_weather(city: str) -> str:\n    '''Get the weather for a city.'''\n    return {RESULT!r}\n"
+    )
     variables = {**environment(), "LLM_USER_PATH": str(tmp_path), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
 
     def run(*arguments: str) -> str:
@@ -107,9 +108,5 @@ def test_as_people_type_it(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "QuireModel: quire" in run("models")
     assert run("-m", "quire", "-o", "temperature", "0", CAPITAL).strip() == ANSWER
     assert "21" in run("-m", "quire", "-o", "temperature", "0", "--functions", str(tools), str(ASKED[0]["content"]))
-
-
-assert program

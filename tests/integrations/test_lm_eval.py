@@ -32,7 +32,12 @@ def scores(llm: LLM, ids: list[int], n: int) -> tuple[float, bool]:
 def test_scores_and_answers(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
     model = get_model("quire").create_from_arg_obj({"pretrained": llm}, {"batch_size": 2, "device": None})
     assert isinstance(model, QuireLM)
-    pairs = [("The capital of France is", " Paris"), ("The capital of France is", " Rome"), ("A fox ", "ran"), ("", "Hi")]
+    pairs = [
+        ("The capital of France is", " Paris"),
+        ("The capital of France is", " Rome"),
+        ("A fox ", "ran"),
+        ("", "Hi"),
+    ]
     found = model.loglikelihood([instance("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
     for (context, continuation), (score, greedy) in zip(pairs, found, strict=True):
         before = context.rstrip()
