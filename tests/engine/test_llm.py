@@ -490,6 +490,31 @@ def test_async_front_end_equals_the_blocking_one(llm):
     asyncio.run(ask())
 
 
+def test_both_front_ends_share_a_model() -> None:
+    messages = [{"role": "user", "content": "What is 2 + 3? " * 12}]
+    with LLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+        whole = model.chat(messages, GREEDY)
+        *first, last = model.chat_stream(messages, GREEDY)
+        assert [(delta.n_prompt_tokens, delta.n_cached_tokens) for delta in first] == [(0, 0)] * len(first)
+        assert (last.n_prompt_tokens, last.n_cached_tokens) == (whole.n_prompt_tokens, 96)
+        assert whole.n_prompt_tokens > 96 > whole.n_cached_tokens
+
+        async def ask(shared: AsyncLLM) -> None:
+            answer = await shared.chat(messages, GREEDY)
+            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # of the other's cache
+            deltas = [delta async for delta in shared.chat_stream(messages, GREEDY)]
+            assert "".join(delta.text for delta in deltas) == whole.text
+            assert deltas[-1].n_prompt_tokens == whole.n_prompt_tokens
+
+        asyncio.run(ask(AsyncLLM.sharing(model)))
+    shared = AsyncLLM.sharing(LLM(threads=1, n_ctx=512, kv_dtype="f32"))
+    gc.collect()  # nobody else holds the model
+    assert asyncio.run(shared.generate("a", GREEDY))[0].finish_reason == "length"
+    asyncio.run(shared.close())
+    with pytest.raises(RequestError, match="closed"):
+        asyncio.run(shared.generate("a"))
+
+
 def test_async_consumers_that_go_away_cancel_their_requests():
     long = SamplingParams(max_tokens=450, temperature=0.0, ignore_eos=True)
 
