@@ -156,6 +156,7 @@ void bind_tracer(py::module_ &m) {
         .def(py::init([](std::vector<CacheSpec> cache) { return Tracer::make(std::move(cache)); }), py::arg("cache"))
         .def_property_readonly("tokens", &Tracer::tokens)
         .def_property_readonly("positions", &Tracer::positions)
+        .def_property_readonly("token_types", &Tracer::token_types)
         .def_property_readonly("logit_rows", &Tracer::logit_rows)
         .def(
             "finish", [](Tracer &self, const TraceTensor &logits) { return self.finish(logits, OutputKind::logits); },
@@ -312,9 +313,11 @@ void bind_executor(py::module_ &m) {
             "run",
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
-               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables,
-               std::vector<int32_t> states) {
+               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
+               std::vector<int32_t> token_types) {
                 StepBatch batch;
+                if (token_types.empty()) token_types.resize(tokens.size());
+                batch.token_types = std::move(token_types);
                 batch.tokens = std::move(tokens);
                 batch.positions = std::move(positions);
                 batch.logit_rows = std::move(logit_rows);
@@ -325,7 +328,8 @@ void bind_executor(py::module_ &m) {
                 return run_step(self, std::move(batch), tables);
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
-            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{})
+            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
+            py::arg("token_types") = std::vector<int32_t>{})
         .def(
             "maxima",
             [](GraphExecutor &self, int n_rows) -> std::optional<py::array_t<float>> {

@@ -50,6 +50,8 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
 RequestId Decoder::submit(Request request) {
     if (request.task == Task::embedding && executor_->n_hidden() == 0)
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
+    if (request.second_text && !executor_->reads_token_types())
+        throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
                                   active->wants_prompt_rows() ? LogitRows::every : LogitRows::last);

@@ -98,8 +98,6 @@ def test_scores_of_classes(tmp_path: Path) -> None:
         assert near(model.classify(ids)[0], expected)
         with pytest.raises(UnsupportedError, match="use classify"):
             model.embed(ids)
-        with pytest.raises(UnsupportedError, match="one type of token"):
-            model.rerank("a", ["b"])
 
 
 QUERY, DOCUMENTS = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]

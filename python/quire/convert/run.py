@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .._native.core import DType, Tensor
 from .._native.quant import dequantize, quantize
 from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json
+from ..checkpoint.qwen3_reranker import TEMPLATE
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
@@ -17,6 +18,7 @@ from ..safetensors import SafetensorsFolder
 from .generation import write_sampling
 from .made_reader import MadeReader
 from .pooling import pooling_type
+from .reranker import is_reranker, reranker_entries, reranker_head
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -40,9 +42,14 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
+        self.is_reranker = is_reranker(source, self.whole)
+        if self.is_reranker:
+            self.entries += reranker_entries()
         self.checkpoint = SafetensorsFolder(source)
         self.numbers = list(self._numbers())
         self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        if self.is_reranker:
+            self.targets.append(reranker_head(source, self._head_rows))
         self.mapping.refuse_unread(self.whole)
 
     def _mapping(self) -> Checkpoint:
@@ -74,6 +81,12 @@ class _Conversion:
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
+
+    def _head_rows(self) -> Array:
+        """The matrix of the output, which may be the embedding's."""
+        by_name = {target.name: target for target in self.targets}
+        (values,) = self.pieces(by_name.get(HEAD, by_name[EMBEDDING]))
+        return values
 
     def _equal(self, one: str, other: str) -> bool:
         if self.checkpoint.shape(one) != self.checkpoint.shape(other):
@@ -223,4 +236,6 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
         writer.set(f"{todo.arch}.pooling_type", pooling, "u32")
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
+    if todo.is_reranker:
+        writer.set("tokenizer.chat_template.rerank", TEMPLATE)
     write_sampling(writer, todo.source)

@@ -18,11 +18,13 @@ from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
+from ..models.base import RANK
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .engine import Pooling
 from .memory import available_bytes
+from .ranking import RankHead, rank_head
 from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class ModelOutput:
     scores_classes: bool
     tells_texts_apart: bool
     labels: tuple[str, ...]
+    head: RankHead | None = None  # of a decoder that scores classes
 
 
 @dataclass(frozen=True)
@@ -274,11 +277,14 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     pooling = _pooling_of(reader.metadata, model.config)
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
+    labels = _labels_of(reader.metadata, arch)
+    head = None if model.config.is_encoder else rank_head(reader, arch, tokenizer, labels)
     output = ModelOutput(
         is_encoder=model.config.is_encoder,
-        scores_classes=model.config.scores_classes,
+        scores_classes=model.config.scores_classes or head is not None,
         tells_texts_apart=model.config.tells_texts_apart,
-        labels=_labels_of(reader.metadata, arch),
+        labels=labels if head is None else head.labels,
+        head=head,
     )
     return OpenedModel(
         decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device
@@ -288,6 +294,8 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
     """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
     kind = metadata.integer(f"{config.arch}.pooling_type", 0)
+    if kind == RANK and not config.is_encoder:
+        return "last"
     if kind != 0:
         return _POOLING.get(kind)
     if config.scores_classes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..checkpoint import Fields, Key, Source, f32, made, u32
+from ..checkpoint import Checkpoint, Fields, Key, Source, f32, made, u32
 from ..checkpoint.rope import kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
@@ -54,7 +54,6 @@ class EncoderConfig(Config):
         eps = m.number("attention.layer_norm_epsilon")
         if not 0 < eps < 1:
             raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        m.without_effect("classifier.output_labels")
         has_head = w.has("cls.output.weight")
         pooling = m.integer("pooling_type", RANK if has_head else 0)
         if pooling == RANK and not has_head:
@@ -142,23 +141,25 @@ class Embeddings:
     def __init__(self, c: EncoderConfig, w: Weights, *, has_positions: bool = False) -> None:
         self.tokens = w.embedding("token_embd", c.n_vocab, c.dim)
         self.positions = w.tensor("position_embd.weight", (c.n_ctx_train, c.dim)) if has_positions else None
-        self.first_type = first_type(w, c)
+        self.types, self.tells_texts_apart = token_types(w, c), c.tells_texts_apart
         self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.tokens(step.tokens)
         if self.positions is not None:
             x = x + embed(step.positions, self.positions)
-        if self.first_type is not None:  # one row of a table
-            x = add_weight(x.heads(1), self.first_type).merge_heads()
+        if self.types is not None and self.tells_texts_apart:
+            x = x + embed(step.token_types, self.types)
+        elif self.types is not None:  # of all tokens
+            x = add_weight(x.heads(1), self.types).merge_heads()
         return self.norm(x)
 
 
-def first_type(w: Weights, c: EncoderConfig) -> Weight | None:
-    """What tokens of the first text of a pair, or of the only one, have added; None for a file without types."""
+def token_types(w: Weights, c: EncoderConfig) -> Weight | None:
+    """What tokens have added by the text of a pair that they are of; None for a file without types."""
     if c.n_token_types == 0:
         return None
-    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True).part(0, 1)
+    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True)
 
 
 class Classifier:
@@ -241,6 +242,14 @@ HEAD_KEYS: dict[str, Key] = {
     "pooling_type": made("u32", lambda config: RANK),
     "classifier.output_labels": made("string[]", labels),
 }
+
+
+def scoring(causal: Checkpoint) -> Checkpoint:
+    """Of a decoder's class whose head scores classes by the last token's hidden state."""
+    tensors = {ours: theirs for ours, theirs in causal.tensors.items() if ours != "output"}
+    return replace(causal, keys={**causal.keys, **HEAD_KEYS}, tensors={**tensors, "cls.output": "score"})
+
+
 # Heads of training, and a pooler that no classifier reads.
 TRAINING_HEADS = ("pooler.*", "*.pooler.*", "*position_ids", "cls.*", "lm_head.*")
 

@@ -20,6 +20,7 @@ from ...engine.engine import EngineRequest, Failure
 from ...engine.llm_base import LLMBase, collector_of
 from ...engine.loader import packaged_model
 from ...engine.prompts import RequestOptions
+from ...engine.texts import TextOptions
 from ...errors import BusyError, InternalError, QuireError, RequestError
 from ..fair_pool import FairPool
 from ..process_memory import process_memory
@@ -273,10 +274,11 @@ class ModelWorker(LLMBase):
 
         hints = message.hints
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
+        text = TextOptions(truncate=message.truncate)
         if message.query is not None and isinstance(message.prompt, str):
-            (request,) = self._pair_requests(message.query, [message.prompt], options)
+            request = self._score_request((message.query, message.prompt), options, text)
         else:
-            request = self._embedding_request(message.prompt, None, options)
+            request = self._embedding_request(message.prompt, None, options, text)
         answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 

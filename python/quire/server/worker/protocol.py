@@ -94,7 +94,8 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
-    largest absolute value, None by nothing.  ``query``: the vector is the scores of the query with the prompt.
+    largest absolute value, None by nothing.  ``query``: the vector is the scores of the query with the prompt.  ``truncate``:
+    as for ``LLM.embed``.
     """
 
     id: int
@@ -103,6 +104,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     norm: int | None
     hints: SchedulingHints = SchedulingHints()
     query: str | None = None
+    truncate: bool | int = False
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
