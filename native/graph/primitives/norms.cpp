@@ -36,17 +36,8 @@ class LayerNorm : public Primitive {
         return [w = weight_floats(weight_), b = weight_floats(bias_), eps = eps_, parts = parts_,
                 n = n_](std::span<const void *const> inputs, float *out) {
             const auto *x = static_cast<const float *>(inputs[0]);
-            for (int64_t part = 0; part < parts; ++part, x += n, out += n) {
-                double sum = 0, squares = 0;
-                for (int64_t i = 0; i < n; ++i) sum += x[i];
-                const auto mean = static_cast<float>(sum / static_cast<double>(n));
-                for (int64_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
-                const float scale = 1.0F / std::sqrt(static_cast<float>(squares / static_cast<double>(n)) + eps);
-                for (int64_t i = 0; i < n; ++i) {
-                    const float y = (x[i] - mean) * scale;
-                    out[i] = (w != nullptr ? y * w[i] : y) + (b != nullptr ? b[i] : 0.0F);
-                }
-            }
+            for (int64_t part = 0; part < parts; ++part, x += n, out += n)
+                row_kernels().layer_norm(x, w, b, eps, out, n);
         };
     }
 

@@ -136,6 +136,14 @@ class PackedMatrix:
         quantized weights are the same on every instruction set.  Raises ShapeError.
         """
 
+def layer_norm(
+    x: npt.NDArray[np.float32],
+    weight: npt.NDArray[np.float32] | None,
+    bias: npt.NDArray[np.float32] | None,
+    eps: float,
+) -> npt.NDArray[np.float32]:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of every row; ShapeError where the sizes do not fit."""
+
 def rms_norm(x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32] | None, eps: float) -> npt.NDArray[np.float32]:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
 
