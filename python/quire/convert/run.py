@@ -17,8 +17,8 @@ from ..models import checkpoint_of, load_model
 from ..safetensors import SafetensorsFolder
 from .generation import write_sampling
 from .made_reader import MadeReader
-from .pooling import pooling_type
 from .reranker import is_reranker, reranker_entries, reranker_head
+from .sentence import read_sentences
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -42,12 +42,16 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
+        self.sentences = read_sentences(source)
+        known = {key for key, _, _ in self.entries}
+        self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
         self.is_reranker = is_reranker(source, self.whole)
         if self.is_reranker:
             self.entries += reranker_entries()
         self.checkpoint = SafetensorsFolder(source)
         self.numbers = list(self._numbers())
         self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        self.targets += self.sentences.targets
         if self.is_reranker:
             self.targets.append(reranker_head(source, self._head_rows))
         self.mapping.refuse_unread(self.whole)
@@ -232,9 +236,8 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
         writer.set(f"{todo.arch}.{key}", value, kind)
     for key, kind, value in todo.numbers:
         writer.set(key, value, kind)
-    pooling = pooling_type(todo.source)
-    if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
-        writer.set(f"{todo.arch}.pooling_type", pooling, "u32")
+    for key, kind, value in todo.sentences.own:
+        writer.set(key, value, kind)
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
     if todo.is_reranker:
         writer.set("tokenizer.chat_template.rerank", TEMPLATE)

@@ -172,13 +172,15 @@ class AsyncLLM(LLMBase):
         *,
         pooling: Pooling | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``; see ``LLM.embed``."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
         requests = await asyncio.to_thread(
@@ -191,13 +193,15 @@ class AsyncLLM(LLMBase):
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
+        prompt_name: str | None = None,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         requests = await asyncio.to_thread(
             lambda: [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
         )

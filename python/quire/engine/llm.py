@@ -191,6 +191,7 @@ class LLM(LLMBase):
         *,
         pooling: Pooling | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
@@ -200,11 +201,13 @@ class LLM(LLMBase):
 
         ``pooling``: ``"last"``, the last token's; ``"cls"``, the first's; ``"mean"`` of all tokens, for which a decoder
         computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.
-        ``normalize``: to length 1.  ``truncate``: True leaves out what is more than the context, a number what is more
-        than so many tokens; otherwise a prompt that does not fit is an error.  Raises UnsupportedError for a model that
-        does not show its hidden states.
+        ``normalize``: to length 1.  ``prompt_name``: which of the model's ``prompts`` goes before each text, such as
+        ``"query"``; None its default, which few have.  ``truncate``: True leaves out what is more than the context, a
+        number what is more than so many tokens; otherwise a prompt that does not fit is an error.  Raises
+        UnsupportedError for a model that does not show its hidden states.
         """
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
         requests = [self._embedding_request(one, pooling, options, text) for one in prompt_list(prompts)]
@@ -215,13 +218,15 @@ class LLM(LLMBase):
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
+        prompt_name: str | None = None,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         requests = [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
         return [item.vector for item in self._vectors(requests) if item.vector is not None]
 
@@ -257,9 +262,9 @@ class LLM(LLMBase):
     ) -> npt.NDArray[np.float32]:
         """How well each document answers the query: float32 ``[n_documents]``, in the documents' order.
 
-        The score of the first class; of a reranker that answers yes or no, how far yes is above no.  Larger is better;
-        ``1 / (1 + exp(-score))`` is a probability.  ``instruction``: what makes a document relevant, for rerankers whose
-        template has one.  ``truncate``: as for ``classify``.  UnsupportedError for a model without a classifier.
+        The score of the first class; of a reranker that answers yes or no, how far yes is above no.  Larger is better,
+        and ``1 / (1 + exp(-score))`` a probability.  ``instruction``: what makes a document relevant, for rerankers
+        whose template has one.  ``truncate``: as for ``classify``.  UnsupportedError for a model without a classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         requests = [self._score_request((query, one), options, text, instruction) for one in documents]

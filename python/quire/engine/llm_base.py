@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import RequestError, UnsupportedError
 from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy
@@ -84,10 +84,11 @@ class LLMBase:
         # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
+        self._advice = opened.advice
         self._reserved_bytes = opened.reserved_bytes
         self._output = opened.output
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab, opened.sampling)
-        self._texts = Texts(self._prompts, self.n_ctx)
+        self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
@@ -117,7 +118,12 @@ class LLMBase:
             raise UnsupportedError("[embed] the model must give vectors but gives scores of classes: use classify")
         chosen = pooling or self._pooling
         assert chosen is not None
-        return self._prompts.embedding_request(self._texts.single(prompt, text), chosen, options)
+        return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
+        return self._advice.prompts
 
     @property
     def is_encoder(self) -> bool:
@@ -141,7 +147,7 @@ class LLMBase:
             raise UnsupportedError("[rerank] the model must have a template to be given an instruction but has none")
         pooling: Pooling = "last" if output.head else "cls"
         if not is_pair(prompt):
-            return self._prompts.embedding_request(self._texts.single(prompt, text), pooling, options)
+            return self._prompts.embedding_request(self._texts.single(cast("Prompt", prompt), text), pooling, options)
         if template is not None:
             judged = self._texts.judged(template, prompt, instruction, text)
             return self._prompts.embedding_request(judged, pooling, options)

@@ -26,6 +26,7 @@ from .engine import Pooling
 from .memory import available_bytes
 from .ranking import RankHead, rank_head
 from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
+from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -92,6 +93,7 @@ class OpenedModel:
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
     output: ModelOutput
+    advice: TextAdvice
     device: str  # what the options' device stands for
 
 
@@ -286,9 +288,11 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         labels=labels if head is None else head.labels,
         head=head,
     )
+    advice = text_advice(reader.metadata)
     return OpenedModel(
-        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device
-    )
+        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, advice,
+        config.device,
+    )  # fmt: skip
 
 
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
@@ -378,4 +382,5 @@ def _needs(
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
+        n_ctx_advised=text_advice(reader.metadata).max_tokens,
     )

@@ -1,7 +1,7 @@
 """Decoders that score: a matrix on the last hidden state, and the words that ask for a judgement.
 
-Sources: llama.cpp's converter for the names, ``cls.output`` and the template ``rerank``; the model card of Qwen3-Reranker
-for its score, which is the odds of yes against no.
+Sources: llama.cpp's converter for the names, ``cls.output`` and the template ``rerank``; the model card of
+Qwen3-Reranker for its score, which is the odds of yes against no.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..gguf import GGUFReader
     from ..tokenizer import Tokenizer
 
-__all__ = ["RankHead", "RankTemplate", "rank_head", "relevance"]
+__all__ = ["RankHead", "RankTemplate", "is_judged", "rank_head", "relevance"]
 
 HEAD, BIAS = "cls.output.weight", "cls.output.bias"
 _PLACES = re.compile(r"(\{query\}|\{document\})")
@@ -78,9 +78,14 @@ class RankHead:
         return made if self.bias is None else made + self.bias
 
 
+def is_judged(labels: Sequence[str]) -> bool:
+    """Whether the classes are yes and no."""
+    return tuple(labels) == YES_OR_NO
+
+
 def relevance(scores: npt.NDArray[np.float32], labels: Sequence[str]) -> npt.NDArray[np.float32]:
     """``[n]`` of scores of classes ``[n, n_classes]``: the first, or how far yes is above no where these are all."""
-    made: npt.NDArray[np.float32] = scores[:, 0] - scores[:, 1] if tuple(labels) == YES_OR_NO else scores[:, 0]
+    made: npt.NDArray[np.float32] = scores[:, 0] - scores[:, 1] if is_judged(labels) else scores[:, 0]
     return made
 
 

@@ -41,6 +41,8 @@ class ModelNeeds:
     ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
     is used; elsewhere every graph is planned for all of it.
 
+    ``n_ctx_advised``: what the makers of an embedding model read of a text at most.
+
     ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
     """
 
@@ -53,6 +55,11 @@ class ModelNeeds:
     state_bytes: int = 0
     undivided: bool = False
     fixed_bytes: int = 0
+    n_ctx_advised: int | None = None
+
+    @property
+    def n_ctx_usual(self) -> int:
+        return min(self.n_ctx_train, self.n_ctx_advised or self.n_ctx_train)
 
 
 def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) -> Sizes:
@@ -103,7 +110,7 @@ def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
             f"[memory] n_ctx must be at most the {needs.n_ctx_train} positions of {needs.name} but is {config.n_ctx}"
         )
     most = min(_MOST_UNDIVIDED_TOKENS, left // _CACHE_PART // needs.token_bytes)
-    n_ctx = config.n_ctx or min(needs.n_ctx_train, most, config.max_step_tokens or most)
+    n_ctx = config.n_ctx or min(needs.n_ctx_usual, most, config.max_step_tokens or most)
     n_tokens = config.max_step_tokens or max(n_ctx, _step_tokens(needs, left))
     if not 2 <= n_ctx <= most:
         raise CapacityError(
@@ -149,9 +156,9 @@ def _blocks_of(n_tokens: int) -> int:
 def _context(needs: ModelNeeds, config: EngineConfig, fair_blocks: int, most_blocks: int) -> int:
     """What the model was trained on, as far as the cache reaches; a short one may take more than the cache's part."""
     if config.n_blocks is not None:
-        return min(needs.n_ctx_train, (config.n_blocks - 1) * BLOCK_TOKENS)
-    n_ctx = min(needs.n_ctx_train, (fair_blocks - 1) * BLOCK_TOKENS)
-    least = min(needs.n_ctx_train, _LEAST_N_CTX)
+        return min(needs.n_ctx_usual, (config.n_blocks - 1) * BLOCK_TOKENS)
+    n_ctx = min(needs.n_ctx_usual, (fair_blocks - 1) * BLOCK_TOKENS)
+    least = min(needs.n_ctx_usual, _LEAST_N_CTX)
     if n_ctx >= least:
         return n_ctx
     if _blocks_of(least) + 1 > most_blocks:

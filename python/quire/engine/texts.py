@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..tokenizer import TextPair, Tokenizer
     from .prompts import Prompt, Prompts
     from .ranking import RankTemplate
+    from .text_advice import TextAdvice
 
 __all__ = ["Pair", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
 
@@ -24,10 +25,14 @@ Truncate: TypeAlias = bool | int
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
     """``truncate``: True cuts what is longer than the context, a number what has more tokens; False refuses it.
+    ``prompt_name``: which of the makers' prompts goes before a text that is embedded; None: the default, if any.
+    ``input_type``: the same by the words of others (``search_query``, ``passage``), which may have no prompt.
     ``side``: where tokens are left out; those that the vocabulary puts around a text stay.
     """
 
     truncate: Truncate = False
+    prompt_name: str | None = None
+    input_type: str | None = None
     side: Literal["left", "right"] = "right"
 
 
@@ -46,8 +51,9 @@ def text_list(prompts: Prompt | Sequence[Prompt | Pair]) -> list[Prompt | Pair]:
 class Texts:
     """The ids of texts and pairs for one model.  Thread-safe."""
 
-    def __init__(self, prompts: Prompts, n_ctx: int) -> None:
+    def __init__(self, prompts: Prompts, n_ctx: int, advice: TextAdvice) -> None:
         self._prompts = prompts
+        self._advice = advice
         self._n_ctx = n_ctx
 
     @property
@@ -63,6 +69,14 @@ class Texts:
                 f"[truncate] the number of tokens that are kept must be 1 to {self._n_ctx} but is {truncate!r:.40}"
             )
         return truncate
+
+    def embedded(self, prompt: Prompt, options: TextOptions) -> list[int]:
+        """The ids of a text that is embedded, with what the makers put before it; ids have it already."""
+        if isinstance(prompt, str):
+            return self.single(self._advice.prompt(options.prompt_name, options.input_type) + prompt, options)
+        if options.prompt_name is not None:
+            raise RequestError("[prompt_name] a prompt must be text to have one put before it but is ids")
+        return self.single(prompt, options)
 
     def single(self, prompt: Prompt, options: TextOptions) -> list[int]:
         """The ids of a prompt, of as many as are kept."""

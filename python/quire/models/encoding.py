@@ -27,6 +27,7 @@ from ..nn import (
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, RANK, Config, DenseConfig, Layer, Mixer, Vectors
 
+ONE_TOKEN = (2, 3)  # of the values of pooling_type: the first one, the last one
 DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
 
 
@@ -180,12 +181,18 @@ class Classifier:
 class DenseHeads:
     """Matrices that a vector goes through after it is pooled, where the file has any.
 
-    They are applied to each token's, which gives the same, as they are linear and poolings are means of some.
+    They are applied to each token's, which gives the same, as they are linear and poolings are means of some; where
+    one is not linear, the pooling is of a single token.
     """
 
     def __init__(self, m: Keys, w: Weights, dim: int) -> None:
-        self.layers: list[Linear] = []
+        self.layers: list[Layer] = []
         for name in DENSE:
+            kind = m.text(f"{name}_activation", "identity")
+            if kind not in ("identity", "tanh"):
+                raise UnsupportedError(f"[{m.arch}] {name}_activation must be identity or tanh but is '{kind}'")
+            if kind != "identity" and m.integer("pooling_type", 0) not in ONE_TOKEN:
+                raise UnsupportedError(f"[{m.arch}] the pooling must be of one token for {name}_activation {kind}")
             n_in, n_out = m.integer(f"{name}_feat_in", 0), m.integer(f"{name}_feat_out", 0)
             if not w.has(f"{name}.weight"):
                 continue
@@ -195,6 +202,8 @@ class DenseHeads:
                     f"[{m.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
                 )
             self.layers.append(w.linear(name, dim, rows, bias=None))
+            if kind == "tanh":
+                self.layers.append(tanh)
             dim = rows
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -204,11 +213,11 @@ class DenseHeads:
 
 
 class Encoder:
-    """Embeddings, blocks and, where the file has one, a classifier."""
+    """Embeddings, blocks and, where the file has one, a classifier, or matrices on the vectors."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
+    def __init__(self, c: EncoderConfig, m: Keys, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
         self.config, self.embeddings, self.blocks = c, embeddings, blocks
-        self.classifier = Classifier(c, w) if c.n_class else None
+        self.head = Classifier(c, w) if c.n_class else DenseHeads(m, w, c.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -217,8 +226,7 @@ class Encoder:
         x = self.embeddings(step)
         for block in self.blocks:
             x = block(x, step)
-        x = select_rows(x, step.logit_rows)
-        return Vectors(x if self.classifier is None else self.classifier(x))
+        return Vectors(self.head(select_rows(x, step.logit_rows)))
 
 
 def labels(config: Fields) -> list[str]:

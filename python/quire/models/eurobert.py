@@ -31,7 +31,7 @@ from ..nn import (
     select_rows,
 )
 from .base import Block, DenseConfig, Vectors
-from .encoding import BothWaysConfig
+from .encoding import BothWaysConfig, DenseHeads
 
 ARCHES = ("eurobert",)
 
@@ -59,7 +59,7 @@ class EuroBert:
         self.blocks: Sequence[Block] = [
             Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim)) for b in w.blocks(c.n_layer)
         ]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
+        self.norm, self.dense = w.norm("output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -68,7 +68,7 @@ class EuroBert:
         x = self.embedding(step.tokens)
         for block in self.blocks:
             x = block(x, step)
-        return Vectors(self.norm(select_rows(x, step.logit_rows)))
+        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = EuroBert

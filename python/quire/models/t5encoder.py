@@ -10,7 +10,7 @@ from ..checkpoint import Checkpoint, Fields, f32, made, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import DenseConfig, Layer, Vectors
-from .encoding import BothWaysConfig
+from .encoding import BothWaysConfig, DenseHeads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ class T5Encoder:
                 bias = b.made("attn_rel_b", both_ways(table))
             mlp = self.mlp(c, b)
             self.blocks.append(Block(c, b, bias, mlp))
-        self.norm = w.norm("enc.output_norm", c.dim, c.eps)
+        self.norm, self.dense = w.norm("enc.output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
 
     @staticmethod
     def mlp(c: DenseConfig, w: Weights) -> Layer:
@@ -98,7 +98,7 @@ class T5Encoder:
         x = self.embedding(step.tokens)
         for block in self.blocks:
             x = block(x, step)
-        return Vectors(self.norm(select_rows(x, step.logit_rows)))
+        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = T5Encoder

@@ -250,24 +250,23 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _doubles_separator(post_processor: object, suffix_ids: tuple[int, ...]) -> bool | None:
-    """Whether what ends a text stands twice between the texts of a pair; None where pairs are not spelled so.
-
-    UnsupportedError where something else stands there.
-    """
+    """Whether what ends a text stands twice between the texts of a pair; None where pairs are not spelled so."""
     if not isinstance(post_processor, dict) or not suffix_ids:
         return None
     kind = post_processor.get("type")
     if kind == "Sequence":
-        found = [_doubles_separator(step, suffix_ids) for step in _objects(post_processor, "processors")]
+        found: list[bool | None] = [
+            _doubles_separator(step, suffix_ids) for step in _objects(post_processor, "processors")
+        ]
         return next((one for one in found if one is not None), None)
     if kind in ("BertProcessing", "RobertaProcessing"):
-        return kind == "RobertaProcessing"
+        return bool(kind == "RobertaProcessing")
     parts = _objects(post_processor, "pair") if kind == "TemplateProcessing" else []
     places = [i for i, step in enumerate(parts) if "Sequence" in step]
     if len(places) != 2:
         return None
     n_between = places[1] - places[0] - 1
-    return n_between == 2 * len(suffix_ids) if n_between in (len(suffix_ids), 2 * len(suffix_ids)) else None
+    return {len(suffix_ids): False, 2 * len(suffix_ids): True}.get(n_between)
 
 
 def _paired_id(processor: Json, key: str) -> int:

@@ -157,6 +157,8 @@ class Vocabulary:
 
         Raises UnsupportedError where GGUF has no name for the pre-tokenizer or no key for the tokens around a text.
         """
+        if (other := self._ended_as_texts()) is not self:
+            return other.gguf_metadata()
         metadata: dict[str, object] = {
             "tokenizer.ggml.model": self.family.value,
             "tokenizer.ggml.pre": "default",
@@ -171,6 +173,15 @@ class Vocabulary:
             key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
             metadata[key] = source
         return metadata
+
+    def _ended_as_texts(self) -> Vocabulary:
+        """With what stands behind a text as the end of sequence, as GGUF knows no other, and that as one more end."""
+        eos = self.special_ids.get("eos")
+        if self.family is Family.WORD_PIECE or len(self.suffix_ids) != 1 or eos in (None, self.suffix_ids[0]):
+            return self
+        assert eos is not None
+        ids = {**self.special_ids, "eos": self.suffix_ids[0]}
+        return replace(self, special_ids=ids, end_ids=(*self.end_ids, eos))
 
     def _end_metadata(self) -> dict[str, object]:
         """What else ends an answer: under a key of ours, and under those of other engines that are free."""
