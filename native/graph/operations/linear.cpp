@@ -41,9 +41,9 @@ struct RowStep {
     std::optional<RowNorm> norm;
     std::optional<Activation> activation;
     explicit operator bool() const { return norm || activation; }
-    void apply(const float *x, float *out, int64_t n) const {
-        if (norm) return row_kernels().rms_norm(x, norm->weight, norm->eps, out, n);
-        row_kernels().activate(*activation, x, out, n);
+    void apply(const RowKernels &kernels, const float *x, float *out, int64_t n) const {
+        if (norm) return kernels.rms_norm(x, norm->weight, norm->eps, out, n);
+        kernels.activate(*activation, x, out, n);
     }
 };
 
@@ -63,10 +63,10 @@ class RoundNode : public CpuNode {
             uint8_t *to = out_->data + row * row_bytes;
             if (step_) {
                 float *made = stays_floats ? reinterpret_cast<float *>(to) : scratch(n);
-                step_.apply(x, made, n);
+                step_.apply(run.kernels.rows(), x, made, n);
                 x = made;
             }
-            if (!stays_floats) round_row(*matrix_, form, x, to);
+            if (!stays_floats) round_row(run.kernels, *matrix_, form, x, to);
         });
     }
 
@@ -102,7 +102,7 @@ class ProductNode : public CpuNode {
         product_.n_rows = product_.form_rows = run.n(lead_);
         if (product_.n_rows == 0) return;
         const bool alone = product_cost_bytes(product_) < alone_bytes;
-        const ProductItems items(product_, alone ? 1 : run.team.n_workers());
+        const ProductItems items(run.kernels, product_, alone ? 1 : run.team.n_workers());
         run.team.for_each(items.size(), alone ? items.size() : 1, [&](int item) { items.run(item); });
     }
 

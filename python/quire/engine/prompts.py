@@ -169,10 +169,10 @@ class Prompts:
             return self._template
 
     def embedding_request(
-        self, token_ids: Sequence[int], pooling: Pooling, options: RequestOptions, second_text: int | None = None
+        self, prompt: Prompt, pooling: Pooling, options: RequestOptions, second_text: int | None = None
     ) -> EngineRequest:
         """A request for the embedding of a prompt; ``second_text``: see ``EngineRequest``."""
-        ids = self.token_ids(token_ids)
+        ids = self.token_ids(prompt)
         request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
         return replace(request, second_text=second_text)
 

@@ -224,8 +224,7 @@ class Encoder:
 
     def __call__(self, step: Step) -> Vectors:
         x = self.embeddings(step)
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return Vectors(self.head(select_rows(x, step.logit_rows)))
 
 
