@@ -31,7 +31,7 @@ Pooling pooling(const std::string &name) {
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
                      const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
-                     std::vector<int64_t> snapshot_positions) {
+                     std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text) {
     if (embedding && prompt_logits)
         throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
@@ -49,7 +49,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(visible),
             embedding ? pooling(*embedding) : Pooling::last,
             announced ? Admission::announced : Admission::silent,
-            std::move(snapshot_positions)};
+            std::move(snapshot_positions),
+            second_text};
 }
 
 const char *kind_name(const Event &event) {
@@ -107,7 +108,8 @@ void bind_event(py::module_ &m) {
              py::arg("salt") = py::bytes(), py::arg("priority") = 0, py::arg("key") = "",
              py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
              py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none(),
-             py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>());
+             py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
+             py::arg("second_text") = py::none());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

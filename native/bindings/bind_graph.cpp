@@ -158,6 +158,7 @@ void bind_tracer(py::module_ &m) {
         .def(py::init([](std::vector<CacheSpec> cache) { return Tracer::make(std::move(cache)); }), py::arg("cache"))
         .def_property_readonly("tokens", &Tracer::tokens)
         .def_property_readonly("positions", &Tracer::positions)
+        .def_property_readonly("token_types", &Tracer::token_types)
         .def_property_readonly("logit_rows", &Tracer::logit_rows)
         .def("tap", &Tracer::tap, py::arg("layer"), py::arg("x"))
         .def_property_readonly("tapped_layers",
@@ -332,8 +333,10 @@ void bind_executor(py::module_ &m) {
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
-               std::vector<int32_t> axes) {
+               std::vector<int32_t> axes, std::vector<int32_t> token_types) {
                 StepBatch batch;
+                if (token_types.empty()) token_types.resize(tokens.size());
+                batch.token_types = std::move(token_types);
                 batch.tokens = std::move(tokens);
                 batch.positions = std::move(positions);
                 batch.logit_rows = std::move(logit_rows);
@@ -346,7 +349,7 @@ void bind_executor(py::module_ &m) {
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
-            py::arg("axes") = std::vector<int32_t>{})
+            py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{})
         .def(
             "tap",
             [](GraphExecutor &self, int layer, int n_rows) {

@@ -32,6 +32,18 @@ Floats rms_norm(const KernelSet &kernels, const Floats &x, const std::optional<F
     return out;
 }
 
+Floats layer_norm(const KernelSet &kernels, const Floats &x, const std::optional<Floats> &weight,
+                  const std::optional<Floats> &bias, float eps) {
+    const auto n = x.shape(x.ndim() - 1);
+    for (const auto *vector : {&weight, &bias})
+        if (*vector && (*vector)->size() != n) throw ShapeError("rows", cat("weight and bias must be [", n, "]"));
+    Floats out = like(x);
+    for (py::ssize_t i = 0; i + n <= x.size(); i += n)
+        kernels.rows().layer_norm(x.data() + i, weight ? weight->data() : nullptr, bias ? bias->data() : nullptr, eps,
+                                  out.mutable_data() + i, n);
+    return out;
+}
+
 Floats rotate(const KernelSet &set, const Floats &x, const Floats &cosines, const Floats &sines, bool interleaved) {
     expect_alike(x, cosines);
     expect_alike(x, sines);
@@ -65,6 +77,7 @@ class Team {
 void bind_rows(py::module_ &m) {
     py::class_<KernelSet>(m.attr("KernelSet"))
         .def("rms_norm", &rms_norm, py::arg("x"), py::arg("weight"), py::arg("eps"))
+        .def("layer_norm", &layer_norm, py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("eps"))
         .def("rotate", &rotate, py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
              py::arg("interleaved") = false)
         .def(

@@ -124,6 +124,7 @@ py::dict arrays_of(const StepBatch &batch) {
     py::dict arrays;
     arrays["tokens"] = batch.tokens;
     arrays["positions"] = batch.positions;
+    arrays["token_types"] = batch.token_types;
     arrays["logit_rows"] = batch.logit_rows;
     arrays["row_begin"] = batch.row_begin;
     arrays["n_kv"] = batch.n_kv;

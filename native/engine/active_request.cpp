@@ -20,6 +20,16 @@ void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx) {
                                           " tokens but the prompt has ", n_prompt));
 }
 
+void check_pair(const Request &r) {
+    if (!r.second_text) return;
+    if (r.task != Task::embedding)
+        throw RequestError("request", "second_text must come with embedding, of an encoder, but does not");
+    const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
+    if (*r.second_text < 1 || *r.second_text > n_prompt)
+        throw RequestError(
+            "request", cat("second_text must be 1 to ", n_prompt, ", the prompt's tokens, but is ", *r.second_text));
+}
+
 void check_visible(const Request &r, const VocabInfo &vocab) {
     for (const auto &[token, text] : r.visible_tokens)
         if (!vocab.contains(token))
@@ -58,6 +68,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
       max_tokens(n_prompt) {
     check_task(request);
     check_prompt(request, *vocab, n_ctx);
+    check_pair(request);
     check_visible(request, *vocab);
     if (request.task != Task::generate) {
         choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}});
@@ -84,7 +95,8 @@ SequenceSpec ActiveRequest::take_spec() {
             request.priority,
             request.key,
             wants_prompt_rows() ? LogitRows::every : LogitRows::last,
-            std::move(request.snapshot_positions)};
+            std::move(request.snapshot_positions),
+            request.second_text.value_or(no_second_text)};
 }
 
 bool ActiveRequest::wants_prompt_rows() const {

@@ -4,8 +4,8 @@ namespace quire {
 namespace {
 
 void clear(StepBatch &batch, size_t n_groups) {
-    for (auto *array :
-         {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.row_begin, &batch.n_kv, &batch.states})
+    for (auto *array : {&batch.tokens, &batch.positions, &batch.token_types, &batch.logit_rows, &batch.row_begin,
+                        &batch.n_kv, &batch.states})
         array->clear();
     batch.groups.resize(n_groups);
     for (GroupBatch &group : batch.groups)
@@ -20,6 +20,7 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
             batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()));
         batch.tokens.push_back(s.tokens[static_cast<size_t>(position)]);
         batch.positions.push_back(static_cast<int32_t>(position));
+        batch.token_types.push_back(position >= s.second_text ? 1 : 0);
     }
     batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
 }

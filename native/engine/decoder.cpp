@@ -53,6 +53,8 @@ RequestId Decoder::submit(Request request) {
         throw UnsupportedError("request", "the model must be traced with taps for its layers' states but is not");
     if (request.task == Task::embedding && !reads_taps && executor_->n_hidden() == 0)
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
+    if (request.second_text && !executor_->reads_token_types())
+        throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
                                   active->wants_prompt_rows() ? LogitRows::every : LogitRows::last);

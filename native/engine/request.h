@@ -48,6 +48,7 @@ struct Request {
     Pooling pooling = Pooling::last; // of an embedding
     Admission admission = Admission::silent;
     std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
+    std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
 };
 
 enum class EventKind {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ namespace quire {
 
 enum class SequenceId : uint64_t {};
 enum class LogitRows { last, every }; // of the prompt: only the row that is sampled from, or one per position
+inline constexpr int64_t no_second_text = std::numeric_limits<int64_t>::max();
 enum class SequenceQueue { waiting, running, following };
 
 struct SequenceSpec {
@@ -26,6 +28,7 @@ struct SequenceSpec {
     LogitRows logit_rows = LogitRows::last;
     // Ends of messages in the prompt, where others may take up the conversation: recurrent state is kept there.
     std::vector<int64_t> snapshot_positions;
+    int64_t second_text = no_second_text; // first position of the second text of a pair
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -37,7 +40,7 @@ struct Sequence {
           max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1),
           cache(pool, step_tokens), chain(std::move(spec.context), pool->block_tokens()),
           snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
-          key(std::move(spec.key)) {}
+          key(std::move(spec.key)), second_text(spec.second_text) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
@@ -51,6 +54,7 @@ struct Sequence {
     int priority;
     double arrival_s;
     std::string key;
+    int64_t second_text;
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
     Sequence *leader = nullptr;        // of a following sequence

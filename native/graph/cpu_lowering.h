@@ -45,6 +45,9 @@ class CpuLowering {
 
     // A norm that is left to those who read the operation.
     std::optional<RowNorm> &left_norm(int i) { return left_norms_[at(i)]; }
+    // Of an activation that is left to the products that read it.
+    std::optional<Activation> &left_activation(int i) { return left_activations_[at(i)]; }
+    bool is_left(int i) const { return left_norms_[at(i)] || left_activations_[at(i)]; }
     // Norms and rotations that attention begins with (operations/heads.h).
     bool is_head_step(int i) const { return head_steps_[at(i)]; }
     void mark_head_step(int i) { head_steps_[at(i)] = true; }
@@ -67,6 +70,7 @@ class CpuLowering {
     CpuProgram program_;
     std::vector<CpuValue *> values_;
     std::vector<std::optional<RowNorm>> left_norms_;
+    std::vector<std::optional<Activation>> left_activations_;
     std::vector<bool> done_, head_steps_;
     std::vector<std::vector<int>> users_;
 };

@@ -25,6 +25,7 @@ struct GroupBatch {
 struct StepBatch {
     std::vector<int32_t> tokens; // [n_rows] ids
     std::vector<int32_t> positions; // [n_rows] position in the sequence
+    std::vector<int32_t> token_types; // [n_rows] 0; 1 in the second text of a pair
     // [3, n_rows] places in time, height and width, for rotations with sections; empty: the position in all three.
     std::vector<int32_t> axes;
     std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
@@ -52,6 +53,8 @@ class Executor {
     virtual size_t cache_budget_bytes() const = 0; // of the blocks and states in use together
     // Rows attend to each other both ways: a prompt is one item of a plan, and nothing is cached.
     virtual bool undivided_prompts() const { return false; }
+    // The model tells the second text of a pair from the first, by the types of tokens.
+    virtual bool reads_token_types() const { return false; }
     // Copy the contents of a block in every layer of the group (copy on write), or of a state.
     virtual void copy_block(int group, int from, int to) = 0;
     virtual void copy_state(int from, int to) = 0;

@@ -137,6 +137,7 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
       store_(make_store(CacheLayout(trace_.cache, options.kv_dtype), options, device)),
       budget_bytes_(budget_of(store_.layout(), options)), max_sequences_(options.max_sequences),
       n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
+      n_types_(rows_indexed_by(trace_, token_types_operation)),
       limits_(limits_for(trace_, options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
         ExecutorOptions counted = options;
@@ -188,6 +189,7 @@ void GraphExecutor::check(const StepBatch &batch) const {
     };
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
     expect(batch.positions.size() == n_rows, "positions must be as many as tokens");
+    expect(batch.token_types.size() == n_rows, "token types must be as many as tokens");
     expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
@@ -197,6 +199,7 @@ void GraphExecutor::check(const StepBatch &batch) const {
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
     for (int32_t token : batch.tokens) expect(inside(token, n_ids_), "token ids must be rows of the embedding");
     for (int32_t position : batch.positions) expect(inside(position, n_positions_), "positions must be in their table");
+    for (int32_t type : batch.token_types) expect(inside(type, n_types_), "token types must be in their table");
     for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
     for (size_t s = 0; s < n_sequences; ++s) {
         int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];

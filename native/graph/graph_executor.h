@@ -42,6 +42,7 @@ class GraphExecutor : public Executor {
     int64_t n_output() const { return trace_.n_output(); } // of a row of what run() gives
     bool makes_logits() const override { return trace_.kind == OutputKind::logits; }
     bool undivided_prompts() const override { return trace_.attends_both_ways(); }
+    bool reads_token_types() const override { return trace_.reads_token_types(); }
     int max_rows() const override { return limits_.max_rows; }
     int max_logit_rows() const override { return limits_.max_logit_rows; }
     float *maxima() override;
@@ -80,7 +81,7 @@ class GraphExecutor : public Executor {
     KvStore store_;
     size_t budget_bytes_;
     int max_sequences_;
-    int64_t n_ids_, n_positions_; // tables that tokens and positions index have so many rows
+    int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
     GraphLimits limits_;
     std::unique_ptr<OwnProgram> own_; // one of both
     std::unique_ptr<StockGraphs> stock_;

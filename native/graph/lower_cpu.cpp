@@ -9,7 +9,7 @@ namespace quire {
 
 CpuLowering::CpuLowering(const CpuProgramInputs &inputs)
     : in_(inputs), program_(inputs.kernels), values_(trace().operations.size()), left_norms_(values_.size()),
-      done_(values_.size()), head_steps_(values_.size()), users_(values_.size()) {
+      left_activations_(values_.size()), done_(values_.size()), head_steps_(values_.size()), users_(values_.size()) {
     const auto n = static_cast<int>(values_.size());
     for (int i = 0; i < n; ++i)
         for (int input : operation(i).inputs) users_[at(input)].push_back(i);

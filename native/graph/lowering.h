@@ -32,6 +32,7 @@ struct GraphInputs {
     ggml_tensor *positions = nullptr;  // i32 [n_tokens]
     ggml_tensor *axes = nullptr;       // i32 [4 * n_tokens]: time, height, width, time
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
+    ggml_tensor *token_types = nullptr; // i32 [n_tokens]
     // Rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
     std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
     std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest

@@ -63,8 +63,9 @@ class OperationKind {
     virtual void add_nodes(CpuLowering &lowering, int i) const = 0;
 };
 
-// The first operations of every trace are what a step brings: its ids, their positions, the rows that are wanted.
-inline constexpr int tokens_operation = 0, positions_operation = 1, logit_rows_operation = 2;
+// The first operations of every trace are what a step brings: its ids, their positions, the rows that are wanted, and of
+// which text of a pair each token is.
+inline constexpr int tokens_operation = 0, positions_operation = 1, logit_rows_operation = 2, token_types_operation = 3;
 
 struct Operation {
     std::shared_ptr<const OperationKind> kind;
@@ -96,6 +97,7 @@ struct Trace {
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
     bool attends_both_ways() const;
+    bool reads_token_types() const;
 };
 
 std::string describe(const Operation &operation);

@@ -39,6 +39,7 @@ const std::vector<int32_t> &ids_of(const StepBatch &batch, int operation) {
     case tokens_operation: return batch.tokens;
     case positions_operation: return batch.positions;
     case logit_rows_operation: return batch.logit_rows;
+    case token_types_operation: return batch.token_types;
     default: throw InternalError("graph", "ids must be what a step brings but are another value");
     }
 }

@@ -146,6 +146,7 @@ void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     fill_padded(inputs.tokens, batch.tokens);
     fill_padded(inputs.positions, batch.positions);
     fill_padded(inputs.logit_rows, batch.logit_rows);
+    fill_padded(inputs.token_types, batch.token_types);
     fill_axes(inputs.axes, batch);
     for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
     for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);

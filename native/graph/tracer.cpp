@@ -31,6 +31,7 @@ Tracer::Tracer(std::vector<CacheSpec> cache) : cache_(std::move(cache)), written
     operations_.push_back({step_tokens(), {}, {Lead::tokens, {}}});
     operations_.push_back({step_positions(), {}, {Lead::tokens, {}}});
     operations_.push_back({step_logit_rows(), {}, {Lead::rows, {}}});
+    operations_.push_back({step_token_types(), {}, {Lead::tokens, {}}});
 }
 
 std::shared_ptr<Tracer> Tracer::make(std::vector<CacheSpec> cache) {
@@ -132,6 +133,12 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
 bool Trace::attends_both_ways() const {
     return std::ranges::any_of(operations,
                                [](const Operation &operation) { return operation.kind->attends_both_ways(); });
+}
+
+bool Trace::reads_token_types() const {
+    return std::ranges::any_of(operations, [](const Operation &operation) {
+        return std::ranges::count(operation.inputs, token_types_operation) > 0;
+    });
 }
 
 TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const std::vector<TraceTensor> &inputs,

@@ -25,6 +25,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     TraceTensor tokens() { return {shared_from_this(), tokens_operation}; }
     TraceTensor positions() { return {shared_from_this(), positions_operation}; }
     TraceTensor logit_rows() { return {shared_from_this(), logit_rows_operation}; }
+    TraceTensor token_types() { return {shared_from_this(), token_types_operation}; }
 
     // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers ascend.
     void tap(int layer, const TraceTensor &x);

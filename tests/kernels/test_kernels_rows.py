@@ -28,6 +28,20 @@ def numbers(n: int, scale: float = 3.0, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0, 1e8])
+def test_layer_norm(n: int, scale: float) -> None:
+    x = numbers(3 * n, scale).reshape(3, n) + np.float32(scale)
+    weight, bias = numbers(n, seed=5), numbers(n, seed=6)
+    wide = x.astype(np.float64)
+    expected = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1, keepdims=True) + 1e-6)
+    for w, b in ((None, None), (weight, None), (None, bias), (weight, bias)):
+        found = chosen().layer_norm(x, w, b, 1e-6)
+        exact = expected * (1 if w is None else w) + (0 if b is None else b)
+        # The difference to the mean has its error, which is of the size of the numbers.
+        np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5 * float(np.abs(weight).max()))
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0, 1e8])
 def test_rms_norm(n: int, scale: float) -> None:
     x, weight = numbers(3 * n, scale).reshape(3, n), numbers(n, seed=5)
     wide = x.astype(np.float64)

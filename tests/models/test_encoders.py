@@ -98,8 +98,6 @@ def test_scores_of_classes(tmp_path: Path) -> None:
         assert near(model.classify(ids)[0], expected)
         with pytest.raises(UnsupportedError, match="use classify"):
             model.embed(ids)
-        with pytest.raises(UnsupportedError, match="one type of token"):
-            model.rerank("a", ["b"])
 
 
 QUERY, DOCUMENTS = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]
@@ -158,7 +156,7 @@ def test_sentence_transformers_say_what_is_pooled(tmp_path: Path, pooling: dict[
 
 def test_other_modules_and_poolings_are_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "bert")
-    for kind, match in (("Dense", "'Dense'"), ("Pooling", "max_tokens")):
+    for kind, match in (("Router", "'Router'"), ("Pooling", "max_tokens")):
         (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_Pooling", "type": f"a.{kind}"}]))
         (tmp_path / "1_Pooling").mkdir(exist_ok=True)
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))

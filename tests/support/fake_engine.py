@@ -17,6 +17,7 @@ from quire.server.worker.protocol import (
     Finished,
     FromEngine,
     ModelInfo,
+    Score,
     Started,
     Work,
 )
@@ -48,7 +49,7 @@ class FakeEngine(Streams):
 
     def _messages(self, work: Work, answer: Sequence[str] | Failed) -> list[FromEngine]:
         id_ = work.id
-        if isinstance(answer, Failed) and isinstance(work, Embed):
+        if isinstance(answer, Failed) and isinstance(work, Embed | Score):
             return [Failed(id_, answer.kind, answer.message)]
         if isinstance(answer, Failed):
             return [Started(id_, 3), Delta(id_, 0, "part", [1]), Failed(id_, answer.kind, answer.message)]
@@ -57,6 +58,9 @@ class FakeEngine(Streams):
             return [Answer(id_, json.dumps(value).encode() if work.encoded else value)]
         if isinstance(work, Embed):
             return [Answer(id_, {"vector": bytes(8), "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
+        if isinstance(work, Score):
+            scored = {"scores": [0.5], "labels": [], "relevance": 0.5, "is_judged": False}
+            return [Answer(id_, {**scored, "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
         messages: list[FromEngine] = [Started(id_, 3)]
         for choice in range(int(work.params.get("n", 1))):
             messages += [Delta(id_, choice, text, [number]) for number, text in enumerate(answer)]

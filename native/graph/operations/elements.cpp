@@ -1,10 +1,12 @@
 #include "graph/operations/elements.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
+#include "graph/operations/linear.h"
 #include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
@@ -85,6 +87,12 @@ class SoftCap : public OperationKind { // cap * tanh(x / cap)
     float cap_;
 };
 
+// Rows that are rounded for products anyway are activated there.
+bool only_products_read(const CpuLowering &lowering, int i) {
+    if (i == lowering.trace().hidden || lowering.rest(i).size() != 1) return false;
+    return std::ranges::all_of(lowering.users(i), [&](int user) { return user >= 0 && lowering.as<Linear>(user); });
+}
+
 class Activate : public OperationKind {
   public:
     explicit Activate(Activation activation) : activation_(activation) {}
@@ -93,6 +101,10 @@ class Activate : public OperationKind {
         return stock_activation(p.context, p.inputs[0], activation_);
     }
     void add_nodes(CpuLowering &lowering, int i) const override {
+        if (only_products_read(lowering, i)) {
+            lowering.left_activation(i) = activation_;
+            return lowering.set_value(i, lowering.value(lowering.input(i)));
+        }
         add_element_node(lowering, i,
                          [activation = activation_](const RowKernels &kernels, const float *x, const float *,
                                                     float *out,

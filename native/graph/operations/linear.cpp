@@ -36,11 +36,22 @@ float *scratch(int64_t n) {
     return reinterpret_cast<float *>(memory.at_least(static_cast<size_t>(n) * sizeof(float)));
 }
 
-// Rows of x, normed where there is a norm, in the form that a matrix wants.
+// What is left to do to a row before it is multiplied: a norm, or an activation, or neither.
+struct RowStep {
+    std::optional<RowNorm> norm;
+    std::optional<Activation> activation;
+    explicit operator bool() const { return norm || activation; }
+    void apply(const RowKernels &kernels, const float *x, float *out, int64_t n) const {
+        if (norm) return kernels.rms_norm(x, norm->weight, norm->eps, out, n);
+        kernels.activate(*activation, x, out, n);
+    }
+};
+
+// Rows of x, after that step, in the form that a matrix wants.
 class RoundNode : public CpuNode {
   public:
-    RoundNode(CpuValue *x, std::optional<RowNorm> norm, const Matrix *matrix, CpuValue *out)
-        : x_(x), out_(out), norm_(norm), matrix_(matrix) {}
+    RoundNode(CpuValue *x, const RowStep &step, const Matrix *matrix, CpuValue *out)
+        : x_(x), out_(out), step_(step), matrix_(matrix) {}
     void run(const CpuRun &run) override {
         const int64_t n = matrix_->n_in;
         const int n_rows = run.n(x_->lead);
@@ -50,10 +61,10 @@ class RoundNode : public CpuNode {
         run.team.for_each(n_rows, rows_together(n), [&](int row) {
             const float *x = x_->floats() + row * n;
             uint8_t *to = out_->data + row * row_bytes;
-            if (norm_) {
-                float *normed = stays_floats ? reinterpret_cast<float *>(to) : scratch(n);
-                run.kernels.rows().rms_norm(x, norm_->weight, norm_->eps, normed, n);
-                x = normed;
+            if (step_) {
+                float *made = stays_floats ? reinterpret_cast<float *>(to) : scratch(n);
+                step_.apply(run.kernels.rows(), x, made, n);
+                x = made;
             }
             if (!stays_floats) round_row(run.kernels, *matrix_, form, x, to);
         });
@@ -61,7 +72,7 @@ class RoundNode : public CpuNode {
 
   private:
     CpuValue *x_, *out_;
-    std::optional<RowNorm> norm_;
+    RowStep step_;
     const Matrix *matrix_;
 };
 
@@ -104,13 +115,13 @@ class ProductNode : public CpuNode {
 
 // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.
 CpuValue *activations(CpuLowering &lowering, int source, const Matrix *matrix) {
-    const std::optional<RowNorm> &norm = lowering.left_norm(source);
-    if (!matrix->rounds() && !norm) return lowering.value(source);
+    const RowStep step{lowering.left_norm(source), lowering.left_activation(source)};
+    if (!matrix->rounds() && !step) return lowering.value(source);
     for (const CpuLowering::Rounded &known : lowering.rounded)
         if (known.source == source && known.matrix->reads_as(*matrix)) return known.value;
     CpuValue *x = lowering.value(source);
     CpuValue *out = lowering.program().value(lowering.lead(source), matrix->x_row_bytes());
-    lowering.program().add(std::make_unique<RoundNode>(x, norm, matrix, out), {x, out});
+    lowering.program().add(std::make_unique<RoundNode>(x, step, matrix, out), {x, out});
     lowering.rounded.push_back({source, matrix, out});
     return out;
 }
@@ -160,7 +171,7 @@ std::optional<int> sum_of(CpuLowering &lowering, int linear) {
     if (!user || lowering.as<Add>(*user) == nullptr || lowering.input(*user, 0) == lowering.input(*user, 1))
         return std::nullopt;
     const int other = other_operand(lowering, *user, linear);
-    const bool known = other < linear && lowering.value(other) != nullptr && !lowering.left_norm(other);
+    const bool known = other < linear && lowering.value(other) != nullptr && !lowering.is_left(other);
     return known ? user : std::nullopt;
 }
 

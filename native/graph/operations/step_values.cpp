@@ -31,5 +31,8 @@ std::shared_ptr<const OperationKind> step_positions() {
 std::shared_ptr<const OperationKind> step_logit_rows() {
     return std::make_shared<StepValue>("logit_rows", &GraphInputs::logit_rows);
 }
+std::shared_ptr<const OperationKind> step_token_types() {
+    return std::make_shared<StepValue>("token_types", &GraphInputs::token_types);
+}
 
 } // namespace quire

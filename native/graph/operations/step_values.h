@@ -10,5 +10,6 @@ namespace quire {
 std::shared_ptr<const OperationKind> step_tokens();
 std::shared_ptr<const OperationKind> step_positions();
 std::shared_ptr<const OperationKind> step_logit_rows();
+std::shared_ptr<const OperationKind> step_token_types();
 
 } // namespace quire

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "graph/primitive.h"
+#include "graph/primitive_nodes.h"
 #include "graph/primitives.h"
 #include "graph/shape_checks.h"
 
@@ -20,6 +21,29 @@ int64_t parts_of(const TraceShape &shape) {
     return n;
 }
 
+struct Rows {
+    const float *weight, *bias;
+    float eps;
+    int64_t parts, n; // of a row
+};
+
+class LayerNormNode : public CpuNode {
+  public:
+    LayerNormNode(const Rows &rows, CpuValue *x, CpuValue *out) : rows_(rows), x_(x), out_(out) {}
+    void run(const CpuRun &run) override {
+        const int64_t n = rows_.parts * rows_.n;
+        run.team.for_each(run.n(x_->lead), rows_together(n), [&](int row) {
+            for (int64_t i = row * n; i < (row + 1) * n; i += rows_.n)
+                run.kernels.rows().layer_norm(x_->floats() + i, rows_.weight, rows_.bias, rows_.eps, out_->floats() + i,
+                                              rows_.n);
+        });
+    }
+
+  private:
+    Rows rows_;
+    CpuValue *x_, *out_;
+};
+
 // Ba, Kiros, Hinton 2016, over the last dimension.
 class LayerNorm : public Primitive {
   public:
@@ -32,22 +56,9 @@ class LayerNorm : public Primitive {
         if (weight_) y = ggml_mul(p.context, y, p.weight(weight_));
         return bias_ ? ggml_add(p.context, y, p.weight(bias_)) : y;
     }
-    RowFunction row_function() const override {
-        return [w = weight_floats(weight_), b = weight_floats(bias_), eps = eps_, parts = parts_,
-                n = n_](std::span<const void *const> inputs, float *out) {
-            const auto *x = static_cast<const float *>(inputs[0]);
-            for (int64_t part = 0; part < parts; ++part, x += n, out += n) {
-                double sum = 0, squares = 0;
-                for (int64_t i = 0; i < n; ++i) sum += x[i];
-                const auto mean = static_cast<float>(sum / static_cast<double>(n));
-                for (int64_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
-                const float scale = 1.0F / std::sqrt(static_cast<float>(squares / static_cast<double>(n)) + eps);
-                for (int64_t i = 0; i < n; ++i) {
-                    const float y = (x[i] - mean) * scale;
-                    out[i] = (w != nullptr ? y * w[i] : y) + (b != nullptr ? b[i] : 0.0F);
-                }
-            }
-        };
+    std::unique_ptr<CpuNode> cpu_node(const CpuNodeParts &parts) const override {
+        return std::make_unique<LayerNormNode>(Rows{weight_floats(weight_), weight_floats(bias_), eps_, parts_, n_},
+                                               parts.inputs[0], parts.out);
     }
 
   private:

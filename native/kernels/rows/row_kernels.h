@@ -13,6 +13,8 @@ enum class Activation { silu, gelu, gelu_tanh, relu };
 struct RowKernels {
     // out = x / sqrt(mean(x^2) + eps) * weight; no weight where it is null.  Summed in a fixed order.
     void (*rms_norm)(const float *x, const float *weight, float eps, float *out, int64_t n);
+    // out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias; without those that are null.
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float eps, float *out, int64_t n);
     // x[i] = x[i] * cosines[i] + partner * sines[i] for i < n.  The partner is x[i +- n / 2] (half), or the other of a pair
     // of neighbours (interleaved); signs are the sines'.
     void (*rotate_half)(float *x, const float *cosines, const float *sines, int64_t n);

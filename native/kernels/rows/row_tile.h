@@ -26,26 +26,43 @@ template <class L> struct Rows {
         __builtin_memcpy(out + i, last, static_cast<size_t>(left) * sizeof(float));
     }
 
-    static Vec squares(const float *x, int64_t n) {
+    // add(v, sum) over the vectors of x; lanes after the last number are zero.
+    template <class Add> static Vec sum_of(const float *x, int64_t n, Add add) {
         constexpr int ways = 4; // sums in flight
         Vec sums[ways];
         for (Vec &sum : sums) sum = L::set(0.0F);
         int64_t i = 0;
         for (; i + ways * width <= n; i += ways * width) {
-            for (int j = 0; j < ways; ++j) {
-                const Vec v = L::load(x + i + j * width);
-                sums[j] = L::fma(v, v, sums[j]);
-            }
+            for (int j = 0; j < ways; ++j) sums[j] = add(L::load(x + i + j * width), sums[j]);
         }
-        for (; i + width <= n; i += width) {
-            const Vec v = L::load(x + i);
-            sums[0] = L::fma(v, v, sums[0]);
-        }
-        if (i < n) {
-            const Vec v = L::load_part(x + i, static_cast<int>(n - i));
-            sums[1] = L::fma(v, v, sums[1]);
-        }
+        for (; i + width <= n; i += width) sums[0] = add(L::load(x + i), sums[0]);
+        if (i < n) sums[1] = add(L::load_part(x + i, static_cast<int>(n - i)), sums[1]);
         return L::add(L::add(sums[0], sums[1]), L::add(sums[2], sums[3]));
+    }
+    static Vec squares(const float *x, int64_t n) {
+        return sum_of(x, n, [](Vec v, Vec sum) { return L::fma(v, v, sum); });
+    }
+
+    static void layer_norm(const float *x, const float *weight, const float *bias, float eps, float *out, int64_t n) {
+        const float mean =
+            L::total(sum_of(x, n, [](Vec v, Vec sum) { return L::add(v, sum); })) / static_cast<float>(n);
+        const Vec middle = L::set(mean);
+        const int64_t whole = n / width * width;
+        float spread = L::total(sum_of(x, whole, [middle](Vec v, Vec sum) {
+            const Vec d = L::sub(v, middle);
+            return L::fma(d, d, sum);
+        }));
+        for (int64_t i = whole; i < n; ++i) spread += (x[i] - mean) * (x[i] - mean);
+        const Vec factor = L::set(1.0F / __builtin_sqrtf(spread / static_cast<float>(n) + eps));
+        auto normed = [middle, factor](Vec v) { return L::mul(L::sub(v, middle), factor); };
+        if (weight != nullptr && bias != nullptr)
+            each(out, n, [normed](Vec v, Vec w, Vec b) { return L::fma(normed(v), w, b); }, x, weight, bias);
+        else if (weight != nullptr)
+            each(out, n, [normed](Vec v, Vec w) { return L::mul(normed(v), w); }, x, weight);
+        else if (bias != nullptr)
+            each(out, n, [normed](Vec v, Vec b) { return L::add(normed(v), b); }, x, bias);
+        else
+            each(out, n, normed, x);
     }
 
     static void rms_norm(const float *x, const float *weight, float eps, float *out, int64_t n) {
@@ -96,11 +113,19 @@ template <class L> struct Rows {
         const Vec inner = L::mul(L::set(0.797884560802865F), L::fma(L::set(0.044715F), cube, x));
         return L::mul(L::mul(L::set(0.5F), x), L::add(L::set(1.0F), hyperbolic_tangent<L>(inner)));
     }
+    // x times the normal distribution's probability of less: x or 0, and the rest of it by the complementary error
+    // function, whose relative error is below 1.2e-7 (Press et al. 1992, Numerical Recipes, section 6.2).
     static Vec gelu(Vec x) {
-        float lanes[width];
-        L::store(lanes, x);
-        for (float &lane : lanes) lane = 0.5F * lane * (1.0F + __builtin_erff(lane * 0.707106781186547F));
-        return L::load(static_cast<const float *>(lanes));
+        // Beyond 64 the rest is zero; the operands' order lets what is not a number through.
+        const Vec size = L::min(L::set(64.0F), L::max(L::sub(L::set(0.0F), x), x));
+        const Vec z = L::mul(size, L::set(0.707106781186547F));
+        const Vec t = L::div(L::set(1.0F), L::fma(L::set(0.5F), z, L::set(1.0F)));
+        const float factors[] = {-0.82215223F, 1.48851587F, -1.13520398F, 0.27886807F, -0.18628806F,
+                                 0.09678418F,  0.37409196F, 1.00002368F,  -1.26551223F};
+        Vec power = L::set(0.17087277F);
+        for (float factor : factors) power = L::fma(power, t, L::set(factor));
+        const Vec rest = L::mul(L::mul(L::set(0.5F), t), exponential<L>(L::sub(power, L::mul(z, z))));
+        return L::sub(L::max(L::set(0.0F), x), L::mul(size, rest));
     }
     static Vec relu(Vec x) { return L::max(L::set(0.0F), x); }
 
@@ -157,8 +182,8 @@ template <class L> struct Rows {
         return rest == 0.0F ? found : rest;
     }
 
-    static constexpr RowKernels table{rms_norm, rotate_half, rotate_interleaved, activate,   gate,   add,
-                                      multiply, scale,       soft_cap,           add_scaled, largest};
+    static constexpr RowKernels table{rms_norm, layer_norm, rotate_half, rotate_interleaved, activate,   gate,
+                                      add,      multiply,   scale,       soft_cap,           add_scaled, largest};
 };
 
 } // namespace

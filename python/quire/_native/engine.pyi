@@ -162,6 +162,7 @@ class Request:
     mean, the first token's, or the last's.  ``announced``: its first event tells that it has left the queue, others how
     much of its prompt is read.
     ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
+    ``second_text``: position of the first token of a pair's second text, for encoders with types of tokens.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Request:
         embedding: Literal["none", "mean", "cls", "last", "taps"] | None = None,
         announced: bool = False,
         snapshot_positions: Sequence[int] = [],
+        second_text: int | None = None,
     ) -> None: ...
 
 @final

@@ -113,6 +113,9 @@ class Tracer:
     def positions(self) -> TraceTensor:
         """int32 ``[tokens]``: position of each token in its sequence."""
     @property
+    def token_types(self) -> TraceTensor:
+        """int32 ``[tokens]``: 1 in the second text of a pair, else 0."""
+    @property
     def logit_rows(self) -> TraceTensor:
         """int32 ``[rows]``: which of the step's tokens need logits."""
     def tap(self, layer: int, x: TraceTensor) -> None:
@@ -349,6 +352,7 @@ class Executor(ExecutorBase):
         tables: Sequence[Sequence[int]],
         states: Sequence[int] = (),
         axes: Sequence[int] = (),
+        token_types: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 

@@ -118,6 +118,14 @@ class KernelSet:
         self, x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32] | None, eps: float
     ) -> npt.NDArray[np.float32]:
         """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
+    def layer_norm(
+        self,
+        x: npt.NDArray[np.float32],
+        weight: npt.NDArray[np.float32] | None,
+        bias: npt.NDArray[np.float32] | None,
+        eps: float,
+    ) -> npt.NDArray[np.float32]:
+        """``(x - mean) / sqrt(variance + eps) * weight + bias`` of every row; ShapeError where the sizes do not fit."""
     def rotate(
         self,
         x: npt.NDArray[np.float32],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .._native.core import DType, Tensor
 from .._native.quant import quantize
 from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json, transposed
+from ..checkpoint.qwen3_reranker import TEMPLATE
 from ..checkpoint_formats import StoredCheckpoint
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
@@ -20,7 +21,8 @@ from ..models import checkpoint_of, load_model
 from .generation import write_sampling
 from .made_reader import MadeReader
 from .packing import Packer
-from .pooling import pooling_type
+from .reranker import is_reranker, reranker_entries, reranker_head
+from .sentence import read_sentences
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -49,9 +51,18 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
+        self.sentences = read_sentences(source)
+        known = {key for key, _, _ in self.entries}
+        self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
+        self.is_reranker = is_reranker(source, self.whole)
+        if self.is_reranker:
+            self.entries += reranker_entries()
         self.checkpoint = StoredCheckpoint(source, self._quantization())
         self.numbers = list(self._numbers())
         targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        targets += self.sentences.targets
+        if self.is_reranker:
+            targets.append(reranker_head(source, self._head_rows))
         self.mapping.refuse_unread(self.whole)
         packer = Packer(self.checkpoint, self.config)
         packed = {target.name: packer.packed(target) for target in targets}
@@ -104,6 +115,12 @@ class _Conversion:
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
+
+    def _head_rows(self) -> Array:
+        """The matrix of the output, which may be the embedding's."""
+        by_name = {target.name: target for target in self.targets}
+        (values,) = self.pieces(by_name.get(HEAD, by_name[EMBEDDING]))
+        return values
 
     def _equal(self, one: str, other: str) -> bool:
         if self.checkpoint.shape(one) != self.checkpoint.shape(other):
@@ -291,8 +308,9 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
         writer.set(f"{todo.arch}.{key}", value, kind)
     for key, kind, value in todo.numbers:
         writer.set(key, value, kind)
-    pooling = pooling_type(todo.source)
-    if pooling is not None and all(key != "pooling_type" for key, _, _ in todo.entries):
-        writer.set(f"{todo.arch}.pooling_type", pooling, "u32")
+    for key, kind, value in todo.sentences.own:
+        writer.set(key, value, kind)
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
+    if todo.is_reranker:
+        writer.set("tokenizer.chat_template.rerank", TEMPLATE)
     write_sampling(writer, todo.source)

@@ -14,6 +14,7 @@ from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
+from .texts import Pair, TextOptions, Truncate, text_list
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,36 +180,40 @@ class AsyncLLM(LLMBase):
         *,
         pooling: Pooling | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``; see ``LLM.embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
-
-        def prepare() -> list[EngineRequest]:
-            return [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
-
-        requests = await asyncio.to_thread(prepare)
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        result = stacked(vectors, "embed")
+        requests = await asyncio.to_thread(
+            lambda: [self._embedding_request(one, pooling, options, text) for one in prompt_list(prompts)]
+        )
+        result = stacked(await self._vectors(requests), "embed")
         return normalized(result) if normalize else result
 
     async def embed_tokens(
-        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        items = prompt_list(prompts)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         requests = await asyncio.to_thread(
-            lambda: [self._embedding_request(prompt, "none", options) for prompt in items]
+            lambda: [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
         )
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        return [item.vector for item in vectors if item.vector is not None]
+        return [item.vector for item in await self._vectors(requests) if item.vector is not None]
 
     async def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
@@ -221,33 +226,38 @@ class AsyncLLM(LLMBase):
         return self._tapped(vectors, layers)
 
     async def classify(
-        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt | Pair],
+        *,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
-
-        Their scores' softmax; of a single class its sigmoid.  UnsupportedError for a model without a classifier.
-        """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        items = prompt_list(prompts)
-        requests = await asyncio.to_thread(lambda: self._score_requests(items, options))
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        return probabilities(stacked(vectors, "classify"))
+        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``; see ``LLM.classify``."""
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        requests = await asyncio.to_thread(
+            lambda: [self._score_request(one, options, text) for one in text_list(prompts)]
+        )
+        return probabilities(self._scores(stacked(await self._vectors(requests), "classify")))
 
     async def rerank(
-        self, query: str, documents: Sequence[str], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """How well each document answers the query: float32 ``[n_documents]``, the scores of the first class.
-
-        In the documents' order; larger is better, and only the order has a meaning.  UnsupportedError for a model
-        without a classifier, and for one that tells the texts of a pair apart by the types of tokens.
-        """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        requests = await asyncio.to_thread(lambda: self._pair_requests(query, documents, options))
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        scores: npt.NDArray[np.float32] = stacked(vectors, "rerank")[:, 0]
-        return scores
+        """How well each document answers the query: float32 ``[n_documents]``; see ``LLM.rerank``."""
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        requests = await asyncio.to_thread(
+            lambda: [self._score_request((query, one), options, text, instruction) for one in documents]
+        )
+        return self._relevance(stacked(await self._vectors(requests), "rerank"))
 
     async def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
@@ -265,6 +275,12 @@ class AsyncLLM(LLMBase):
         collectors = [collector_of(request) for request in requests]
         await self._collect(list(zip(requests, collectors, strict=True)))
         return [collector.result() for collector in collectors]
+
+    async def _vectors(self, requests: Sequence[EngineRequest]) -> list[Vectors]:
+        """What requests to embed give."""
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        return vectors
 
     async def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
         """Run requests until all are complete."""

@@ -43,6 +43,7 @@ class EngineRequest:
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
     control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows;
     ``form``: what it is compiled from, before that.
+    ``second_text``: position of the first token of a pair's second text, where the model tells the texts apart.
     ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
@@ -56,6 +57,7 @@ class EngineRequest:
     form: GrammarSource | None = None
     embedding: Pooling | None = None
     announced: bool = False
+    second_text: int | None = None
 
     @property
     def n(self) -> int:
@@ -135,6 +137,7 @@ class Engine:
             visible_tokens=request.visible_tokens,
             grammar=request.grammar is not None,
             announced=request.announced,
+            second_text=request.second_text,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

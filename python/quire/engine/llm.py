@@ -13,6 +13,7 @@ from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
 from .prompts import Prompt, RequestOptions, prompt_list
 from .results import Collector, Delta, GenerationResult
+from .texts import Pair, TextOptions, Truncate, text_list
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,6 +191,8 @@ class LLM(LLMBase):
         *,
         pooling: Pooling | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -198,27 +201,34 @@ class LLM(LLMBase):
 
         ``pooling``: ``"last"``, the last token's; ``"cls"``, the first's; ``"mean"`` of all tokens, for which a decoder
         computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.
-        ``normalize``: to length 1.  Raises UnsupportedError for a model that does not show its hidden states.
+        ``normalize``: to length 1.  ``prompt_name``: which of the model's ``prompts`` goes before each text, such as
+        ``"query"``; None its default, which few have.  ``truncate``: True leaves out what is more than the context, a
+        number what is more than so many tokens; otherwise a prompt that does not fit is an error.  Raises
+        UnsupportedError for a model that does not show its hidden states.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
-        requests = [self._embedding_request(prompt, pooling, options) for prompt in prompt_list(prompts)]
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        result = stacked(vectors, "embed")
+        requests = [self._embedding_request(one, pooling, options, text) for one in prompt_list(prompts)]
+        result = stacked(self._vectors(requests), "embed")
         return normalized(result) if normalize else result
 
     def embed_tokens(
-        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
-        items = prompt_list(prompts)
-        requests = [self._embedding_request(prompt, "none", options) for prompt in items]
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        return [item.vector for item in vectors if item.vector is not None]
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name)
+        requests = [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
+        return [item.vector for item in self._vectors(requests) if item.vector is not None]
 
     def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
@@ -235,33 +245,44 @@ class LLM(LLMBase):
         return self._tapped(vectors, layers)
 
     def classify(
-        self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt | Pair],
+        *,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
 
-        Their scores' softmax; of a single class its sigmoid.  UnsupportedError for a model without a classifier.
+        A tuple of two texts in the list is a pair, such as premise and hypothesis.  The scores' softmax; of a single
+        class its sigmoid.  ``truncate``: as for ``embed``; the longer text of a pair loses tokens first.
+        UnsupportedError for a model without a classifier.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        items = prompt_list(prompts)
-        requests = self._score_requests(items, options)
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        return probabilities(stacked(vectors, "classify"))
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        requests = [self._score_request(one, options, text) for one in text_list(prompts)]
+        return probabilities(self._scores(stacked(self._vectors(requests), "classify")))
 
     def rerank(
-        self, query: str, documents: Sequence[str], *, salt: bytes = b"", priority: int = 0, key: str = ""
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """How well each document answers the query: float32 ``[n_documents]``, the scores of the first class.
+        """How well each document answers the query: float32 ``[n_documents]``, in the documents' order.
 
-        In the documents' order; larger is better, and only the order has a meaning.  UnsupportedError for a model
-        without a classifier, and for one that tells the texts of a pair apart by the types of tokens.
+        The score of the first class; of a reranker that answers yes or no, how far yes is above no.  Larger is better,
+        and ``1 / (1 + exp(-score))`` a probability.  ``instruction``: what makes a document relevant, for rerankers
+        whose template has one.  ``truncate``: as for ``classify``.  UnsupportedError for a model without a classifier.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        requests = self._pair_requests(query, documents, options)
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        scores: npt.NDArray[np.float32] = stacked(vectors, "rerank")[:, 0]
-        return scores
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        requests = [self._score_request((query, one), options, text, instruction) for one in documents]
+        return self._relevance(stacked(self._vectors(requests), "rerank"))
 
     def close(self) -> None:
         """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
@@ -279,6 +300,12 @@ class LLM(LLMBase):
         collectors = [collector_of(request) for request in requests]
         self._collect(list(zip(requests, collectors, strict=True)))
         return [collector.result() for collector in collectors]
+
+    def _vectors(self, requests: Sequence[EngineRequest]) -> list[Vectors]:
+        """What requests to embed give."""
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        return vectors
 
     def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
         """Run requests until all are complete."""

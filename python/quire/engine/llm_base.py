@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import RequestError, UnsupportedError
 from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy
 from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
 from .prompts import Prompt, Prompts, RequestOptions
+from .ranking import relevance
 from .results import Collector
+from .texts import Pair, TextOptions, Texts, is_pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,10 +87,12 @@ class LLMBase:
         # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
+        self._advice = opened.advice
         self._reserved_bytes = opened.reserved_bytes
         self._cache_kinds, self._has_state = opened.cache_kinds, opened.has_state
         self._output = opened.output
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab, opened.sampling)
+        self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
@@ -113,17 +117,24 @@ class LLMBase:
         uses = [*zip(self._cache_kinds, cache.groups, strict=True), ("state", cache.states)]
         return [(kind, use.held, use.cached) for kind, use in uses if kind != "state" or self._has_state]
 
-    def _embedding_request(self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions) -> EngineRequest:
+    def _embedding_request(
+        self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions, text: TextOptions
+    ) -> EngineRequest:
         """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
         if pooling is None and self._pooling is None:
             raise UnsupportedError("[embed] pooling must be given: that of the model's file is not known")
         if pooling not in ("none", "mean", "cls", "last", None):
             raise RequestError(f"[embed] pooling must be mean, cls or last but is {pooling!r:.40}")
-        if self._output.scores_classes:
+        if self._output.is_encoder and self._output.scores_classes:
             raise UnsupportedError("[embed] the model must give vectors but gives scores of classes: use classify")
         chosen = pooling or self._pooling
         assert chosen is not None
-        return self._prompts.embedding_request(prompt, chosen, options)
+        return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
+        return self._advice.prompts
 
     def _taps_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
         """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
@@ -153,19 +164,34 @@ class LLMBase:
         """The names of the classes that a classifier's model scores, in order; empty where the file names none."""
         return self._output.labels
 
-    def _score_requests(self, prompts: Sequence[Prompt], options: RequestOptions) -> list[EngineRequest]:
-        """Requests for the scores of classes.  UnsupportedError for a model without a classifier."""
-        if not self._output.scores_classes:
+    def _score_request(
+        self, prompt: Prompt | Pair, options: RequestOptions, text: TextOptions, instruction: str | None = None
+    ) -> EngineRequest:
+        """A request for the scores of classes, of a text or a pair.  UnsupportedError for a model without them."""
+        output = self._output
+        if not output.scores_classes:
             raise UnsupportedError("[classify] the model must have a classifier but has none")
-        return [self._prompts.embedding_request(prompt, "cls", options) for prompt in prompts]
+        template = output.head.template if output.head else None
+        if instruction is not None and (template is None or not is_pair(prompt)):
+            raise UnsupportedError("[rerank] the model must have a template to be given an instruction but has none")
+        pooling: Pooling = "last" if output.head else "cls"
+        if not is_pair(prompt):
+            return self._prompts.embedding_request(self._texts.single(cast("Prompt", prompt), text), pooling, options)
+        if template is not None:
+            judged = self._texts.judged(template, prompt, instruction, text)
+            return self._prompts.embedding_request(judged, pooling, options)
+        ids, second_text = self._texts.pair(*prompt, text)
+        marked = second_text if output.tells_texts_apart else None
+        return self._prompts.embedding_request(ids, pooling, options, marked)
 
-    def _pair_requests(self, query: str, documents: Sequence[str], options: RequestOptions) -> list[EngineRequest]:
-        """Requests for the scores of a query with each document; see ``_score_requests``."""
-        if not self._output.scores_classes:
-            raise UnsupportedError("[rerank] the model must have a classifier but has none")
-        if self._output.tells_texts_apart:
-            raise UnsupportedError("[rerank] the model must have one type of token but has one for each text of a pair")
-        return self._score_requests([self._prompts.pair(query, document) for document in documents], options)
+    def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Scores of classes ``[n, n_classes]`` of what such requests gave."""
+        head = self._output.head
+        return vectors if head is None else head.scores(vectors)
+
+    def _relevance(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """A score ``[n]`` of each pair."""
+        return relevance(self._scores(vectors), self.labels)
 
     def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
         import numpy as np

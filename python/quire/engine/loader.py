@@ -18,12 +18,15 @@ from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
+from ..models.base import RANK
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .engine import Pooling
 from .memory import available_bytes
+from .ranking import RankHead, rank_head
 from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
+from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -72,6 +75,7 @@ class ModelOutput:
     scores_classes: bool
     tells_texts_apart: bool
     labels: tuple[str, ...]
+    head: RankHead | None = None  # of a decoder that scores classes
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class OpenedModel:
     kv_dtype: CacheDType
     isa: str | None  # of our own kernels; None where the model runs by ggml's
     output: ModelOutput
+    advice: TextAdvice
     device: str  # what the options' device stands for
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192"
     has_state: bool
@@ -277,12 +282,16 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     pooling = _pooling_of(reader.metadata, model.config)
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
+    labels = _labels_of(reader.metadata, arch)
+    head = None if model.config.is_encoder else rank_head(reader, arch, tokenizer, labels)
     output = ModelOutput(
         is_encoder=model.config.is_encoder,
-        scores_classes=model.config.scores_classes,
+        scores_classes=model.config.scores_classes or head is not None,
         tells_texts_apart=model.config.tells_texts_apart,
-        labels=_labels_of(reader.metadata, arch),
+        labels=labels if head is None else head.labels,
+        head=head,
     )
+    advice = text_advice(reader.metadata)
     return OpenedModel(
         decoder,
         tokenizer,
@@ -296,6 +305,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         kv_dtype,
         None if kernel_set is None else kernel_set.isa,
         output,
+        advice,
         config.device,
         kinds_of(cache),
         cache.state_bytes > 0,
@@ -306,6 +316,8 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
     """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
     kind = metadata.integer(f"{config.arch}.pooling_type", 0)
+    if kind == RANK and not config.is_encoder:
+        return "last"
     if kind != 0:
         return _POOLING.get(kind)
     if config.scores_classes:
@@ -401,5 +413,6 @@ def _needs(
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
+        n_ctx_advised=text_advice(reader.metadata).max_tokens,
         limited=limited_groups(cache),
     )

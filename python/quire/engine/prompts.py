@@ -168,14 +168,13 @@ class Prompts:
                 self._template = ChatTemplate.from_tokenizer(self.tokenizer)
             return self._template
 
-    def embedding_request(self, prompt: Prompt, pooling: Pooling, options: RequestOptions) -> EngineRequest:
-        """A request for the embedding of a prompt."""
+    def embedding_request(
+        self, prompt: Prompt, pooling: Pooling, options: RequestOptions, second_text: int | None = None
+    ) -> EngineRequest:
+        """A request for the embedding of a prompt; ``second_text``: see ``EngineRequest``."""
         ids = self.token_ids(prompt)
-        return EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
-
-    def pair(self, query: str, document: str) -> list[int]:
-        """The ids of two texts in one prompt; see ``Tokenizer.encode_pair``."""
-        return self.tokenizer.encode_pair(query, document)
+        request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
+        return replace(request, second_text=second_text)
 
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""

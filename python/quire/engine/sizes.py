@@ -59,6 +59,8 @@ class ModelNeeds:
     ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
     is used; elsewhere every graph is planned for all of it.
 
+    ``n_ctx_advised``: what the makers of an embedding model read of a text at most.
+
     ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
     """
 
@@ -71,7 +73,12 @@ class ModelNeeds:
     state_bytes: int = 0
     undivided: bool = False
     fixed_bytes: int = 0
+    n_ctx_advised: int | None = None
     limited: tuple[GroupNeeds, ...] = ()
+
+    @property
+    def n_ctx_usual(self) -> int:
+        return min(self.n_ctx_train, self.n_ctx_advised or self.n_ctx_train)
 
     def context_bytes(self, n_tokens: int, step_tokens: int) -> int:
         """Blocks of one sequence of so many tokens."""
@@ -141,14 +148,14 @@ class _Room:
     @property
     def fair_context(self) -> int:
         """Tokens of the longest sequence, at most a context of the training, that the fair part holds."""
-        low, high = 0, _blocks_of(self.needs.n_ctx_train)
+        low, high = 0, _blocks_of(self.needs.n_ctx_usual)
         while low < high:
             middle = (low + high + 1) // 2
             if self.context_bytes(middle * BLOCK_TOKENS) + self.needs.block_bytes <= self.fair_bytes:
                 low = middle
             else:
                 high = middle - 1
-        return min(low * BLOCK_TOKENS, self.needs.n_ctx_train)
+        return min(low * BLOCK_TOKENS, self.needs.n_ctx_usual)
 
 
 def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
@@ -158,7 +165,7 @@ def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
             f"[memory] n_ctx must be at most the {needs.n_ctx_train} positions of {needs.name} but is {config.n_ctx}"
         )
     most = min(_MOST_UNDIVIDED_TOKENS, left // _CACHE_PART // needs.token_bytes)
-    n_ctx = config.n_ctx or min(needs.n_ctx_train, most, config.max_step_tokens or most)
+    n_ctx = config.n_ctx or min(needs.n_ctx_usual, most, config.max_step_tokens or most)
     n_tokens = config.max_step_tokens or max(n_ctx, _step_tokens(needs, left))
     if not 2 <= n_ctx <= most:
         raise CapacityError(
@@ -205,9 +212,9 @@ def _context(room: _Room, config: EngineConfig) -> int:
     """What the model was trained on, as far as the cache reaches; a short one may take more than the cache's part."""
     needs = room.needs
     if config.n_blocks is not None:
-        return min(needs.n_ctx_train, (config.n_blocks - 1) * BLOCK_TOKENS)
+        return min(needs.n_ctx_usual, (config.n_blocks - 1) * BLOCK_TOKENS)
     n_ctx = room.fair_context
-    least = min(needs.n_ctx_train, _LEAST_N_CTX)
+    least = min(needs.n_ctx_usual, _LEAST_N_CTX)
     if n_ctx >= least:
         return n_ctx
     needed = room.context_bytes(least) + needs.block_bytes

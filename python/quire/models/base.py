@@ -14,7 +14,7 @@ MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
 # Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
 RANK = 4  # the value of pooling_type for scores of classes
-WITHOUT_EFFECT = ("vocab_size", "pooling_type", "tensor_data_layout")
+WITHOUT_EFFECT = ("vocab_size", "pooling_type", "classifier.output_labels", "tensor_data_layout")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Bert(Encoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = EncoderConfig.read_file(m, w, n_vocab)
         blocks = [Block(c, b, Attention(c, b), MLP(b, c.dim, c.ffn_dim, "gelu")) for b in w.blocks(c.n_layer)]
-        super().__init__(c, w, Embeddings(c, w, has_positions=True), blocks)
+        super().__init__(c, m, w, Embeddings(c, w, has_positions=True), blocks)
 
 
 MODEL = Bert

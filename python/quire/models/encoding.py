@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..checkpoint import Fields, Key, Source, f32, made, u32
+from ..checkpoint import Checkpoint, Fields, Key, Source, f32, made, u32
 from ..checkpoint.rope import kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
@@ -27,6 +27,7 @@ from ..nn import (
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, RANK, Config, DenseConfig, Layer, Mixer, Vectors
 
+ONE_TOKEN = (2, 3)  # of the values of pooling_type: the first one, the last one
 DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
 
 
@@ -54,7 +55,6 @@ class EncoderConfig(Config):
         eps = m.number("attention.layer_norm_epsilon")
         if not 0 < eps < 1:
             raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        m.without_effect("classifier.output_labels")
         has_head = w.has("cls.output.weight")
         pooling = m.integer("pooling_type", RANK if has_head else 0)
         if pooling == RANK and not has_head:
@@ -142,23 +142,25 @@ class Embeddings:
     def __init__(self, c: EncoderConfig, w: Weights, *, has_positions: bool = False) -> None:
         self.tokens = w.embedding("token_embd", c.n_vocab, c.dim)
         self.positions = w.tensor("position_embd.weight", (c.n_ctx_train, c.dim)) if has_positions else None
-        self.first_type = first_type(w, c)
+        self.types, self.tells_texts_apart = token_types(w, c), c.tells_texts_apart
         self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.tokens(step.tokens)
         if self.positions is not None:
             x = x + embed(step.positions, self.positions)
-        if self.first_type is not None:  # one row of a table
-            x = add_weight(x.heads(1), self.first_type).merge_heads()
+        if self.types is not None and self.tells_texts_apart:
+            x = x + embed(step.token_types, self.types)
+        elif self.types is not None:  # of all tokens
+            x = add_weight(x.heads(1), self.types).merge_heads()
         return self.norm(x)
 
 
-def first_type(w: Weights, c: EncoderConfig) -> Weight | None:
-    """What tokens of the first text of a pair, or of the only one, have added; None for a file without types."""
+def token_types(w: Weights, c: EncoderConfig) -> Weight | None:
+    """What tokens have added by the text of a pair that they are of; None for a file without types."""
     if c.n_token_types == 0:
         return None
-    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True).part(0, 1)
+    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True)
 
 
 class Classifier:
@@ -179,12 +181,18 @@ class Classifier:
 class DenseHeads:
     """Matrices that a vector goes through after it is pooled, where the file has any.
 
-    They are applied to each token's, which gives the same, as they are linear and poolings are means of some.
+    They are applied to each token's, which gives the same, as they are linear and poolings are means of some; where
+    one is not linear, the pooling is of a single token.
     """
 
     def __init__(self, m: Keys, w: Weights, dim: int) -> None:
-        self.layers: list[Linear] = []
+        self.layers: list[Layer] = []
         for name in DENSE:
+            kind = m.text(f"{name}_activation", "identity")
+            if kind not in ("identity", "tanh"):
+                raise UnsupportedError(f"[{m.arch}] {name}_activation must be identity or tanh but is '{kind}'")
+            if kind != "identity" and m.integer("pooling_type", 0) not in ONE_TOKEN:
+                raise UnsupportedError(f"[{m.arch}] the pooling must be of one token for {name}_activation {kind}")
             n_in, n_out = m.integer(f"{name}_feat_in", 0), m.integer(f"{name}_feat_out", 0)
             if not w.has(f"{name}.weight"):
                 continue
@@ -194,6 +202,8 @@ class DenseHeads:
                     f"[{m.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
                 )
             self.layers.append(w.linear(name, dim, rows, bias=None))
+            if kind == "tanh":
+                self.layers.append(tanh)
             dim = rows
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -203,11 +213,11 @@ class DenseHeads:
 
 
 class Encoder:
-    """Embeddings, blocks and, where the file has one, a classifier."""
+    """Embeddings, blocks and, where the file has one, a classifier, or matrices on the vectors."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
+    def __init__(self, c: EncoderConfig, m: Keys, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
         self.config, self.embeddings, self.blocks = c, embeddings, blocks
-        self.classifier = Classifier(c, w) if c.n_class else None
+        self.head = Classifier(c, w) if c.n_class else DenseHeads(m, w, c.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -215,8 +225,7 @@ class Encoder:
     def __call__(self, step: Step) -> Vectors:
         x = self.embeddings(step)
         x = step.run_layers(self.blocks, x)
-        x = select_rows(x, step.logit_rows)
-        return Vectors(x if self.classifier is None else self.classifier(x))
+        return Vectors(self.head(select_rows(x, step.logit_rows)))
 
 
 def labels(config: Fields) -> list[str]:
@@ -240,6 +249,14 @@ HEAD_KEYS: dict[str, Key] = {
     "pooling_type": made("u32", lambda config: RANK),
     "classifier.output_labels": made("string[]", labels),
 }
+
+
+def scoring(causal: Checkpoint) -> Checkpoint:
+    """Of a decoder's class whose head scores classes by the last token's hidden state."""
+    tensors = {ours: theirs for ours, theirs in causal.tensors.items() if ours != "output"}
+    return replace(causal, keys={**causal.keys, **HEAD_KEYS}, tensors={**tensors, "cls.output": "score"})
+
+
 # Heads of training, and a pooler that no classifier reads.
 TRAINING_HEADS = ("pooler.*", "*.pooler.*", "*position_ids", "cls.*", "lm_head.*")
 

@@ -31,7 +31,7 @@ from ..nn import (
     select_rows,
 )
 from .base import Block, DenseConfig, Vectors
-from .encoding import BothWaysConfig
+from .encoding import BothWaysConfig, DenseHeads
 
 ARCHES = ("eurobert",)
 
@@ -59,7 +59,7 @@ class EuroBert:
         self.blocks: Sequence[Block] = [
             Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim)) for b in w.blocks(c.n_layer)
         ]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
+        self.norm, self.dense = w.norm("output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -67,7 +67,7 @@ class EuroBert:
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens)
         x = step.run_layers(self.blocks, x)
-        return Vectors(self.norm(select_rows(x, step.logit_rows)))
+        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = EuroBert

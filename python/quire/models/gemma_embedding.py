@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_TENSORS, Checkpoint, Key, Source, made, u32
-from ..errors import LoadError
+from ..checkpoint import DECODER_TENSORS, Checkpoint, Fields, Key, Source, made, u32
+from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec, select_rows
 from . import gemma3
 from .base import DenseConfig, SandwichBlock, Vectors, local_layers
@@ -63,11 +63,20 @@ _KEYS: dict[str, Key] = {
     **{name: key for name, key in gemma3.KEYS.items() if name != "final_logit_softcapping"},
     "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
     "attention.causal": made("bool", lambda config: False),
+    "attention.sliding_window": u32("sliding_window", default=4096, low=1),
 }
 _TENSORS: dict[str, str | Source] = {
     **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if ours != "output"},
     **gemma3.one_added({**gemma3.NORMS, **gemma3.HEAD_NORMS}),
 }
+
+
+def _attends_both_ways(config: Fields) -> None:
+    """What the field says where it is absent."""
+    if not config.flag("use_bidirectional_attention", False):
+        raise UnsupportedError("[convert] 'use_bidirectional_attention' must be true for this class but is not")
+
+
 HF = {
     "Gemma3TextModel": Checkpoint(
         "gemma-embedding",
@@ -75,10 +84,9 @@ HF = {
         _TENSORS,
         fixed={
             "hidden_activation": gemma3.GELU_TANH,
-            "use_bidirectional_attention": (True,),
             "attn_logit_softcapping": (None,),
         },
-        checks=(gemma3.scale_is_known,),
+        checks=(gemma3.scale_is_known, _attends_both_ways),
         rope=gemma3.rope_entries,
         tied=True,
         unused=("attention_bias", "hidden_act", "final_logit_softcapping"),

@@ -27,7 +27,7 @@ class JinaBertV3(Encoder):
         c = EncoderConfig.read_file(m, w, n_vocab)
         rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
         blocks = [Block(c, b, Attention(c, b, rotation), MLP(b, c.dim, c.ffn_dim, "gelu")) for b in w.blocks(c.n_layer)]
-        super().__init__(c, w, Embeddings(c, w), blocks)
+        super().__init__(c, m, w, Embeddings(c, w), blocks)
 
 
 MODEL = JinaBertV3

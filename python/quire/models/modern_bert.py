@@ -21,7 +21,7 @@ from ..nn import (
     select_rows,
 )
 from .base import Vectors
-from .encoding import ENCODER_KEYS, HEAD_KEYS, TRAINING_HEADS, Attention, Classifier, EncoderConfig, below
+from .encoding import ENCODER_KEYS, HEAD_KEYS, TRAINING_HEADS, Attention, Classifier, DenseHeads, EncoderConfig, below
 
 ARCHES = ("modern-bert",)
 PERIOD = 3  # of three layers the first sees everything
@@ -71,7 +71,7 @@ class ModernBert:
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         self.output_norm = w.layer_norm("output_norm", c.dim, c.eps)
-        self.classifier = Classifier(c, w, lambda x: activate(x, "gelu")) if c.n_class else None
+        self.head = Classifier(c, w, lambda x: activate(x, "gelu")) if c.n_class else DenseHeads(m, w, c.dim)
         _check_classifier(m, c)
 
     def cache(self) -> list[CacheSpec]:
@@ -80,8 +80,7 @@ class ModernBert:
     def __call__(self, step: Step) -> Vectors:
         x = self.norm(self.tokens(step.tokens))
         x = step.run_layers(self.blocks, x)
-        x = self.output_norm(select_rows(x, step.logit_rows))
-        return Vectors(x if self.classifier is None else self.classifier(x))
+        return Vectors(self.head(self.output_norm(select_rows(x, step.logit_rows))))
 
 
 def _check_classifier(m: Keys, c: EncoderConfig) -> None:
@@ -127,7 +126,7 @@ _KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": u32("max_position_embeddings", default=8192),
     "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
-    "attention.sliding_window": u32("local_attention", default=128),
+    "attention.sliding_window": u32("local_attention", default=128, low=1),
     "attention.sliding_window_pattern": made("bool[]", _pattern),
     "hidden_activation": made("string", lambda config: config.text("hidden_activation", "gelu")),
 }

@@ -30,7 +30,7 @@ class NomicBert(Encoder):
         blocks = [
             Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim, "silu")) for b in w.blocks(c.n_layer)
         ]
-        super().__init__(c, w, Embeddings(c, w), blocks)
+        super().__init__(c, m, w, Embeddings(c, w), blocks)
 
 
 MODEL = NomicBert

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows, u32
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from .base import Block, Decoder, DenseConfig
+from .encoding import scoring
 
 ARCHES = ("qwen3",)
 
@@ -47,13 +48,12 @@ QK_NORMS = {
     "blk.{i}.attn_q_norm": "model.layers.{i}.self_attn.q_norm",
     "blk.{i}.attn_k_norm": "model.layers.{i}.self_attn.k_norm",
 }
-HF = {
-    "Qwen3ForCausalLM": Checkpoint(
-        "qwen3",
-        {**DECODER_KEYS, **HEADS},
-        {**DECODER_TENSORS, **QK_NORMS},
-        fixed={"hidden_act": SILU},
-        checks=(no_windows,),
-        unused=("attention_bias",),
-    )
-}
+_CAUSAL = Checkpoint(
+    "qwen3",
+    {**DECODER_KEYS, **HEADS},
+    {**DECODER_TENSORS, **QK_NORMS},
+    fixed={"hidden_act": SILU},
+    checks=(no_windows,),
+    unused=("attention_bias",),
+)
+HF = {"Qwen3ForCausalLM": _CAUSAL, "Qwen3ForSequenceClassification": scoring(_CAUSAL)}

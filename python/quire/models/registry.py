@@ -141,6 +141,8 @@ def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda te
     maker = _maker(reader.metadata)
     keys, weights = Keys(reader.metadata), Weights(reader, place)
     model = maker(keys, weights, n_vocab_of(reader))
+    if not model.config.is_encoder:
+        weights.ignore("cls.output.*", "scores of classes are made of hidden states")
     keys.finish(WITHOUT_EFFECT)
     weights.finish()
     return LoadedModel(model)

@@ -10,7 +10,7 @@ from ..checkpoint import Checkpoint, Fields, f32, made, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import DenseConfig, Layer, Vectors
-from .encoding import BothWaysConfig
+from .encoding import BothWaysConfig, DenseHeads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ class T5Encoder:
                 bias = b.made("attn_rel_b", both_ways(table))
             mlp = self.mlp(c, b)
             self.blocks.append(Block(c, b, bias, mlp))
-        self.norm = w.norm("enc.output_norm", c.dim, c.eps)
+        self.norm, self.dense = w.norm("enc.output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
 
     @staticmethod
     def mlp(c: DenseConfig, w: Weights) -> Layer:
@@ -97,7 +97,7 @@ class T5Encoder:
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens)
         x = step.run_layers(self.blocks, x)
-        return Vectors(self.norm(select_rows(x, step.logit_rows)))
+        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = T5Encoder

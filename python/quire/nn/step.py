@@ -33,6 +33,11 @@ class Step:
         return self.tracer.positions
 
     @property
+    def token_types(self) -> Tensor:
+        """int32 ``[tokens]``: 1 in the second text of a pair, else 0."""
+        return self.tracer.token_types
+
+    @property
     def logit_rows(self) -> Tensor:
         """int32 ``[rows]``: which tokens need logits."""
         return self.tracer.logit_rows

@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, changes, embeddings, models, openapi, own, page, ranking
+from .routes import anthropic, changes, classes, embeddings, models, openapi, own, page, ranking
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -92,6 +92,11 @@ ROUTES = (
     Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
     Route("GET", "/lora-adapters", llama_cpp_state.lora_adapters, "The adapters: none", dialect=_LLAMA),
     *(Route("POST", path, ranking.rank, "Rank documents", ranking.RankBody, _LLAMA) for path in _RERANK),
+    *(Route("POST", path, ranking.score, "Score pairs", ranking.ScoreBody) for path in ("/score", "/v1/score")),
+    Route("POST", "/classify", classes.classify, "Classify texts", classes.ClassifyBody),
+    Route("POST", "/predict", classes.predict, "Classify texts", classes.PredictBody),
+    Route("POST", "/embed", embeddings.tei_embed, "Embed texts", embeddings.TeiBody),
+    Route("POST", "/embed_all", embeddings.tei_embed_all, "Embed every token", embeddings.TeiBody),
     Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
     Route("POST", "/embedding", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
     Route("POST", "/embeddings", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),

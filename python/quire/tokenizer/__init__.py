@@ -1,7 +1,7 @@
 """Text to token ids and back: vocabularies from GGUF files and checkpoint folders, streaming decoder."""
 
 from quire._tokenizer.detokenizer import Detokenizer
-from quire.tokenizer.base import Tokenizer
+from quire.tokenizer.base import TextPair, Tokenizer
 from quire.tokenizer.vocabulary import AddedTokenRule, Normalization, TokenKind, Vocabulary
 
-__all__ = ["AddedTokenRule", "Detokenizer", "Normalization", "TokenKind", "Tokenizer", "Vocabulary"]
+__all__ = ["AddedTokenRule", "Detokenizer", "Normalization", "TextPair", "TokenKind", "Tokenizer", "Vocabulary"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 from quire._tokenizer.detokenizer import Detokenizer
 from quire._tokenizer.packed import picked
@@ -17,7 +17,14 @@ from quire.tokenizer.vocabulary import Family, TokenKind, Vocabulary
 if TYPE_CHECKING:
     from quire.chat import ChatTemplate, Messages
 
-__all__ = ["Tokenizer"]
+__all__ = ["TextPair", "Tokenizer"]
+
+
+class TextPair(NamedTuple):
+    """Two texts in one prompt; ``second_text``: position of the second one's first token, where types tell it apart."""
+
+    token_ids: list[int]
+    second_text: int
 
 
 class Tokenizer:
@@ -145,17 +152,23 @@ class Tokenizer:
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda text: self.encode(text, add_special, parse_special), texts))
 
-    def encode_pair(self, first: str, second: str) -> list[int]:
+    def encode_pair(self, first: str, second: str) -> TextPair:
         """Two texts as one: what ends a text stands once between them for BERT's word pieces, twice for RoBERTa's.
 
         UnsupportedError where nothing stands around a text.
         """
+        return self.join_pair(self.encode(first, add_special=False), self.encode(second, add_special=False))
+
+    def join_pair(self, first: Sequence[int], second: Sequence[int]) -> TextPair:
+        """``encode_pair`` of texts that are ids already."""
         before, after = self.vocabulary.prefix_ids, self.vocabulary.suffix_ids
         if not before or not after:
             raise UnsupportedError("[tokenizer] texts must be marked at both ends to be joined but are not")
-        n_between = 1 if self.vocabulary.family is Family.WORD_PIECE else 2
-        one, other = self.encode(first, add_special=False), self.encode(second, add_special=False)
-        return [*before, *one, *after * n_between, *other, *after]
+        doubled = self.vocabulary.doubles_separator
+        if doubled is None:
+            doubled = self.vocabulary.family is not Family.WORD_PIECE
+        start = [*before, *first, *after * (2 if doubled else 1)]
+        return TextPair([*start, *second, *after], len(start))
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]], add_special: bool = False) -> list[int]:
         """The ids of (text, is_template) pairs, joined.

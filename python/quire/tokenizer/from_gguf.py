@@ -118,6 +118,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
         special_ids=special_ids,
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        doubles_separator=_doubles_separator(metadata, family),
         end_ids=_end_ids(metadata),
         added=_added_rules(metadata, texts, kinds),
         chat_templates={
@@ -168,6 +169,12 @@ def _around(
         (special_ids[before],) if add_before and before in special_ids else (),
         (special_ids[after],) if add_after and after in special_ids else (),
     )
+
+
+def _doubles_separator(metadata: Mapping[str, object], family: Family) -> bool | None:
+    """Of word pieces the key tells of the token behind a text."""
+    key = "tokenizer.ggml.add_sep_token"
+    return None if family is Family.WORD_PIECE or key not in metadata else _boolean(metadata, key, False)
 
 
 def _end_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:

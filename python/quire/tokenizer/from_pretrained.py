@@ -77,6 +77,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
         special_ids=special_ids,
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        doubles_separator=_doubles_separator(post_processor, suffix_ids),
         end_ids=end_ids_of(place, len(texts)),
         added=added,
         chat_templates=_chat_templates(place, config),
@@ -246,6 +247,26 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
     if seen_text != 1:
         raise UnsupportedError("[tokenizer] tokenizer.json: post_processor.single must hold the text once")
     return tuple(parts[0]), tuple(parts[1])
+
+
+def _doubles_separator(post_processor: object, suffix_ids: tuple[int, ...]) -> bool | None:
+    """Whether what ends a text stands twice between the texts of a pair; None where pairs are not spelled so."""
+    if not isinstance(post_processor, dict) or not suffix_ids:
+        return None
+    kind = post_processor.get("type")
+    if kind == "Sequence":
+        found: list[bool | None] = [
+            _doubles_separator(step, suffix_ids) for step in _objects(post_processor, "processors")
+        ]
+        return next((one for one in found if one is not None), None)
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return bool(kind == "RobertaProcessing")
+    parts = _objects(post_processor, "pair") if kind == "TemplateProcessing" else []
+    places = [i for i, step in enumerate(parts) if "Sequence" in step]
+    if len(places) != 2:
+        return None
+    n_between = places[1] - places[0] - 1
+    return {len(suffix_ids): False, 2 * len(suffix_ids): True}.get(n_between)
 
 
 def _paired_id(processor: Json, key: str) -> int:

@@ -120,7 +120,8 @@ class Vocabulary:
     them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
     that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
     ``pre_tokenizer`` are for byte-pair encoding, ``scores`` and ``character_map`` for SentencePiece's models,
-    ``spaces`` for them and byte-pair encoding over characters, ``case`` for this and WordPiece.
+    ``spaces`` for them and byte-pair encoding over characters, ``case`` for this and WordPiece.  ``doubles_separator``:
+    whether what ends a text stands twice between those of a pair; None where that is not known.
     """
 
     texts: Sequence[str]
@@ -139,6 +140,7 @@ class Vocabulary:
     spaces: SpaceRules = field(default_factory=SpaceRules)
     character_map: bytes = b""
     case: CaseRules = field(default_factory=CaseRules)
+    doubles_separator: bool | None = None
 
     def __post_init__(self) -> None:
         n = len(self.texts)
@@ -155,6 +157,8 @@ class Vocabulary:
 
         Raises UnsupportedError where GGUF has no name for the pre-tokenizer or no key for the tokens around a text.
         """
+        if (other := self._ended_as_texts()) is not self:
+            return other.gguf_metadata()
         metadata: dict[str, object] = {
             "tokenizer.ggml.model": self.family.value,
             "tokenizer.ggml.pre": "default",
@@ -169,6 +173,15 @@ class Vocabulary:
             key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
             metadata[key] = source
         return metadata
+
+    def _ended_as_texts(self) -> Vocabulary:
+        """With what stands behind a text as the end of sequence, as GGUF knows no other, and that as one more end."""
+        eos = self.special_ids.get("eos")
+        if self.family is Family.WORD_PIECE or len(self.suffix_ids) != 1 or eos in (None, self.suffix_ids[0]):
+            return self
+        assert eos is not None
+        ids = {**self.special_ids, "eos": self.suffix_ids[0]}
+        return replace(self, special_ids=ids, end_ids=(*self.end_ids, eos))
 
     def _end_metadata(self) -> dict[str, object]:
         """What else ends an answer: under a key of ours, and under those of other engines that are free."""
@@ -189,6 +202,8 @@ class Vocabulary:
                 f"{self.prefix_ids} and {self.suffix_ids}"
             )
         found: dict[str, object] = {"tokenizer.ggml.add_bos_token": before, f"tokenizer.ggml.{key}": after}
+        if not is_words and after and self.doubles_separator is not None:
+            found["tokenizer.ggml.add_sep_token"] = self.doubles_separator  # one more between the texts of a pair
         if is_words and before and "bos" not in ids:
             found[SPECIAL_KEYS["bos"]] = ids[first]  # where other engines look for it
         return found

@@ -13,7 +13,7 @@ import msgspec
 from ..body_types import TimedBody
 from ..failures import Dialect
 from ..time_limits import TimeLimits
-from ..worker.protocol import Ask, Embed
+from ..worker.protocol import Ask, Embed, Score
 from .apart import made_apart
 from .bodies import Received, nothing_received
 from .replies import Events, Reply
@@ -112,7 +112,7 @@ class RequestContext(Generic[T]):
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
         stream.limits = TimeLimits.of(self.service.settings, body, self.arrived_s)
-        if isinstance(work, Ask | Embed):  # an answer as a whole
+        if isinstance(work, Ask | Embed | Score):  # an answer as a whole
             stream.limits = stream.limits.without_first_token()
         return stream
 

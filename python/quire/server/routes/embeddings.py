@@ -19,17 +19,19 @@ from ..listener import sse
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Ask, Embed
+from ..worker.protocol import Ask, Embed, TextRules
 from .fields import Id, Ids, Name, Text, hints_of
 from .ollama.fields import KeepAlive, keep_alive_s, name_of
+from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
 
 __all__ = [
-    "EmbeddingsBody", "LlamaBody", "OllamaBody", "OllamaOldBody", "embed", "llama_embed", "ollama_embed",
-    "ollama_embed_one",
+    "EmbeddingsBody", "LlamaBody", "OllamaBody", "OllamaOldBody", "TeiBody", "embed", "llama_embed", "ollama_embed",
+    "ollama_embed_one", "tei_embed", "tei_embed_all",
 ]  # fmt: skip
 
-MAX_INPUTS = 2048
-_AT_ONCE = 64  # of one call in the engine, so that other callers get their turn
+MAX_INPUTS = MAX_TEXTS
+
+_AS_THEY_ARE = TextRules()
 
 Mixed: TypeAlias = str | list[int | str]
 
@@ -52,18 +54,22 @@ Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Ids | InputO
 Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
-class EmbeddingsBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields: a text, ids, or a list of either."""
+class EmbeddingsBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields: a text, ids, or a list of either.  ``pooling``: which vectors are an embedding, where the file's
+    word for it is not what is wanted; ``normalize`` false leaves their length.
+    """
 
     input: Inputs
     example: ClassVar[dict[str, object]] = {"input": ["Once upon a time", "The end"]}
     model: Name | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Dimensions | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None
+    normalize: bool = True
     user: Annotated[str, Meta(max_length=512)] | None = None
 
 
-class LlamaBody(Body, kw_only=True, forbid_unknown_fields=True):
+class LlamaBody(CutBody, kw_only=True, forbid_unknown_fields=True):
     """llama.cpp's fields.  ``embd_normalize``: -1 not at all, 0 by the largest, p by the p-norm."""
 
     content: Inputs | None = None
@@ -89,8 +95,17 @@ class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
     input: Text | Annotated[list[Text], Meta(max_length=MAX_INPUTS)] = []
     dimensions: Dimensions | None = None
     keep_alive: KeepAlive | None = None
-    # A text that does not fit is refused.
-    hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},), "truncate": (False,)}
+    truncate: bool = False
+    hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},)}
+
+
+class TeiBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
+    """TEI's fields: a text, or a list of texts, or of ids of texts."""
+
+    inputs: Text | Annotated[list[Text | Ids], Meta(min_length=1, max_length=MAX_INPUTS)]
+    normalize: bool = True
+    dimensions: Dimensions | None = None
+    model: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,15 @@ class _Vectors:
 
     encoded: list[bytes]
     n_tokens: int
+    n_rows: list[int]  # of each, more than one where nothing is pooled
+
+    def rows(self) -> list[msgspec.Raw]:
+        """As numbers in JSON, the vectors of every token of each prompt."""
+        made = []
+        for encoded, n in zip(self.encoded, self.n_rows, strict=True):
+            size = len(encoded) // n
+            made.append(sse.raw([_floats(encoded[i * size : (i + 1) * size]) for i in range(n)]))
+        return made
 
     def floats(self) -> list[msgspec.Raw]:
         """As numbers in JSON, row by row."""
@@ -153,28 +177,26 @@ async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mix
     return ids
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """How vectors are made; see ``protocol.Embed``."""
+
+    norm: int | None
+    n_dimensions: int | None = None
+    rules: TextRules = _AS_THEY_ARE
+    pooling: Literal["none", "mean", "cls", "last"] | None = None
+
+
 async def _embedded(
-    context: RequestContext[Any],
-    engine: EngineClient,
-    prompts: Sequence[Mixed],
-    norm: int | None,
-    n_dimensions: int | None,
+    context: RequestContext[Any], engine: EngineClient, prompts: Sequence[Mixed], wanted: _Wanted
 ) -> _Vectors:
     hints = hints_of(context.caller)
-    encoded: list[bytes] = []
-    n_tokens = 0
-    for first in range(0, len(prompts), _AT_ONCE):
-        read = [await _ids_of(context, engine, prompt) for prompt in prompts[first : first + _AT_ONCE]]
-        works = [Embed(0, prompt, n_dimensions, norm, hints) for prompt in read]
-        streams = [context.submit(engine, work) for work in works]
-        for stream in streams:
-            answer = await stream.answer()
-            encoded.append(answer["vector"])
-            n_tokens += answer["n_tokens"]
-            context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
-    context.ticket.charge(n_tokens)
-    context.exchange.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
-    return _Vectors(encoded, n_tokens)
+    read = [await _ids_of(context, engine, prompt) for prompt in prompts]
+    works = [Embed(0, prompt, wanted.n_dimensions, wanted.norm, hints, wanted.rules, wanted.pooling) for prompt in read]
+    answers = await asked_together(context, engine, works)
+    n_tokens = sum(answer["n_tokens"] for answer in answers)
+    n_rows = [answer.get("n_rows", 1) for answer in answers]
+    return _Vectors([answer["vector"] for answer in answers], n_tokens, n_rows)
 
 
 async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
@@ -182,7 +204,8 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     body = context.body
     try:
         prompts = await context.prepared(_prompts, body.input, "input")
-        made = await _embedded(context, context.engine(body.model), prompts, 2, body.dimensions)
+        wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules(), body.pooling)
+        made = await _embedded(context, context.engine(body.model), prompts, wanted)
     except ApiError as error:
         if error.param == "prompt":  # the engine's word for it
             error.param = "input"
@@ -206,7 +229,7 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
         raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
     norm = None if body.embd_normalize < 0 else body.embd_normalize
     prompts = await context.prepared(_prompts, given, field)
-    made = await _embedded(context, context.engine(body.model), prompts, norm, None)
+    made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
     return Reply.json(
         [{"index": i, "embedding": [vector]} for i, vector in enumerate(await context.apart(made.floats))]
     )
@@ -218,7 +241,7 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     context.keep(keep_alive_s(body.keep_alive))
     engine = context.engine(name_of(body.model))
     prompts = _prompts(body.input, "input") if body.input else []
-    made = await _embedded(context, engine, prompts, 2, body.dimensions)
+    made = await _embedded(context, engine, prompts, _Wanted(2, body.dimensions, TextRules(body.truncate)))
     return Reply.json(
         {
             "model": body.model,
@@ -234,5 +257,21 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     """A vector as the model has it, by Ollama's older interface."""
     body = context.body
     context.keep(keep_alive_s(body.keep_alive))
-    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], None, None)
+    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], _Wanted(None))
     return Reply.json({"embedding": (await context.apart(made.floats))[0]})
+
+
+async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
+    """Vectors by TEI's interface."""
+    body = context.body
+    wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules())
+    made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
+    return Reply.json(await context.apart(made.floats))
+
+
+async def tei_embed_all(context: RequestContext[TeiBody]) -> Reply:
+    """The vector of every token, as the model has it, by TEI's interface."""
+    body = context.body
+    wanted = _Wanted(None, body.dimensions, body.rules(), "none")
+    made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
+    return Reply.json(await context.apart(made.rows))

@@ -1,27 +1,25 @@
-"""Documents by how well they answer a query, in the forms of Jina, which llama.cpp has, and of TEI."""
+"""Documents by how well they answer a query, in the forms of Jina, llama.cpp and TEI; scores of pairs in vLLM's."""
 
 from __future__ import annotations
 
-from array import array
+import time
+import uuid
 from collections.abc import Sequence
-from math import exp
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from ..body_types import Body
 from ..failures import ApiError
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Embed
+from ..worker.protocol import Score
+from .classes import sigmoid
 from .fields import Name, Text, hints_of
+from .texts import MAX_TEXTS, CutBody, asked_together
 
-__all__ = ["RankBody", "rank"]
-
-MAX_DOCUMENTS = 2048
-_AT_ONCE = 64  # of one call in the engine, so that other callers get their turn
+__all__ = ["RankBody", "ScoreBody", "rank", "score"]
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -30,21 +28,39 @@ class Document(msgspec.Struct, frozen=True):
     text: Text
 
 
-Documents: TypeAlias = Annotated[list[Text | Document], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+Documents: TypeAlias = Annotated[list[Text | Document], Meta(min_length=1, max_length=MAX_TEXTS)]
+Texts: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
 
 
-class RankBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """``documents``, or TEI's ``texts``, whose answer is a list.  ``raw_scores`` false: TEI's are brought to 0 to 1."""
+class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
+    """``documents``, or TEI's ``texts``, whose answer is a list.  ``raw_scores`` false: TEI's are brought to 0 to 1.
+
+    ``instruction``: what makes a document relevant, for models whose template has one.
+    """
 
     query: Text
     documents: Documents | None = None
-    texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None = None
+    texts: Texts | None = None
     model: Name | None = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool = False
     raw_scores: bool = False
     return_text: bool = False
-    refused = {"truncate": (False,)}
+    instruction: Text | None = None
+
+
+class ScoreBody(CutBody, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's fields: one text with each of others, or as many with as many, in two spellings."""
+
+    model: Name | None = None
+    text_1: Text | Texts | None = None
+    text_2: Text | Texts | None = None
+    queries: Text | Texts | None = None
+    documents: Text | Texts | None = None
+    instruction: Text | None = None
+    activation: bool | None = None
+    use_activation: bool | None = None
+    example: ClassVar[dict[str, object]] = {"text_1": "Where is the fox?", "text_2": ["In the forest.", "A red ball"]}
 
 
 async def rank(context: RequestContext[RankBody]) -> Reply:
@@ -54,37 +70,78 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
         raise ApiError(400, "invalid_value", "documents must be given, or texts, but not both", "documents")
     given: Sequence[str | Document] = body.documents if body.documents is not None else body.texts or []
     texts = [item if isinstance(item, str) else item.text for item in given]
-    scores, n_tokens = await _scored(context, context.engine(body.model), body.query, texts)
+    pairs = [(body.query, text) for text in texts]
+    answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
+    scores = [answer["relevance"] for answer in answers]
     best = sorted(range(len(texts)), key=lambda i: -scores[i])
     if body.texts is not None:
         return Reply.json([_of_tei(body, i, scores[i], texts[i]) for i in best])
     results: list[dict[str, Any]] = []
     for i in best[: body.top_n]:
-        results.append({"index": i, "relevance_score": scores[i]})
+        # llama.cpp gives what a classifier says, and the probability of yes.
+        shown = sigmoid(scores[i]) if answers[i]["is_judged"] else scores[i]
+        results.append({"index": i, "relevance_score": shown})
         if body.return_documents:
             results[-1]["document"] = {"text": texts[i]}
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return Reply.json({"model": body.model or context.model, "object": "list", "usage": usage, "results": results})
+    usage = _usage(answers)
+    return Reply.json(
+        {
+            "id": f"rerank-{uuid.uuid4().hex}",
+            "model": body.model or context.model,
+            "object": "list",
+            "usage": usage,
+            "results": results,
+        }
+    )
 
 
 def _of_tei(body: RankBody, index: int, score: float, text: str) -> dict[str, Any]:
-    shown = score if body.raw_scores else 1 / (1 + exp(-min(max(score, -700.0), 700.0)))
+    shown = score if body.raw_scores else sigmoid(score)
     return {"index": index, "score": shown, **({"text": text} if body.return_text else {})}
 
 
+async def score(context: RequestContext[ScoreBody]) -> Reply:
+    """In the pairs' order; between 0 and 1 unless ``activation`` is false."""
+    body = context.body
+    pairs = _pairs(body)
+    answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
+    raw = body.activation is False or body.use_activation is False
+    shown = [answer["relevance"] if raw else sigmoid(answer["relevance"]) for answer in answers]
+    return Reply.json(
+        {
+            "id": f"score-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model or context.model,
+            "data": [{"index": i, "object": "score", "score": value} for i, value in enumerate(shown)],
+            "usage": _usage(answers),
+        }
+    )
+
+
+def _pairs(body: ScoreBody) -> list[tuple[str, str]]:
+    """ApiError 400 where a side is absent, given twice, or of another length."""
+    sides = []
+    for one, other in (("text_1", "queries"), ("text_2", "documents")):
+        given = [value for value in (getattr(body, one), getattr(body, other)) if value is not None]
+        if len(given) != 1:
+            raise ApiError(400, "invalid_value", f"{one} must be given, or {other}, but not both", one)
+        sides.append([given[0]] if isinstance(given[0], str) else given[0])
+    first, second = sides
+    if len(first) not in (1, len(second)):
+        text = f"text_1 must have one text, or as many as text_2, {len(second)}, but has {len(first)}"
+        raise ApiError(400, "invalid_value", text, "text_1")
+    return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
+
+
+def _usage(answers: Sequence[dict[str, Any]]) -> dict[str, int]:
+    n_tokens = sum(answer["n_tokens"] for answer in answers)
+    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+
+
 async def _scored(
-    context: RequestContext[RankBody], engine: EngineClient, query: str, texts: Sequence[str]
-) -> tuple[list[float], int]:
-    hints = hints_of(context.caller)
-    scores: list[float] = []
-    n_tokens = 0
-    for first in range(0, len(texts), _AT_ONCE):
-        works = [Embed(0, text, 1, None, hints, query) for text in texts[first : first + _AT_ONCE]]
-        for stream in [context.submit(engine, work) for work in works]:
-            answer = await stream.answer()
-            scores.append(array("f", answer["vector"])[0])
-            n_tokens += answer["n_tokens"]
-            context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
-    context.ticket.charge(n_tokens)
-    context.exchange.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
-    return scores, n_tokens
+    context: RequestContext[Any], engine: EngineClient, pairs: Sequence[tuple[str, str]], instruction: str | None
+) -> list[dict[str, Any]]:
+    hints, rules = hints_of(context.caller), context.body.rules()
+    works = [Score(0, first, second, instruction, hints, rules) for first, second in pairs]
+    return await asked_together(context, engine, works)

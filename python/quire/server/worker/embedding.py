@@ -1,31 +1,34 @@
-"""The engine's side of a request to embed."""
+"""The engine's side of requests to embed and to score."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ...engine.engine import Failure
+from ...engine.ranking import is_judged, relevance
 from ...errors import RequestError
 from . import protocol as wire
 
 if TYPE_CHECKING:
     from ..._native.engine import Event
 
-__all__ = ["Embedding", "shaped"]
+__all__ = ["Embedding", "Scoring", "shaped"]
 
 
-class Embedding:
-    """Turns the events of a request to its one answer."""
+End: TypeAlias = Callable[[int, Sequence[wire.FromEngine]], None]
+Array: TypeAlias = npt.NDArray[np.float32]
 
-    def __init__(self, asked: wire.Embed, n_tokens: int, end: Callable[[int, Sequence[wire.FromEngine]], None]) -> None:
-        self._asked = asked
-        self._n_tokens = n_tokens
-        self._end = end
-        self._vector: npt.NDArray[np.float32] | None = None
+
+class _OneAnswer:
+    """Turns the events of a request for a vector to its one answer."""
+
+    def __init__(self, id_: int, n_tokens: int, end: End) -> None:
+        self._id, self._n_tokens, self._end = id_, n_tokens, end
+        self._vector: Array | None = None
 
     def deliver(self, items: Sequence[Event | Failure]) -> None:
         """Take what the engine has for the request."""
@@ -37,35 +40,72 @@ class Embedding:
             elif item.kind == "finish":
                 self._finish(item)
 
+    def values(self, vector: Array) -> dict[str, object]:
+        """What is answered of a vector.  RequestError where it cannot be had."""
+        raise NotImplementedError
+
     def _fail(self, kind: str, message: str) -> None:
-        self._end(self._asked.id, [wire.Failed(self._asked.id, kind, message)])
+        self._end(self._id, [wire.Failed(self._id, kind, message)])
 
     def _finish(self, event: Event) -> None:
-        asked = self._asked
         if self._vector is None:
             self._fail("Lost", "the server must be running until the answer is complete but stops")
             return
         try:
-            vector = shaped(self._vector, asked.n_dimensions, asked.norm)
+            values = self.values(self._vector)
         except RequestError as error:
             self._fail("RequestError", str(error))
             return
-        value = {
-            "vector": vector.astype("<f4").tobytes(),
+        counts = {
             "n_tokens": self._n_tokens,
             "n_cached_tokens": event.n_cached_tokens,
             "seconds": event.timings.prefill_s,
         }
-        self._end(asked.id, [wire.Answer(asked.id, value)])
+        self._end(self._id, [wire.Answer(self._id, {**values, **counts})])
+
+
+class Embedding(_OneAnswer):
+    """Of a request to embed."""
+
+    def __init__(self, asked: wire.Embed, n_tokens: int, end: End) -> None:
+        super().__init__(asked.id, n_tokens, end)
+        self._asked = asked
+
+    def values(self, vector: Array) -> dict[str, object]:
+        asked = self._asked
+        made = shaped(vector, asked.n_dimensions, asked.norm).astype("<f4")
+        return {"vector": made.tobytes(), **({"n_rows": len(made)} if made.ndim == 2 else {})}
+
+
+class Scoring(_OneAnswer):
+    """Of a request to score classes."""
+
+    def __init__(
+        self, id_: int, n_tokens: int, end: End, scores: Callable[[Array], Array], labels: Sequence[str]
+    ) -> None:
+        super().__init__(id_, n_tokens, end)
+        self._scores, self._labels = scores, labels
+
+    def values(self, vector: Array) -> dict[str, object]:
+        scores = self._scores(vector[np.newaxis])
+        return {
+            "scores": scores[0].tolist(),
+            "labels": list(self._labels),
+            "relevance": float(relevance(scores, self._labels)[0]),
+            "is_judged": is_judged(self._labels),
+        }
 
 
 def shaped(vector: npt.NDArray[np.float32], n_dimensions: int | None, norm: int | None) -> npt.NDArray[np.float32]:
-    """The first ``n_dimensions`` of a vector, divided by their norm as in ``protocol.Embed``; zeros stay.
+    """The first ``n_dimensions`` of a vector, or of rows, divided by their norm as in ``protocol.Embed``.  Zeros stay.
 
     RequestError where there are not so many.
     """
-    if n_dimensions is not None and n_dimensions > vector.size:
-        raise RequestError(f"[embed] dimensions must be at most {vector.size} but is {n_dimensions}")
-    kept = vector[:n_dimensions].astype(np.float64)
-    length = 1.0 if norm is None else float(np.linalg.norm(kept, np.inf if norm == 0 else norm))
-    return (kept / (length if length > 0 else 1.0)).astype(np.float32)
+    size = vector.shape[-1]
+    if n_dimensions is not None and n_dimensions > size:
+        raise RequestError(f"[embed] dimensions must be at most {size} but is {n_dimensions}")
+    kept = vector[..., :n_dimensions].astype(np.float64)
+    if norm is None:
+        return kept.astype(np.float32)
+    lengths = np.linalg.norm(kept, np.inf if norm == 0 else norm, axis=-1, keepdims=True)
+    return (kept / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)

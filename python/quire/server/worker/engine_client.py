@@ -26,6 +26,7 @@ from .protocol import (
     Finished,
     FromEngine,
     ModelInfo,
+    Score,
     Started,
     Work,
 )
@@ -207,7 +208,7 @@ class Streams(ABC):
         """A stream for new work, and the work with its id."""
         self._last_id += 1
         made = msgspec.structs.replace(work, id=self._last_id)
-        params = {} if isinstance(work, Ask | Embed) else work.params
+        params = {} if isinstance(work, Ask | Embed | Score) else work.params
         made_stream = Stream(self, self._last_id, int(params.get("n", 1)), params.get("max_tokens"))
         stream = self._streams[self._last_id] = made_stream
         self._work[self._last_id] = made

@@ -20,6 +20,7 @@ from ...engine.engine import EngineRequest, Failure
 from ...engine.llm_base import LLMBase, collector_of
 from ...engine.loader import packaged_model
 from ...engine.prompts import RequestOptions
+from ...engine.texts import TextOptions
 from ...errors import BusyError, InternalError, QuireError, RequestError
 from ..fair_pool import FairPool
 from ..process_memory import process_memory
@@ -135,7 +136,7 @@ class ModelWorker(LLMBase):
         """Take a message.  Returns at once."""
         if isinstance(message, wire.Cancel):
             self._cancel(message.id)
-        elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Ask):
+        elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Score | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
             hints = message.hints
@@ -177,7 +178,7 @@ class ModelWorker(LLMBase):
                 if message.encoded:
                     value = msgspec.json.encode(value)
                 self._end(message.id, [wire.Answer(message.id, value)])
-            elif isinstance(message, wire.Embed):
+            elif isinstance(message, wire.Embed | wire.Score):
                 self._embed(message, running)
             else:
                 self._submit(message, running)
@@ -270,16 +271,23 @@ class ModelWorker(LLMBase):
         if cancelled:
             self._engine.cancel(native_id)
 
-    def _embed(self, message: wire.Embed, running: _Running) -> None:
-        from .embedding import Embedding
+    def _embed(self, message: wire.Embed | wire.Score, running: _Running) -> None:
+        from .embedding import Embedding, Scoring
 
-        hints = message.hints
+        hints, rules = message.hints, message.rules
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
-        if message.query is not None and isinstance(message.prompt, str):
-            (request,) = self._pair_requests(message.query, [message.prompt], options)
+        text = TextOptions(
+            truncate=rules.truncate, side=rules.side, prompt_name=rules.prompt_name, input_type=rules.input_type
+        )
+        answer: Embedding | Scoring
+        if isinstance(message, wire.Score):
+            given = message.text
+            pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
+            request = self._score_request(pair, options, text, message.instruction)
+            answer = Scoring(message.id, len(request.token_ids), self._end, self._scores, self.labels)
         else:
-            request = self._embedding_request(message.prompt, None, options)
-        answer = Embedding(message, len(request.token_ids), self._end)
+            request = self._embedding_request(message.prompt, message.pooling, options, text)
+            answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 
     def _read_template(self) -> None:

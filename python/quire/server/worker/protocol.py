@@ -25,7 +25,9 @@ __all__ = [
     "Open",
     "Ready",
     "SchedulingHints",
+    "Score",
     "Started",
+    "TextRules",
     "ToEngine",
     "Work",
 ]
@@ -89,12 +91,21 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     wants_progress: bool = False
 
 
+class TextRules(msgspec.Struct, frozen=True, array_like=True):
+    """How texts are read; the fields of ``engine.texts.TextOptions``."""
+
+    truncate: bool | int = False
+    side: Literal["left", "right"] = "right"
+    prompt_name: str | None = None
+    input_type: str | None = None
+
+
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and
     the ``seconds`` that reading the others took.
 
     ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
-    largest absolute value, None by nothing.  ``query``: the vector is the scores of the query with the prompt.
+    largest absolute value, None by nothing.  ``pooling``: as for ``LLM.embed``; ``none`` gives ``n_rows`` vectors.
     """
 
     id: int
@@ -102,7 +113,24 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     n_dimensions: int | None
     norm: int | None
     hints: SchedulingHints = SchedulingHints()
-    query: str | None = None
+    rules: TextRules = TextRules()
+    pooling: Literal["none", "mean", "cls", "last"] | None = None
+
+
+class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
+    """Score the classes of a text, or of a pair of texts.
+
+    ``Answer`` has ``scores`` of the classes and their ``labels``, empty where the file names none; ``relevance``, one
+    number of them as ``LLM.rerank`` gives it, and ``is_judged``, whether it is of yes against no; and what that of
+    ``Embed`` has beside its vector.
+    """
+
+    id: int
+    text: str | list[int]
+    second: str | None = None
+    instruction: str | None = None
+    hints: SchedulingHints = SchedulingHints()
+    rules: TextRules = TextRules()
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -124,8 +152,8 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     id: int
 
 
-Work: TypeAlias = Generate | Chat | Embed | Ask
-ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
+Work: TypeAlias = Generate | Chat | Embed | Score | Ask
+ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel
 
 
 # From the engine
