@@ -172,6 +172,33 @@ template <class L> class Keys<L, int8_t> {
     }
 };
 
+// Columns [from_column, to_column) of `n` elements of 32 tokens each, as rows of the tokens, `stride` elements apart.
+template <class Element>
+inline void transpose_tokens(const Element *from, int n, Element *to, int64_t stride) {
+    constexpr int part = 8; // dimensions, so that what is written stays in a few lines
+    for (int d = 0; d < n; d += part) {
+        const int some = n - d < part ? n - d : part;
+        for (int t = 0; t < block_tokens; ++t)
+            for (int i = 0; i < some; ++i) to[t * stride + d + i] = from[(d + i) * block_tokens + t];
+    }
+}
+
+// Latent attention: V of a block and kv head is the first `dim` dimensions of its K.
+template <class T> void copy_values_of_keys(const T *keys, int, int dim, T *to) {
+    transpose_tokens(keys, dim, to, dim);
+}
+
+inline void copy_values_of_keys(const int8_t *keys, int head_dim, int dim, int8_t *to) {
+    for (int d = 0; d < dim; d += q8_group) { // rows of the tokens need not begin at whole groups
+        const int some = dim - d < q8_group ? dim - d : q8_group;
+        for (int t = 0; t < block_tokens; ++t)
+            for (int i = 0; i < some; ++i)
+                to[static_cast<int64_t>(t) * dim + d + i] = keys[d * block_tokens + t * q8_group + i];
+    }
+    __builtin_memcpy(to + q8_codes_bytes(dim, block_tokens), keys + q8_codes_bytes(head_dim, block_tokens),
+                     block_tokens * sizeof(float));
+}
+
 // V of a block and kv head: [32 tokens][v_head_dim] of T.
 template <class L, class T> class Values {
     using Vec = typename L::Vec;

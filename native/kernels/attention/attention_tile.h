@@ -34,6 +34,8 @@ template <class L, class T> class TileAttention {
         queries_.scales = scores_ + n_ * step_tokens;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
         arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
+        own_values_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries +
+                                            step_tokens / 2 * ((shape_.v_head_dim + 31) / 32 * 32));
     }
 
     void run() {
@@ -150,12 +152,18 @@ template <class L, class T> class TileAttention {
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
         for (int i = first; i < end; ++i) seen_[i] = steps_.seen(i, step);
         for (int b = 0; b < n; ++b) {
-            values_[b] = values_of(table[b]);
-            ask_for_scales_of(values_[b]);
+            values_[b] = shape_.v_in_k ? own_values_ + b * V::block_elements(shape_.v_head_dim) : values_of(table[b]);
+            if (!shape_.v_in_k) ask_for_scales_of(values_[b]);
         }
+        const void *later = shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_[0]);
         for (int b = 0; b < n; ++b) {
-            const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
-            score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next), values_[b]);
+            const T *keys = keys_of(table[b]);
+            const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : later;
+            score_block(keys, b * block_tokens, {first, end}, static_cast<const char *>(next),
+                        shape_.v_in_k ? keys : values_[b]);
+            if (shape_.v_in_k)
+                copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim,
+                                    own_values_ + b * V::block_elements(shape_.v_head_dim));
         }
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
@@ -281,6 +289,7 @@ template <class L, class T> class TileAttention {
     // The values of the step at hand in another order, where there are many queries for them.
     T *arranged_;
     bool is_arranged_ = false;
+    T *own_values_; // where they are a part of the keys: of a step, as a pool of them would hold them
 };
 
 template <class L> void attend_tile(const AttentionTile &tile) {
