@@ -134,8 +134,9 @@ def _part(part: Callable[[Array, int], Array], nope: int = 128, v_dim: int = 128
     return change
 
 
-def _q_rank(config: Fields, default: int = 1536) -> int | None:
-    return None if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default)
+def q_rank(default: int) -> Key:
+    """0 where queries are made in one product: llama.cpp wants the key of most models."""
+    return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
 
 
 def _n_dense(config: Fields) -> int:
@@ -163,7 +164,7 @@ def all_heads(config: Fields) -> None:
 LATENT_KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.head_count_kv": made("u32", lambda config: 1),
-    "attention.q_lora_rank": made("u32", _q_rank),
+    "attention.q_lora_rank": q_rank(1536),
     "attention.kv_lora_rank": u32("kv_lora_rank", default=512, low=1),
     "attention.key_length": made(
         "u32", lambda config: config.integer("kv_lora_rank", 512) + config.integer("qk_rope_head_dim", 64)
@@ -275,7 +276,7 @@ HF = {
             **LATENT_KEYS,
             **EXPERT_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.q_lora_rank": made("u32", lambda config: _q_rank(config, 768)),
+            "attention.q_lora_rank": q_rank(768),
             "attention.key_length_mla": made(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 192) + config.integer("qk_rope_head_dim", 64)
             ),

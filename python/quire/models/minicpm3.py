@@ -77,9 +77,7 @@ HF = {
             **{name: key for name, key in deepseek2.LATENT_KEYS.items() if not name.endswith("_mla")},
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "attention.head_count_kv": u32("num_attention_heads", low=1),
-            "attention.q_lora_rank": made(
-                "u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", 768)
-            ),
+            "attention.q_lora_rank": deepseek2.q_rank(768),
             "attention.kv_lora_rank": u32("kv_lora_rank", default=256, low=1),
             "attention.key_length": made(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 64) + config.integer("qk_rope_head_dim", 32)
