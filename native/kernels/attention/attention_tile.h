@@ -161,14 +161,12 @@ template <class L, class T> class TileAttention {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : later;
             score_block(keys, b * block_tokens, {first, end}, static_cast<const char *>(next),
                         shape_.v_in_k ? keys : values_[b]);
-            if (shape_.v_in_k)
-                copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim,
-                                    own_values_ + b * V::block_elements(shape_.v_head_dim));
+            if (shape_.v_in_k) take_values(keys, b);
         }
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
-            is_arranged_ = end - first >= V::most_queries;
-            if (is_arranged_) {
+            is_arranged_ = shape_.v_in_k || end - first >= V::most_queries;
+            if (is_arranged_ && !shape_.v_in_k) {
                 // Where sequences share blocks, a later query may see earlier tokens, behind a window.
                 Range seen = seen_[first];
                 for (int i = first + 1; i < end; ++i) {
@@ -179,6 +177,16 @@ template <class L, class T> class TileAttention {
             }
         }
         add_values(first, end, after(step, end));
+    }
+
+    // Values of a block, where they are a part of the keys.
+    void take_values(const T *keys, int b) {
+        if constexpr (V::arranges) {
+            V::arrange_keys(keys, shape_.v_head_dim, b, arranged_);
+        } else {
+            copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim,
+                                own_values_ + b * V::block_elements(shape_.v_head_dim));
+        }
     }
 
     // Tokens that a query does not see get scores too; weigh() overwrites them.
@@ -251,6 +259,10 @@ template <class L, class T> class TileAttention {
         __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
         const float ones[] = {1.0F};
         typename V::Piece piece{values_, shape_.v_head_dim, 0, 0, next, ahead};
+        if constexpr (V::arranges) {
+            piece.is_arranged_alone = shape_.v_in_k;
+            piece.arranged = shape_.v_in_k ? arranged_ : nullptr;
+        }
         auto one_by_one = [&](auto range_of) {
             for (int i = 0; i < n; ++i) {
                 const Range range = range_of(seen_[first + i]);
@@ -268,7 +280,7 @@ template <class L, class T> class TileAttention {
         if constexpr (V::arranges) piece.arranged = is_arranged_ ? arranged_ : nullptr;
         add_piece<n>(piece, first, rescale);
         for (float &each : rescale) each = ones[0];
-        if constexpr (V::arranges) piece.arranged = nullptr;
+        if constexpr (V::arranges) piece.arranged = piece.is_arranged_alone ? arranged_ : nullptr;
         if (is_ragged) one_by_one([&](Range seen) { return Range{common.end, seen.end}; });
     }
 
