@@ -263,18 +263,20 @@ void bind_kernels(py::module_ &m) {
         .def_property_readonly("n_rows", &Batch::n_rows)
         .def_property_readonly("n_sequences", &Batch::n_sequences);
     m.def("kv_write", &write, py::arg("k"), py::arg("v").none(true), py::arg("k_pool").noconvert(),
-          py::arg("v_pool").noconvert().none(true), py::arg("batch"), py::arg("n_workers") = 1, py::arg("poison_rest") = false);
+          py::arg("v_pool").noconvert().none(true), py::arg("batch"), py::arg("n_workers") = 1,
+          py::arg("poison_rest") = false);
     m.def(
         "paged_attention",
-        [](const Floats &q, const py::array &k_pool, const std::optional<py::array> &v_pool, const Batch &batch, float scale,
-           std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks,
+        [](const Floats &q, const py::array &k_pool, const std::optional<py::array> &v_pool, const Batch &batch,
+           float scale, std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks,
            std::optional<Floats> bias, std::optional<int> v_head_dim, int n_workers) {
             return attend(q, k_pool, v_pool, batch,
                           {scale, soft_cap, window, std::move(sinks), std::move(bias), v_head_dim, n_workers});
         },
-        py::arg("q"), py::arg("k_pool"), py::arg("v_pool").none(true), py::arg("batch"), py::kw_only(), py::arg("scale"),
-        py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
-        py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
+        py::arg("q"), py::arg("k_pool"), py::arg("v_pool").none(true), py::arg("batch"), py::kw_only(),
+        py::arg("scale"), py::arg("soft_cap") = py::none(), py::arg("window") = py::none(),
+        py::arg("sinks") = py::none(), py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(),
+        py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

@@ -104,7 +104,5 @@ def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> 
             load_model(GGUFReader(written(tmp_path / "x.gguf", source, change, tensors_of(source))))
     with pytest.raises(UnsupportedError, match=r"rope\.scaling\.yarn_attn_factor"):
         load_model(
-            GGUFReader(
-                written(tmp_path / "x.gguf", source, {"rope.scaling.yarn_attn_factor": 2.0}, tensors_of(source))
-            )
+            GGUFReader(written(tmp_path / "x.gguf", source, {"rope.scaling.yarn_attn_factor": 2.0}, tensors_of(source)))
         )

@@ -87,7 +87,9 @@ def test_greedy_follows_the_logits(opened: Opened) -> None:
     assert rows[len(prompt) - 1 : -1].argmax(axis=-1).tolist() == answer
 
 
-@pytest.mark.parametrize("opened", ["lfm2", "deepseek2-v3"], indirect=True)  # others have room for a state, or wait for one
+@pytest.mark.parametrize(
+    "opened", ["lfm2", "deepseek2-v3"], indirect=True
+)  # others have room for a state, or wait for one
 def test_preempted_equals_undisturbed(opened: Opened) -> None:
     params = SamplingParams(max_tokens=60, temperature=0.7, seed=2, ignore_eos=True)
     prompts = [prompt + prompt for prompt in texts()]

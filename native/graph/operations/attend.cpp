@@ -53,9 +53,8 @@ ggml_tensor *Attend::lower(const StockParts &p) const {
     }
     const StockGraph::Written &written = graph.written.at(spec_.layer);
     ggml_tensor *k = gathered(graph, of, written.k);
-    ggml_tensor *v = kept.v_in_k
-                         ? ggml_view_3d(ctx, k, kept.v_head_dim, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0)
-                         : gathered(graph, of, written.v);
+    ggml_tensor *v = kept.v_in_k ? ggml_view_3d(ctx, k, kept.v_head_dim, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0)
+                                 : gathered(graph, of, written.v);
     ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, p.inputs[0], 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
     float scale = spec_.scale;
     if (spec_.soft_cap > 0) {
@@ -155,7 +154,8 @@ TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec
     }
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     if (!kept.v_in_k)
-        throw ShapeError("attend", cat("layer ", spec.layer, " must have values in its keys but keeps an array of them"));
+        throw ShapeError("attend",
+                         cat("layer ", spec.layer, " must have values in its keys but keeps an array of them"));
     const std::vector<int64_t> wanted{1, kept.head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted || q.shape().rest[1] != kept.head_dim)
@@ -163,7 +163,8 @@ TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec
                                        " numbers, but are ", shape_text(q.shape()), ", ", shape_text(k.shape())));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
-    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k}, {Lead::tokens, {n_head, kept.v_head_dim}});
+    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k},
+                            {Lead::tokens, {n_head, kept.v_head_dim}});
 }
 
 } // namespace quire

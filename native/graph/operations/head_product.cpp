@@ -74,10 +74,9 @@ void HeadProduct::add_nodes(CpuLowering &lowering, int i) const {
     const Lead lead = lowering.lead(i);
     const auto n_heads = static_cast<int64_t>(matrices.size());
     const auto float_bytes = static_cast<int64_t>(sizeof(float));
-    const HeadProductNode::Values v{lowering.value(lowering.input(i)),
-                                    lowering.program().value(lead, matrices.front()->x_row_bytes(), n_heads),
-                                    lowering.program().value(lead, matrices.front()->n_out * float_bytes, n_heads),
-                                    lowering.new_value(i)};
+    const HeadProductNode::Values v{
+        lowering.value(lowering.input(i)), lowering.program().value(lead, matrices.front()->x_row_bytes(), n_heads),
+        lowering.program().value(lead, matrices.front()->n_out * float_bytes, n_heads), lowering.new_value(i)};
     lowering.program().add(std::make_unique<HeadProductNode>(matrices, v), {v.x, v.gathered, v.by_head, v.out});
 }
 

@@ -181,12 +181,16 @@ template <class Unit> struct Square {
     Row rows[n];
 
     [[gnu::always_inline]] static Row low(Row a, Row b) {
-        if constexpr (n == 8) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-        else return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+        if constexpr (n == 8)
+            return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        else
+            return __builtin_shufflevector(a, b, 0, 4, 1, 5);
     }
     [[gnu::always_inline]] static Row high(Row a, Row b) {
-        if constexpr (n == 8) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-        else return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+        if constexpr (n == 8)
+            return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+        else
+            return __builtin_shufflevector(a, b, 2, 6, 3, 7);
     }
     // Each round turns the bits of row and column numbers by one place.
     [[gnu::always_inline]] void transpose() {
@@ -237,7 +241,8 @@ inline void copy_values_of_keys(const int8_t *keys, int head_dim, int dim, int8_
     const int whole = dim / q8_group;
     transpose_tokens<uint32_t>(keys, whole, to, dim);
     for (int t = 0, d = whole * q8_group; t < block_tokens && d < dim; ++t)
-        __builtin_memcpy(to + int64_t{t} * dim + d, keys + d * block_tokens + t * q8_group, static_cast<size_t>(dim - d));
+        __builtin_memcpy(to + int64_t{t} * dim + d, keys + d * block_tokens + t * q8_group,
+                         static_cast<size_t>(dim - d));
     __builtin_memcpy(to + q8_codes_bytes(dim, block_tokens), keys + q8_codes_bytes(head_dim, block_tokens),
                      block_tokens * sizeof(float));
 }

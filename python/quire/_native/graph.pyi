@@ -157,9 +157,7 @@ def attend(
     ``[tokens, n_head, v_head_dim]``.
     """
 
-def attend_latent(
-    layer: int, q: TraceTensor, k: TraceTensor, *, scale: float, soft_cap: float = 0.0
-) -> TraceTensor:
+def attend_latent(layer: int, q: TraceTensor, k: TraceTensor, *, scale: float, soft_cap: float = 0.0) -> TraceTensor:
     """As ``attend`` where the layer keeps ``CacheSpec.latent``: its values are the first ``rank`` numbers of each key.
 
     q ``[tokens, n_head, rank + n_rot]``, k ``[tokens, 1, rank + n_rot]``.  Returns ``[tokens, n_head, rank]``.

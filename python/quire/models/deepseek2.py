@@ -89,9 +89,7 @@ def sizes_of(m: Keys, c: DenseConfig) -> LatentSizes:
 
 def experts(m: Keys, c: DenseConfig, n_next: int) -> ExpertConfig:
     unsaid = (c.n_layer + n_next, c.n_vocab) in UNSAID_SIGMOIDS
-    return ExpertConfig.read(
-        m, c.n_layer, gating="sigmoid" if unsaid else "softmax", normalize=False, grouped=True
-    )
+    return ExpertConfig.read(m, c.n_layer, gating="sigmoid" if unsaid else "softmax", normalize=False, grouped=True)
 
 
 def rope(config: Fields) -> Iterator[Entry]:
@@ -203,7 +201,15 @@ SHARED_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",
     "blk.{i}.ffn_down_shexp": f"{_LAYER}.mlp.shared_experts.down_proj",
 }
-UNUSED = ("head_dim", "qk_head_dim", "ep_size", "aux_loss_alpha", "seq_aux", "num_nextn_predict_layers", "num_mtp_layers")
+UNUSED = (
+    "head_dim",
+    "qk_head_dim",
+    "ep_size",
+    "aux_loss_alpha",
+    "seq_aux",
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
+)
 FIXED = {"hidden_act": SILU, "attention_bias": (False,), "moe_layer_freq": (1,)}
 
 

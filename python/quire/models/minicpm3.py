@@ -34,9 +34,7 @@ class MiniCPM3(Decoder):
         c = replace(c, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
         rotation, scale = LongRope(m, w, s.n_rot), s.head_dim**-0.5
         blocks = [
-            ScaledBlock(
-                c, b, LatentAttention(b, c.dim, s, c.eps, i, rotation, scale), GatedMLP(b, c.dim, c.ffn_dim)
-            )
+            ScaledBlock(c, b, LatentAttention(b, c.dim, s, c.eps, i, rotation, scale), GatedMLP(b, c.dim, c.ffn_dim))
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         super().__init__(c, w, blocks)
