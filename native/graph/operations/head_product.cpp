@@ -49,7 +49,7 @@ void HeadProductNode::run(const CpuRun &run) {
     run.team.for_each(n_rows, rows_together(n_heads * n_in), [&](int row) {
         const float *x = values_.x->floats() + row * n_heads * n_in;
         for (int head = 0; head < n_heads; ++head, x += n_in)
-            to_form(*matrices_.front(), n_rows, x, values_.gathered->data, int64_t{head} * n_rows + row);
+            to_form(run.kernels, *matrices_.front(), n_rows, x, values_.gathered->data, int64_t{head} * n_rows + row);
     });
     float *by_head = n_rows == 1 ? values_.out->floats() : values_.by_head->floats(); // the same order then
     std::vector<Product> products(matrices_.size());

@@ -97,11 +97,11 @@ void MoeNode::gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) cons
     run.team.for_each(first_.back(), 4, [&](int place) {
         const int choice = place_choice_[static_cast<size_t>(place)];
         const float *x = values_.x->floats() + choice / routing_.n_used * matrix.n_in;
-        if (!spec_.weighs_input) return to_form(matrix, form_rows_, x, to->data, place);
+        if (!spec_.weighs_input) return to_form(run.kernels, matrix, form_rows_, x, to->data, place);
         static thread_local std::vector<float> weighed;
         weighed.resize(static_cast<size_t>(matrix.n_in));
-        row_kernels().scale(x, choices_[static_cast<size_t>(choice)].weight, weighed.data(), matrix.n_in);
-        to_form(matrix, form_rows_, weighed.data(), to->data, place);
+        run.kernels.rows().scale(x, choices_[static_cast<size_t>(choice)].weight, weighed.data(), matrix.n_in);
+        to_form(run.kernels, matrix, form_rows_, weighed.data(), to->data, place);
     });
 }
 
@@ -138,19 +138,19 @@ void MoeNode::multiply(const CpuRun &run) {
     }
     run_products(run, gated);
     run.team.for_each(first_.back(), 4, [&](int place) {
-        apply_unit(place);
-        to_form(down, form_rows_, values_.gate->floats() + place * ffn, values_.rounded->data, place);
+        apply_unit(run.kernels.rows(), place);
+        to_form(run.kernels, down, form_rows_, values_.gate->floats() + place * ffn, values_.rounded->data, place);
     });
     run_products(run, lowered);
 }
 
 // What the products have not done already.
-void MoeNode::apply_unit(int64_t place) const {
+void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
     const int64_t n = experts_.up.front()->n_out;
     float *gate = values_.gate->floats() + place * n;
     if (spec_.unit == ExpertUnit::ungated) {
-        row_kernels().activate(spec_.activation, gate, gate, n);
-        if (spec_.is_squared) row_kernels().multiply(gate, gate, gate, n);
+        kernels.activate(spec_.activation, gate, gate, n);
+        if (spec_.is_squared) kernels.multiply(gate, gate, gate, n);
     } else if (spec_.unit == ExpertUnit::clamped_swiglu) {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i) {
@@ -161,14 +161,14 @@ void MoeNode::apply_unit(int64_t place) const {
 }
 
 // Best first: a fixed order.
-void MoeNode::combine(int row) const {
+void MoeNode::combine(const RowKernels &kernels, int row) const {
     const int64_t dim = experts_.down.front()->n_out;
     float *out = values_.out->floats() + row * dim;
     const Choice *choices = choices_.data() + static_cast<size_t>(row) * static_cast<size_t>(routing_.n_used);
     std::fill(out, out + dim, 0.0F);
     for (int u = 0; u < routing_.n_used; ++u)
-        row_kernels().add_scaled(values_.down->floats() + choices[u].place * dim,
-                                 spec_.weighs_input ? 1.0F : choices[u].weight, out, dim);
+        kernels.add_scaled(values_.down->floats() + choices[u].place * dim,
+                           spec_.weighs_input ? 1.0F : choices[u].weight, out, dim);
 }
 
 void MoeNode::run(const CpuRun &run) {
@@ -182,7 +182,7 @@ void MoeNode::run(const CpuRun &run) {
     gather(run, *experts_.up.front(), values_.for_up);
     if (values_.for_gate != values_.for_up) gather(run, *experts_.gate.front(), values_.for_gate);
     multiply(run);
-    run.team.for_each(n_rows, 4, [&](int row) { combine(row); });
+    run.team.for_each(n_rows, 4, [&](int row) { combine(run.kernels.rows(), row); });
 }
 
 } // namespace quire

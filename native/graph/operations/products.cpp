@@ -8,7 +8,7 @@ void run_products(const CpuRun &run, const std::vector<Product> &products) {
     std::vector<ProductItems> items;
     std::vector<int> ends;
     for (const Product &product : products) {
-        items.emplace_back(product, run.team.n_workers());
+        items.emplace_back(run.kernels, product, run.team.n_workers());
         ends.push_back((ends.empty() ? 0 : ends.back()) + items.back().size());
     }
     if (items.empty()) return;
@@ -18,10 +18,11 @@ void run_products(const CpuRun &run, const std::vector<Product> &products) {
     });
 }
 
-void to_form(const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int64_t place) {
+void to_form(const KernelSet &kernels, const Matrix &matrix, int form_rows, const float *x, uint8_t *rows,
+             int64_t place) {
     const RowForm form = matrix.form(form_rows);
     uint8_t *to = rows + place * matrix.x_row_bytes(form);
-    if (form != RowForm::floats) return round_row(matrix, form, x, to);
+    if (form != RowForm::floats) return round_row(kernels, matrix, form, x, to);
     std::copy(x, x + matrix.n_in, reinterpret_cast<float *>(to));
 }
 

@@ -12,6 +12,7 @@ namespace quire {
 void run_products(const CpuRun &run, const std::vector<Product> &products);
 
 // Row x to place `place` of rows in the form that the matrix wants of so many.
-void to_form(const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int64_t place);
+void to_form(const KernelSet &kernels, const Matrix &matrix, int form_rows, const float *x, uint8_t *rows,
+             int64_t place);
 
 } // namespace quire

@@ -61,7 +61,7 @@ class DeepSeek2(Decoder):
         rotation, sharper = latent_rope(m, n_dims=s.n_rot, layout="interleaved")
         scale = sharper * s.head_dim**-0.5
         blocks = [
-            Block(c, b, LatentAttention(b, c.dim, s, c.eps, i, rotation, scale), mlp(i, b))
+            Block(c, b, LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=rotation, scale=scale), mlp(i, b))
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         super().__init__(c, w, blocks)
@@ -115,7 +115,8 @@ def rope(config: Fields) -> Iterator[Entry]:
 
 
 def _k_b(x: Array, nope: int) -> Array:
-    return x[:, :nope].swapaxes(1, 2)
+    part: Array = x[:, :nope].swapaxes(1, 2)
+    return part
 
 
 def _v_b(x: Array, nope: int) -> Array:

@@ -19,7 +19,7 @@ EMBEDDING_SCALE, DEPTH_SCALE, BASE_DIM = 12.0, 1.4, 256
 class ScaledBlock(Block):
     def __init__(self, c: DenseConfig, w: Weights, attention: LatentAttention, mlp: GatedMLP) -> None:
         super().__init__(c, w, attention, mlp)
-        self.scale = DEPTH_SCALE / c.n_layer**0.5
+        self.scale: float = DEPTH_SCALE / c.n_layer**0.5
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step) * self.scale
@@ -34,7 +34,12 @@ class MiniCPM3(Decoder):
         c = replace(c, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
         rotation, scale = LongRope(m, w, s.n_rot), s.head_dim**-0.5
         blocks = [
-            ScaledBlock(c, b, LatentAttention(b, c.dim, s, c.eps, i, rotation, scale), GatedMLP(b, c.dim, c.ffn_dim))
+            ScaledBlock(
+                c,
+                b,
+                LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=rotation, scale=scale),
+                GatedMLP(b, c.dim, c.ffn_dim),
+            )
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         super().__init__(c, w, blocks)

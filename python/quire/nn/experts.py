@@ -74,8 +74,11 @@ class ExpertConfig:
         return config
 
     def spec(self, activation: Activation = "silu") -> MoeSpec:
-        """Of gated units.  Groups count as their two best experts where scores are corrected sigmoids (DeepSeek-V3), and
-        as their best one where they are a softmax (DeepSeek-V2)."""
+        """Of gated units.
+
+        Groups count as their two best experts where scores are corrected sigmoids (DeepSeek-V3), and as their best one
+        where scores are a softmax (DeepSeek-V2).
+        """
         return MoeSpec(
             n_used=self.n_used,
             activation=activation,

@@ -66,7 +66,15 @@ class LatentAttention:
     """
 
     def __init__(
-        self, w: Weights, dim: int, s: LatentSizes, eps: float, layer: int, rotation: RopeSpec | LongRope, scale: float
+        self,
+        w: Weights,
+        dim: int,
+        s: LatentSizes,
+        layer: int,
+        *,
+        eps: float,
+        rotation: RopeSpec | LongRope,
+        scale: float,
     ) -> None:
         self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
         n_q = s.n_head * s.head_dim

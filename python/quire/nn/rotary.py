@@ -63,7 +63,8 @@ def rope_spec(
     """The rotation that ``rope.*`` describes: of the first ``n_dims`` of a head, with no scaling, linear, or YaRN.
 
     ``factors``: see ``frequency_factors``.  ``freq_base`` overrides the file's, and then scaling does not apply (gemma
-    3's local layers).  ``attn_factor`` overrides what queries and keys are multiplied by beyond YaRN's own.  Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
+    3's local layers).  ``attn_factor`` overrides what queries and keys are multiplied by beyond what YaRN does itself.
+    Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
     """
     scaling = Scaling.read(m)
     base = m.number("rope.freq_base", 10000.0) if freq_base is None else freq_base

@@ -128,6 +128,7 @@ class ModelWorker(LLMBase):
             rss_bytes=rss,
             anonymous_bytes=anonymous,
             n_step_sequences=stats.n_step_sequences,
+            cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
 
     def handle(self, message: wire.ToEngine) -> None:

@@ -241,6 +241,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     value: Any
 
 
+class CacheUse(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that one kind of layers has in the cache: held by sequences, and kept to be found again."""
+
+    kind: str
+    held_bytes: int
+    cached_bytes: int
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """A sign of life, with the decoder's figures; totals since the model was opened."""
 
@@ -260,6 +268,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     rss_bytes: int
     anonymous_bytes: int
     n_step_sequences: int = 0
+    cache: tuple[CacheUse, ...] = ()
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat
