@@ -58,6 +58,10 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "deepseek2-groups": Variant(
+        "llama.cpp ranks groups by their two best experts, not by the best: compared without groups",
+        {"topk_method": "greedy"},
+    ),
     "command-r-plus": Variant(
         "llama.cpp has norms of heads where there are 64 layers: compared without",
         {"use_qk_norm": False},

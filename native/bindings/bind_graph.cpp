@@ -81,6 +81,10 @@ void bind_specs(py::module_ &m) {
              py::kw_only(), py::arg("n_kv_head") = 0, py::arg("head_dim") = 0, py::arg("v_head_dim") = py::none(),
              py::arg("window") = 0, py::arg("chunk") = 0,
              py::arg("states") = std::vector<std::pair<std::string, int64_t>>{})
+        .def_static(
+            "latent", [](int rank, int n_rot) { return CacheSpec{latent_rows(rank, n_rot), {}}; }, py::kw_only(),
+            py::arg("rank"), py::arg("n_rot"))
+        .def_property_readonly("v_in_k", [](const CacheSpec &self) { return self.rows && self.rows->v_in_k; })
         .def_property_readonly("n_kv_head", [](const CacheSpec &self) { return self.rows ? self.rows->n_kv_head : 0; })
         .def_property_readonly("head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->head_dim : 0; })
         .def_property_readonly("v_head_dim",
@@ -200,6 +204,12 @@ void bind_operations(py::module_ &m) {
         },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
         py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none(), py::arg("bias") = py::none());
+    m.def(
+        "attend_latent",
+        [](int layer, const TraceTensor &q, const TraceTensor &k, float scale, float cap) {
+            return attend_latent(q, k, AttendSpec{layer, scale, cap, nullptr, nullptr});
+        },
+        py::arg("layer"), py::arg("q"), py::arg("k"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F);
     m.def(
         "attend_to_written",
         [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {

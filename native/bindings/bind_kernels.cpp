@@ -119,8 +119,25 @@ struct HeadDims {
 };
 
 // The shape that the two pools have; n_head is theirs too.
-AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool, HeadDims dims) {
+AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::array> &values, HeadDims dims) {
     const KvType type = pool_type(k_pool);
+    if (!values) { // they are in the keys
+        check_array("k_pool", k_pool, type == KvType::q8 ? 3 : 4);
+        check_same("the heads of k_pool, which holds values too,", 1, dim(k_pool, 1));
+        if (type == KvType::q8) {
+            check_same("the bytes of a block and head of k_pool",
+                       static_cast<int64_t>(q8_head_bytes(dims.k, kv_block_tokens)), dim(k_pool, 2));
+        } else {
+            check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
+            check_same("the head_dim of k_pool", dims.k, dim(k_pool, 2));
+        }
+        if (dims.v > dims.k)
+            throw ShapeError("kernels", cat("v_head_dim must be at most ", dims.k, " but is ", dims.v));
+        AttentionShape shape{1, 1, dims.k, dims.v, type, 1.0F};
+        shape.v_in_k = true;
+        return shape;
+    }
+    const py::array &v_pool = *values;
     if (pool_type(v_pool) != type) throw ShapeError("kernels", "k_pool and v_pool must have one dtype but have two");
     const int n_dims = type == KvType::q8 ? 3 : 4;
     check_array("k_pool", k_pool, n_dims);
@@ -140,21 +157,22 @@ AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool, 
     return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, type, 1.0F};
 }
 
-void write(const KernelSet &kernels, const Floats &k, const Floats &v, py::array k_pool, py::array v_pool,
-           const Batch &batch, int n_workers, bool poison_rest) {
+void write(const KernelSet &kernels, const Floats &k, const std::optional<Floats> &v, py::array k_pool,
+           std::optional<py::array> v_pool, const Batch &batch, int n_workers, bool poison_rest) {
     check_array("k", k, 3);
-    check_array("v", v, 3);
-    const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), dim(v, 2)});
+    if (v.has_value() != v_pool.has_value())
+        throw ShapeError("kernels", "v and v_pool must both be there or, where values are in the keys, both not");
+    if (v) check_array("v", *v, 3);
+    const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), v ? dim(*v, 2) : 1});
     check_workers(n_workers);
-    const Floats *rows[] = {&k, &v};
-    for (const Floats *each : rows) {
+    for (const Floats *each : {&k, v ? &*v : &k}) {
         check_same("the rows of k and v", batch.n_rows(), each->shape(0));
         check_same("the heads of k and v", shape.n_kv_head, each->shape(1));
     }
     batch.check_pool(k_pool.shape(0));
     const AttentionBatch view = batch.view();
-    void *k_data = k_pool.mutable_data(), *v_data = v_pool.mutable_data();
-    const float *k_rows = k.data(), *v_rows = v.data();
+    void *k_data = k_pool.mutable_data(), *v_data = v_pool ? v_pool->mutable_data() : nullptr;
+    const float *k_rows = k.data(), *v_rows = v ? v->data() : nullptr;
     py::gil_scoped_release release;
     Workers(n_workers)->for_each(n_workers, 1, [&](int worker) {
         kv_write(kernels, shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers);
@@ -171,12 +189,12 @@ struct Options {
     int n_workers;
 };
 
-AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py::array &v_pool,
+AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const std::optional<py::array> &v_pool,
                              const Options &options) {
     check_array("q", q, 3);
-    if (v_pool.ndim() != 4 && !options.v_head_dim)
-        throw ShapeError("kernels", "v_head_dim must be given for an 8-bit cache but is not");
-    const int v_head_dim = options.v_head_dim ? *options.v_head_dim : dim(v_pool, 3);
+    if ((!v_pool || v_pool->ndim() != 4) && !options.v_head_dim)
+        throw ShapeError("kernels", "v_head_dim must be given for an 8-bit cache, or without a v_pool, but is not");
+    const int v_head_dim = options.v_head_dim ? *options.v_head_dim : dim(*v_pool, 3);
     if (v_head_dim < 1) throw ShapeError("kernels", cat("v_head_dim must be at least 1 but is ", v_head_dim));
     AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(q, 2), v_head_dim});
     shape.n_head = dim(q, 1);
@@ -203,8 +221,8 @@ AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py:
     return shape;
 }
 
-Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool, const py::array &v_pool,
-              const Batch &batch, const Options &options) {
+Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool,
+              const std::optional<py::array> &v_pool, const Batch &batch, const Options &options) {
     const AttentionShape shape = checked_shape(q, k_pool, v_pool, options);
     if (q.shape(0) < batch.n_rows())
         throw ShapeError("kernels", cat("q must have at least ", batch.n_rows(), " rows but has ", q.shape(0)));
@@ -219,9 +237,13 @@ Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool
     view.plan = &plan;
     DistanceBias bias;
     if (options.bias) bias = {options.bias->data(), dim(*options.bias, 1)};
-    const AttentionData data{
-        q.data(), k_pool.data(),      v_pool.data(), options.sinks ? options.sinks->data() : nullptr,
-        bias,     out.mutable_data(), dim(q, 0)};
+    const AttentionData data{q.data(),
+                             k_pool.data(),
+                             v_pool ? v_pool->data() : nullptr,
+                             options.sinks ? options.sinks->data() : nullptr,
+                             bias,
+                             out.mutable_data(),
+                             dim(q, 0)};
     py::gil_scoped_release release;
     std::atomic<int> next{0};
     Workers(options.n_workers)->run([&](int) { paged_attention(kernels, shape, view, data, next); });
@@ -248,19 +270,21 @@ void bind_kernels(py::module_ &m) {
         .def_property_readonly("is_deterministic", &KernelSet::is_deterministic)
         .def_property_readonly("multiplies_bf16", &KernelSet::multiplies_bf16)
         .def_property_readonly("determinism_costs", &KernelSet::determinism_costs)
-        .def("kv_write", &write, py::arg("k"), py::arg("v"), py::arg("k_pool").noconvert(),
-             py::arg("v_pool").noconvert(), py::arg("batch"), py::arg("n_workers") = 1, py::arg("poison_rest") = false)
+        .def("kv_write", &write, py::arg("k"), py::arg("v").none(true), py::arg("k_pool").noconvert(),
+             py::arg("v_pool").noconvert().none(true), py::arg("batch"), py::arg("n_workers") = 1,
+             py::arg("poison_rest") = false)
         .def(
             "paged_attention",
-            [](const KernelSet &self, const Floats &q, const py::array &k_pool, const py::array &v_pool,
+            [](const KernelSet &self, const Floats &q, const py::array &k_pool, const std::optional<py::array> &v_pool,
                const Batch &batch, float scale, std::optional<float> soft_cap, std::optional<int> window,
                std::optional<Floats> sinks, std::optional<Floats> bias, std::optional<int> v_head_dim, int n_workers) {
                 return attend(self, q, k_pool, v_pool, batch,
                               {scale, soft_cap, window, std::move(sinks), std::move(bias), v_head_dim, n_workers});
             },
-            py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
-            py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
-            py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
+            py::arg("q"), py::arg("k_pool"), py::arg("v_pool").none(true), py::arg("batch"), py::kw_only(),
+            py::arg("scale"), py::arg("soft_cap") = py::none(), py::arg("window") = py::none(),
+            py::arg("sinks") = py::none(), py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(),
+            py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

@@ -13,6 +13,9 @@ TraceTensor embed(const TraceTensor &tokens, WeightRef weight);
 TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias);     // bias may be null
 TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps);        // weight may be null
 
+// x [rows, h, n_in] times weight [h, n_out, n_in], each head with its own matrix (operations/head_product.cpp).
+TraceTensor head_linear(const TraceTensor &x, WeightRef weight);
+
 // operations/rope.cpp
 enum class RopeLayout { half, interleaved };
 struct RopeSpec {
@@ -47,6 +50,8 @@ struct AttendSpec {
     WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
 };
 TraceTensor attend(const Heads &heads, AttendSpec spec);
+// The same where the layer keeps V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
+TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec);
 TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec); // by another operation of the step
 // Rows of a sequence attend to each other both ways, and nothing is cached (operations/attend_rows.cpp).
 struct AttendRowsSpec {

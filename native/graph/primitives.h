@@ -38,9 +38,6 @@ TraceTensor slice(const TraceTensor &x, int axis, int64_t begin, int64_t end);
 TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis);
 TraceTensor repeat_heads(const TraceTensor &x, int n); // [rows, h, d] to [rows, h * n, d], each n times in turn
 
-// x [rows, h, n_in] times weight [h, n_out, n_in], each head with its own matrix (primitives/head_product.cpp).
-TraceTensor head_linear(const TraceTensor &x, WeightRef weight);
-
 // Rows scaled by 1 + beta * log(1 + floor((position + offset) / n_ctx)) (primitives/position_scale.cpp): the temperature
 // that Llama 4 and Ministral 3 give long contexts.
 struct PositionScale {

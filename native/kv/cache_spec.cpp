@@ -18,6 +18,9 @@ void check(const CacheSpec &spec, size_t layer) {
                                           r.window, ", chunk ", r.chunk));
         if (r.window > 0 && r.chunk > 0)
             throw ShapeError("cache", cat("a layer must have a window or chunks but layer ", layer, " has both"));
+        if (r.v_in_k && (r.n_kv_head != 1 || r.v_head_dim > r.head_dim))
+            throw ShapeError("cache", cat("values must be a part of the keys of one head but layer ", layer, " has ",
+                                          r.n_kv_head, " heads of ", r.head_dim, " and values of ", r.v_head_dim));
     }
     for (const CacheState &state : spec.states)
         if (state.n < 1)
@@ -71,6 +74,7 @@ size_t CacheLayout::k_block_bytes(int layer) const {
 
 size_t CacheLayout::v_block_bytes(int layer) const {
     const CacheRows &rows = layers_.at(static_cast<size_t>(layer)).rows.value();
+    if (rows.v_in_k) return 0;
     return cache_head_bytes(dtype_, rows.v_head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
 }
 

@@ -19,8 +19,14 @@ struct CacheRows {
     int n_kv_head, head_dim, v_head_dim;
     int window = 0; // n: the last n tokens are attended to, the row itself included; 0: all of the past
     int chunk = 0;  // n: only tokens of the row's own chunk [i * n, (i + 1) * n); 0: all of the past
+    bool v_in_k = false; // V is the first v_head_dim numbers of K, of one head: there is no array of V
     bool operator==(const CacheRows &) const = default;
 };
+
+// Latent attention (DeepSeek-AI 2024): one row of `rank` numbers, which are V too, then those that are rotated.
+constexpr CacheRows latent_rows(int rank, int n_rot) {
+    return {.n_kv_head = 1, .head_dim = rank + n_rot, .v_head_dim = rank, .v_in_k = true};
+}
 
 // Recurrent state: n numbers (f32) of each sequence, zero where a sequence begins.
 struct CacheState {
@@ -71,7 +77,7 @@ class CacheLayout {
     size_t state_bytes() const { return state_bytes_; } // of one sequence, in all layers
     size_t block_bytes() const; // a block in every group
     size_t k_block_bytes(int layer) const;
-    size_t v_block_bytes(int layer) const;
+    size_t v_block_bytes(int layer) const; // 0 where V is in K
 
   private:
     std::vector<CacheSpec> layers_;

@@ -99,7 +99,7 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
             return take(is_q8 ? DType::i8 : dtype, {n, is_q8 ? bytes : head_dim});
         };
         if (spec.rows) {
-            Tensor k = array(spec.rows->head_dim), v = array(spec.rows->v_head_dim);
+            Tensor k = array(spec.rows->head_dim), v = spec.rows->v_in_k ? k : array(spec.rows->v_head_dim);
             rows_[at] = Rows{k, v, layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)};
         }
         for (const CacheState &state : spec.states) states_[at].push_back(take(DType::f32, {sizes_.n_states, state.n}));

@@ -1,4 +1,4 @@
-// The bytes of the cache.  For every layer that keeps rows an array of K and one of V, each [n_blocks][n_kv_head] of the
+// The bytes of the cache.  For every layer that keeps rows an array of K and one of V (but where V is in K), each [n_blocks][n_kv_head] of the
 // tokens of a block; for every state an array [n_states][n].  How K and V lie in a block is a matter of whoever writes and
 // reads them: the stock lowering keeps rows, our own kernels K by dimension (kernels/attention/paged_attention.h).
 #pragma once
@@ -24,7 +24,7 @@ class KvStore {
     // The tensors are seen as matrices [n_blocks * n_kv_head * block_tokens, head_dim]: to the stock lowering a row is one
     // token of one head.
     struct Rows {
-        Tensor k, v;
+        Tensor k, v; // one array where V is in K
         size_t k_block_bytes, v_block_bytes;
     };
     // CapacityError when there is no memory.

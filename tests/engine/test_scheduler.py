@@ -454,7 +454,7 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
     **config: object,
 ) -> None:
     layout = LAYOUTS[name]
-    longest = 10 * layout.block_bytes * len(layout.groups) + layout.state_bytes * layout.has_state
+    longest = 10 * layout.all_block_bytes + layout.state_bytes * layout.has_state
     budget_bytes = None if spare_bytes is None else longest + spare_bytes
     jobs = [dict(job) for job in jobs]
     sim = Simulation(n_blocks=n_blocks, layout=layout, n_states=n_states, budget_bytes=budget_bytes, **config)

@@ -158,7 +158,7 @@ def test_a_window_gives_its_blocks_to_layers_that_need_them() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_full_pool_is_slower_and_loses_nothing(name: str) -> None:
     layout = LAYOUTS[name]
-    whole = 5 * layout.block_bytes * len(layout.groups) + layout.state_bytes * layout.has_state
+    whole = 5 * layout.all_block_bytes + layout.state_bytes * layout.has_state
     sim = Simulation(layout=layout, n_blocks=40, budget_bytes=int(2.5 * whole), kept_back_blocks=0)
     for i in range(6):
         sim.submit(prompt(6 + i, seed=i), n_new=10, n_choices=1 + i % 2)

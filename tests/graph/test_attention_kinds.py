@@ -170,6 +170,21 @@ def test_what_a_layer_keeps_is_checked() -> None:
         bench.tracer.finish(out)
 
 
+def test_a_latent_layer_is_written_and_attended_to_by_its_own_operation() -> None:
+    bench = Bench(tracer=Tracer([CacheSpec.latent(rank=6, n_rot=2), CacheSpec(n_kv_head=1, head_dim=DIM)]))
+    (q, k, v), _, _ = heads_of(bench, 3)
+    (one, _), (narrow, _) = bench.value(1, DIM), bench.value(1, DIM - 1)
+    with pytest.raises(ShapeError, match="layer 0 must keep an array of values"):
+        graph.attend(0, q, k, v, scale=1.0)
+    with pytest.raises(ShapeError, match="layer 1 must have values in its keys"):
+        graph.attend_latent(1, q, one, scale=1.0)
+    for bad_q, bad_k in ((q, k), (q, narrow), (narrow, one)):
+        with pytest.raises(ShapeError, match="must fit the rows of layer 0, 8 numbers"):
+            graph.attend_latent(0, bad_q, bad_k, scale=1.0)
+    assert graph.attend_latent(0, q, one, scale=1.0).shape == ("tokens", N_HEAD, 6)
+    assert graph.attend_to_written(0, q, scale=1.0).shape == ("tokens", N_HEAD, 6)
+
+
 def test_a_window_and_chunks_exclude_each_other() -> None:
     with pytest.raises(ShapeError, match="a window or chunks"):
         Tracer([CacheSpec(n_kv_head=1, head_dim=8, window=3, chunk=4)])

@@ -19,7 +19,7 @@ from quire.errors import InternalError, ShapeError, UnsupportedError
 
 Array = npt.NDArray[np.float32]
 
-N_VOCAB, DIM, N_HEAD, N_KV_HEAD, HEAD_DIM, FFN, N_EXPERT = 96, 64, 4, 2, 24, 32, 6
+N_VOCAB, DIM, N_HEAD, N_KV_HEAD, HEAD_DIM, FFN, N_EXPERT, RANK = 96, 64, 4, 2, 24, 32, 6, 16
 EPS, BASE = 1e-5, 10000.0
 
 
@@ -33,6 +33,7 @@ class Variant:
     layout: str = "half"
     experts: bool = False
     bias: bool = False
+    latent: bool = False  # one kv head, whose values are the first RANK numbers of its keys
 
 
 VARIANTS = {
@@ -44,6 +45,7 @@ VARIANTS = {
     "experts": Variant(experts=True),
     "bias": Variant(bias=True),
     "all": Variant(window=7, soft_cap=3.0, sinks=True, layout="interleaved", experts=True, bias=True),
+    "latent": Variant(latent=True),
 }
 
 
@@ -70,6 +72,7 @@ def random_weights(seed: int) -> dict[str, Array]:
             f"{i}.gates": matrix(N_EXPERT, FFN, DIM),
             f"{i}.ups": matrix(N_EXPERT, FFN, DIM),
             f"{i}.downs": matrix(N_EXPERT, DIM, FFN),
+            f"{i}.v_b": matrix(N_HEAD, HEAD_DIM, RANK),
         }
     return weights
 
@@ -85,6 +88,8 @@ def trace(
         return graph.Weight(name, stored(name, weights[name]))
 
     spec = graph.CacheSpec(n_kv_head=N_KV_HEAD, head_dim=HEAD_DIM, window=variant.window)
+    if variant.latent:
+        spec = graph.CacheSpec.latent(rank=RANK, n_rot=HEAD_DIM - RANK)
     tracer = graph.Tracer([spec, spec])
     rope = graph.RopeSpec(n_dims=HEAD_DIM, layout=variant.layout, freq_base=BASE)  # type: ignore[arg-type]
     x = graph.embed(tracer.tokens, w("embd"))
@@ -95,7 +100,11 @@ def trace(
         v = graph.linear(h, w(f"{i}.v")).heads(N_KV_HEAD)
         q, k = (graph.rope(t, tracer.positions, rope) for t in (q, k))
         sinks = w(f"{i}.sinks") if variant.sinks else None
-        a = graph.attend(i, q, k, v, scale=HEAD_DIM**-0.5, soft_cap=variant.soft_cap, sinks=sinks)
+        if variant.latent:
+            a = graph.attend_latent(i, q, graph.slice(k, 1, 1, 2), scale=HEAD_DIM**-0.5)
+            a = graph.head_linear(a, w(f"{i}.v_b"))
+        else:
+            a = graph.attend(i, q, k, v, scale=HEAD_DIM**-0.5, soft_cap=variant.soft_cap, sinks=sinks)
         x = x + graph.linear(a.merge_heads(), w(f"{i}.o"))
         h = graph.rms_norm(x, w(f"{i}.norm"), EPS)
         if variant.experts:
@@ -145,7 +154,11 @@ def numpy_forward(weights: dict[str, Array], variant: Variant, tokens: list[int]
         k = (h @ w[f"{i}.k"].T).reshape(n, N_KV_HEAD, HEAD_DIM)
         v = (h @ w[f"{i}.v"].T).reshape(n, N_KV_HEAD, HEAD_DIM)
         q, k = numpy_rope(q, variant.layout), numpy_rope(k, variant.layout)
-        k, v = (np.repeat(t, N_HEAD // N_KV_HEAD, axis=1) for t in (k, v))
+        if variant.latent:
+            v = np.einsum("nr,hvr->nhv", k[:, 1, :RANK], w[f"{i}.v_b"])
+            k = np.repeat(k[:, 1:], N_HEAD, axis=1)
+        else:
+            k, v = (np.repeat(t, N_HEAD // N_KV_HEAD, axis=1) for t in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) * HEAD_DIM**-0.5
         if variant.soft_cap:
             scores = variant.soft_cap * np.tanh(scores / variant.soft_cap)
@@ -203,36 +216,40 @@ def test_logits_equal_numpy(name: str, kernels: str) -> None:
 
 @pytest.mark.parametrize("kernels", ["stock", "cpu"])
 @pytest.mark.parametrize("kv_dtype", ["f16", "bf16"])
-def test_half_precision_cache(kv_dtype: str, kernels: str) -> None:
-    weights, tokens = random_weights(0), tokens_of(50)
-    expected = numpy_forward(weights, Variant(), tokens)
-    found = run_one(executor(trace(weights, Variant()), kernels=kernels, kv_dtype=kv_dtype), tokens)
+@pytest.mark.parametrize("name", ["plain", "latent"])
+def test_half_precision_cache(name: str, kv_dtype: str, kernels: str) -> None:
+    weights, tokens, variant = random_weights(0), tokens_of(50), VARIANTS[name]
+    expected = numpy_forward(weights, variant, tokens)
+    found = run_one(executor(trace(weights, variant), kernels=kernels, kv_dtype=kv_dtype), tokens)
     bound = {"f16": 2e-3, "bf16": 2e-2}[kv_dtype]
     np.testing.assert_allclose(found, expected, atol=bound * np.abs(expected).max())
 
 
-def test_8_bit_cache() -> None:
-    weights, tokens = random_weights(0), tokens_of(50)
-    expected = numpy_forward(weights, Variant(), tokens)
-    ex = executor(trace(weights, Variant()), kernels="cpu", kv_dtype="q8_0")
+@pytest.mark.parametrize("name", ["plain", "latent"])
+def test_8_bit_cache(name: str) -> None:
+    weights, tokens, variant = random_weights(0), tokens_of(50), VARIANTS[name]
+    expected = numpy_forward(weights, variant, tokens)
+    ex = executor(trace(weights, variant), kernels="cpu", kv_dtype="q8_0")
     found = np.concatenate([run_one(ex, tokens[:end], start) for start, end in ((0, 33), (33, 34), (34, 50))])
     np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
     with pytest.raises(UnsupportedError, match="kv_dtype q8_0 must be used with Quire's own kernels"):
-        executor(trace(weights, Variant()), kernels="stock", kv_dtype="q8_0")
+        executor(trace(weights, variant), kernels="stock", kv_dtype="q8_0")
 
 
 @pytest.mark.parametrize("kernels", ["stock", "cpu"])
-def test_chunks_equal_whole(kernels: str) -> None:
+@pytest.mark.parametrize("name", ["all", "latent"])
+def test_chunks_equal_whole(name: str, kernels: str) -> None:
     weights, tokens = random_weights(2), tokens_of(40)
-    expected = numpy_forward(weights, VARIANTS["all"], tokens)
-    ex = executor(trace(weights, VARIANTS["all"]), kernels=kernels)
+    expected = numpy_forward(weights, VARIANTS[name], tokens)
+    ex = executor(trace(weights, VARIANTS[name]), kernels=kernels)
     found = np.concatenate([run_one(ex, tokens[:end], start) for start, end in ((0, 7), (7, 33), (33, 34), (34, 40))])
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
-def test_bits_do_not_depend_on_company_or_chunks() -> None:
+@pytest.mark.parametrize("name", ["all", "latent"])
+def test_bits_do_not_depend_on_company_or_chunks(name: str) -> None:
     weights, tokens = random_weights(2), tokens_of(40)
-    ex = executor(trace(weights, VARIANTS["all"]), kernels="cpu")
+    ex = executor(trace(weights, VARIANTS[name]), kernels="cpu")
     whole = run_one(ex, tokens)
     chunks = [run_one(ex, tokens[:end], start) for start, end in ((0, 3), (3, 20), (20, 40))]
     assert np.array_equal(np.concatenate(chunks), whole)
@@ -248,7 +265,7 @@ def test_bits_do_not_depend_on_company_or_chunks() -> None:
         tables=[[3, 1], [5]],
     )
     assert np.array_equal(together[0], whole[39])
-    expected = numpy_forward(weights, VARIANTS["all"], other)
+    expected = numpy_forward(weights, VARIANTS[name], other)
     np.testing.assert_allclose(together[1], expected[8], atol=1e-4 * np.abs(expected).max())
 
 

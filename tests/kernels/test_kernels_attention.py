@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ class Shape:
     n_bias: int = 0  # distances that have a bias of their own
     kv_type: str = "f16"
     magnitude: float = 1.0
+    v_in_k: bool = False  # latent attention: values are the first dimensions of the keys, and have no pool
 
     @property
     def scale(self) -> float:
@@ -122,13 +123,12 @@ class Cache:
     def __post_init__(self) -> None:
         s, self.rng = self.shape, np.random.default_rng(self.seed)
         sizes = (self.n_blocks, s.n_kv_head)
-        k_shape, v_shape = (s.head_dim, BLOCK), (BLOCK, s.v_head_dim)
+        k_shape: tuple[int, ...] = (s.head_dim, BLOCK)
+        v_shape: tuple[int, ...] = (BLOCK, s.v_head_dim)
         if s.kv_type == "q8":
-            self.k_pool = empty_pool((*sizes, q8_bytes(s.head_dim)), s.kv_type, self.rng)
-            self.v_pool = empty_pool((*sizes, q8_bytes(s.v_head_dim)), s.kv_type, self.rng)
-        else:
-            self.k_pool = empty_pool((*sizes, *k_shape), s.kv_type, self.rng)
-            self.v_pool = empty_pool((*sizes, *v_shape), s.kv_type, self.rng)
+            k_shape, v_shape = (q8_bytes(s.head_dim),), (q8_bytes(s.v_head_dim),)
+        self.k_pool = empty_pool((*sizes, *k_shape), s.kv_type, self.rng)
+        self.v_pool = None if s.v_in_k else empty_pool((*sizes, *v_shape), s.kv_type, self.rng)
         self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
         self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
         columns = np.random.default_rng(10).normal(size=(s.n_head, s.n_bias)).astype(np.float32)
@@ -144,6 +144,8 @@ class Cache:
         sequence = Sequence(
             rows(s.n_head, s.head_dim), rows(s.n_kv_head, s.head_dim), rows(s.n_kv_head, s.v_head_dim), blocks
         )
+        if s.v_in_k:
+            sequence.v = sequence.k[..., : s.v_head_dim]
         self.sequences.append(sequence)
         return sequence
 
@@ -174,7 +176,8 @@ class Cache:
             parts = [getattr(each, name)[each.n_cached : each.n_cached + n] for each, n in work]
             return np.concatenate(parts)
 
-        chosen().kv_write(gather("k"), gather("v"), self.k_pool, self.v_pool, batch, n_workers)
+        v = None if self.shape.v_in_k else gather("v")
+        chosen().kv_write(gather("k"), v, self.k_pool, self.v_pool, batch, n_workers)
         q = gather("q")
         q = np.concatenate([q, np.full((n_padding, *q.shape[1:]), np.nan, np.float32)])
         s = self.shape
@@ -192,7 +195,9 @@ class Cache:
         """Every row of the sequence in float64, or its last ones."""
         s, n_kv = self.shape, len(sequence.q)
         n = n_kv if last is None else last
-        k, v = multiplied(sequence.k, s.kv_type), multiplied(sequence.v, s.kv_type)
+        k = multiplied(sequence.k, s.kv_type)
+        # One scale of an 8-bit cache is for all of a row.
+        v = k[..., : s.v_head_dim] if s.v_in_k else multiplied(sequence.v, s.kv_type)
         rows = sequence.q[n_kv - n :]
         q = rows.astype(np.float64)
         if s.kv_type == "q8":
@@ -331,12 +336,15 @@ def test_subnormal_keys_and_huge_values(isa: str, kv_type: str) -> None:
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
-def test_values_that_begin_the_keys(isa: str, kv_type: str) -> None:
+@pytest.mark.parametrize("sizes", [(16, 576, 512), (3, 53, 50), (20, 40, 33), (1, 7, 7)])
+def test_values_that_begin_the_keys(isa: str, sizes: tuple[int, int, int], kv_type: str) -> None:
     """Latent attention (MLA): one kv head, keys of 576 of which the first 512 are the values."""
-    shape = Shape(n_head=16, n_kv_head=1, head_dim=576, v_head_dim=512, kv_type=kv_type, window=50)
+    n_head, head_dim, v_head_dim = sizes
+    shape = Shape(
+        n_head=n_head, n_kv_head=1, head_dim=head_dim, v_head_dim=v_head_dim, kv_type=kv_type, window=50, v_in_k=True
+    )
     cache = Cache(shape)
     sequence = cache.add(75, seed=1)
-    sequence.v = sequence.k[:, :, :512].copy()
     outs = [cache.step([(sequence, n)])[0] for n in (40, 1, 34)]
     assert_close(np.concatenate(outs), cache.oracle(sequence), 2e-6 + error_of_weights(shape))
 
@@ -363,6 +371,21 @@ def test_large_scores_leave_one_token(isa: str) -> None:
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
+def test_a_latent_row_that_is_not_finite_stays_with_those_who_see_it(isa: str, kv_type: str) -> None:
+    for window in (None, 20):
+        cache = Cache(
+            Shape(n_head=9, n_kv_head=1, kv_type=kv_type, head_dim=40, v_head_dim=34, window=window, v_in_k=True)
+        )
+        sequence = cache.add(80, seed=5)
+        sequence.k[40, 0, 3] = np.nan
+        out = np.concatenate([cache.step([(sequence, n)])[0] for n in (70, 1, 9)])
+        last = 80 if window is None else 40 + window
+        assert np.isfinite(out[:40]).all()
+        assert not np.isfinite(out[40:last]).any(axis=-1).all()
+        assert np.isfinite(out[last:]).all()
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
 def test_a_nan_stays_with_those_who_see_it(isa: str, kv_type: str) -> None:
     cache = Cache(Shape(kv_type=kv_type, head_dim=12, v_head_dim=12))
     sequence = cache.add(80, seed=5)
@@ -376,8 +399,11 @@ def test_a_nan_stays_with_those_who_see_it(isa: str, kv_type: str) -> None:
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
-def test_bits_do_not_depend_on_company_chunks_or_workers(isa: str, kv_type: str) -> None:
+@pytest.mark.parametrize("v_in_k", [False, True])
+def test_bits_do_not_depend_on_company_chunks_or_workers(isa: str, v_in_k: bool, kv_type: str) -> None:
     shape = Shape(n_head=6, n_kv_head=2, head_dim=36, v_head_dim=20, window=70, sinks=True, kv_type=kv_type)
+    if v_in_k:
+        shape = replace(shape, n_head=9, n_kv_head=1, v_in_k=True)
 
     def alone(n_tokens: int, seed: int) -> Array:
         cache = Cache(shape)
@@ -414,17 +440,22 @@ def oracle_of_a_prompt(shape: Shape, n_tokens: int, seed: int, pairs: bool) -> n
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "n_head", "window"),
+    ("kv_type", "n_head", "window", "v_in_k"),
     [
-        ("f32", 3, 1100),
-        pytest.param("f32", 3, None, marks=pytest.mark.slow),
-        pytest.param("bf16", 8, 1100, marks=pytest.mark.slow),
-        pytest.param("q8", 8, 1100, marks=pytest.mark.slow),
+        ("f32", 3, 1100, False),
+        ("bf16", 9, None, True),
+        pytest.param("f32", 3, None, False, marks=pytest.mark.slow),
+        pytest.param("bf16", 8, 1100, False, marks=pytest.mark.slow),
+        pytest.param("q8", 8, 1100, False, marks=pytest.mark.slow),
     ],
 )
-def test_bits_do_not_depend_on_sharing_or_splitting(isa: str, window: int | None, kv_type: str, n_head: int) -> None:
+def test_bits_do_not_depend_on_sharing_or_splitting(
+    isa: str, window: int | None, kv_type: str, n_head: int, v_in_k: bool
+) -> None:
     """Sequences that share leading blocks, over several chunks, together and alone."""
     shape = Shape(n_head=n_head, n_kv_head=1, head_dim=12, v_head_dim=20, window=window, kv_type=kv_type)
+    if v_in_k:
+        shape = replace(shape, head_dim=26, v_in_k=True)
     bound = {"f32": 4e-6, "f16": 4e-6}.get(kv_type, 4e-2)
     cache = Cache(shape, n_blocks=400)
     root = cache.add(2300, seed=1)
@@ -530,6 +561,9 @@ def test_random_shapes(isa: str) -> None:
             n_bias=int(rng.integers(1, 150)) if rng.random() < 0.3 else 0,
             kv_type=str(rng.choice(TYPES)),
         )
+        if rng.random() < 0.3:
+            most = max(shape.head_dim, shape.v_head_dim)
+            shape = replace(shape, n_kv_head=1, head_dim=most, v_in_k=True)
         check(shape, n_tokens=int(rng.integers(1, 120)))
 
 
@@ -683,6 +717,15 @@ def test_wrong_arguments_are_refused() -> None:
     codes = np.zeros((2, 2, q8_bytes(8)), np.int8)
     chosen().kv_write(k, k, codes, codes.copy(), batch())
     chosen().paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=8)
+    one = np.zeros((2, 1, 8, BLOCK), np.float32)
+    with pytest.raises(ShapeError, match="without a v_pool"):
+        chosen().paged_attention(q, one, None, batch(), scale=1.0)
+    with pytest.raises(ShapeError, match="v_head_dim must be at most 8"):
+        chosen().paged_attention(q, one, None, batch(), scale=1.0, v_head_dim=9)
+    with pytest.raises(ShapeError, match="heads of k_pool"):
+        chosen().paged_attention(q, k_pool, None, batch(), scale=1.0, v_head_dim=4)
+    with pytest.raises(ShapeError, match="must both be there"):
+        chosen().kv_write(k, None, k_pool, pool, batch())
     with pytest.raises(ShapeError, match="v_head_dim must be given for an 8-bit cache"):
         chosen().paged_attention(q, codes, codes, batch(), scale=1.0)
     with pytest.raises(ShapeError, match="the bytes of a block and head of v_pool must be 512 but is 384"):

@@ -90,16 +90,19 @@ def test_a_layout_groups_layers_by_how_long_their_rows_live() -> None:
         CacheSpec(n_kv_head=1, head_dim=16),
         CacheSpec(n_kv_head=1, head_dim=16, chunk=64),
         CacheSpec(),
+        CacheSpec.latent(rank=512, n_rot=64),
     ]
     layout = CacheLayout(layers, "f16")
     assert layout.k_block_bytes(0) == layout.v_block_bytes(0) == 8 * 128 * 2 * 32
     assert layout.k_block_bytes(1) == 2 * 64 * 2 * 32
     assert layout.v_block_bytes(1) == 2 * 32 * 2 * 32
     full, chunk, window = layout.groups
-    assert ((full.window, full.chunk), full.layers) == ((0, 0), [0, 3])
+    assert ((full.window, full.chunk), full.layers) == ((0, 0), [0, 3, 6])
+    assert (layout.k_block_bytes(6), layout.v_block_bytes(6)) == (576 * 2 * 32, 0)
+    assert (layers[6].n_kv_head, layers[6].head_dim, layers[6].v_head_dim, layers[6].v_in_k) == (1, 576, 512, True)
     assert ((chunk.window, chunk.chunk), chunk.layers) == ((0, 64), [4])
     assert ((window.window, window.chunk), window.layers) == ((512, 0), [1])
-    assert full.block_bytes == (2 * 8 * 128 + 2 * 16) * 2 * 32
+    assert full.block_bytes == (2 * 8 * 128 + 2 * 16 + 576) * 2 * 32
     assert window.block_bytes == 2 * (64 + 32) * 2 * 32
     assert layout.block_bytes == sum(group.block_bytes for group in layout.groups)
     assert layout.state_bytes == 16 * 4
@@ -114,6 +117,9 @@ def test_a_layout_refuses_sizes_that_are_none() -> None:
         CacheLayout([CacheSpec(n_kv_head=1, head_dim=8, window=4, chunk=4)], "f32")
     with pytest.raises(ShapeError):
         CacheLayout([CacheSpec(n_kv_head=1, head_dim=33)], "q4_0")
+    for rank, n_rot in ((0, 8), (8, -1)):
+        with pytest.raises(ShapeError, match="layer 0 has"):
+            CacheLayout([CacheSpec.latent(rank=rank, n_rot=n_rot)], "f16")
 
 
 # Windows and chunks
@@ -267,7 +273,7 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(n_blocks=st.integers(8, 14), n_states=st.integers(3, 8), budget=st.floats(0.6, 1.0))
     def start(self, n_blocks: int, n_states: int, budget: float) -> None:
         layout = self.layout
-        whole = (n_blocks - 1) * layout.block_bytes * len(layout.groups)
+        whole = (n_blocks - 1) * layout.all_block_bytes
         whole += (n_states - 1) * layout.state_bytes * layout.has_state
         self.pool = make_pool(layout, n_blocks, n_states, int(budget * whole))
         self.budget = int(budget * whole)
@@ -418,7 +424,7 @@ class CacheMachine(RuleBasedStateMachine):
             held = [block for sequence in self.live for block in sequence.cache.tables[group] if block != 0]
             for block in range(1, pool.n_blocks):
                 assert pool.n_references(block) == held.count(block)
-            held_bytes += len(set(held)) * self.layout.block_bytes
+            held_bytes += len(set(held)) * self.layout.block_bytes(group)
         held_bytes += sum(sequence.cache.state is not None for sequence in self.live) * self.layout.state_bytes
         assert self.pool.held_bytes == held_bytes
         assert held_bytes <= self.pool.filled_bytes <= self.budget

@@ -1,4 +1,4 @@
-"""Models that keep a recurrent state, through the engine.
+"""Models that keep a recurrent state or latent rows, through the engine.
 
 Oracles: transformers' stored greedy answer, each request run alone, and the logits of the whole text without a cache.
 """
@@ -15,7 +15,7 @@ from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
-NAMES = ["lfm2", "qwen35", "mamba2"]
+NAMES = ["lfm2", "qwen35", "mamba2", "deepseek2-v3"]
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=24, temperature=0.8, seed=5, ignore_eos=True)
 Opened = Callable[..., LLM]
@@ -87,7 +87,9 @@ def test_greedy_follows_the_logits(opened: Opened) -> None:
     assert rows[len(prompt) - 1 : -1].argmax(axis=-1).tolist() == answer
 
 
-@pytest.mark.parametrize("opened", ["lfm2"], indirect=True)  # others have room for a state, or wait for one
+@pytest.mark.parametrize(
+    "opened", ["lfm2", "deepseek2-v3"], indirect=True
+)  # others have room for a state, or wait for one
 def test_preempted_equals_undisturbed(opened: Opened) -> None:
     params = SamplingParams(max_tokens=60, temperature=0.7, seed=2, ignore_eos=True)
     prompts = [prompt + prompt for prompt in texts()]

@@ -11,7 +11,8 @@ import random
 import zlib
 from dataclasses import dataclass, field
 
-from quire._native.kv import BlockPool, CacheEdit, CachePool, PoolGroup
+from quire._native.graph import CacheSpec
+from quire._native.kv import BlockPool, CacheEdit, CacheLayout, CachePool, PoolGroup
 from quire._native.scheduler import Plan, Scheduler, SchedulerConfig
 
 BLOCK = 4
@@ -25,8 +26,23 @@ class Layout:
     groups: tuple[tuple[int, int], ...] = ((0, 0),)
     has_state: bool = False
     undivided: bool = False
-    block_bytes: int = 3
+    group_bytes: tuple[int, ...] = ()  # of a block of each group; none: 3
     state_bytes: int = 7
+
+    @classmethod
+    def of(cls, layers: list[CacheSpec]) -> Layout:
+        """The groups of layers that a model declares, and how large their blocks are."""
+        groups = CacheLayout(layers, "f16", BLOCK).groups
+        lifetimes = tuple((group.window, group.chunk) for group in groups)
+        return cls(groups=lifetimes, group_bytes=tuple(group.block_bytes for group in groups))
+
+    def block_bytes(self, group: int) -> int:
+        return self.group_bytes[group] if self.group_bytes else 3
+
+    @property
+    def all_block_bytes(self) -> int:
+        """A block of every group."""
+        return sum(self.block_bytes(group) for group in range(len(self.groups)))
 
     @property
     def keeps_nothing(self) -> bool:
@@ -45,6 +61,7 @@ WINDOW_ALONE = Layout(groups=((6, 0),))
 STATE = Layout(has_state=True)
 STATE_ALONE = Layout(groups=(), has_state=True)
 MIXED = Layout(groups=((0, 8), (5, 0)), has_state=True)
+LATENT = Layout.of([CacheSpec.latent(rank=3, n_rot=2)] * 2 + [CacheSpec(n_kv_head=2, head_dim=4, window=6)])
 NOTHING = Layout(groups=(), undivided=True)
 LAYOUTS = {
     "full": FULL,
@@ -53,11 +70,15 @@ LAYOUTS = {
     "state": STATE,
     "state-alone": STATE_ALONE,
     "window-chunk-state": MIXED,
+    "latent": LATENT,
 }
 
 
 def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None) -> CachePool:
-    groups = [PoolGroup(n_blocks, block_bytes=layout.block_bytes, window=w, chunk=c) for w, c in layout.groups]
+    groups = [
+        PoolGroup(n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c)
+        for i, (w, c) in enumerate(layout.groups)
+    ]
     return CachePool(
         groups,
         block_tokens=BLOCK,

@@ -29,6 +29,7 @@ TINY = Path(__file__).resolve().parents[1] / "tiny"
 CONFIGS: dict[str, dict[str, object]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
 }
+KEPT_NULLS = ("q_lora_rank",)  # null says what absence does not
 # Names that begin so are of models that add 1 to the weights of norms; those that begin with the others are not.
 ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next"), ("gemma3n", "gemma4")
 
@@ -40,8 +41,9 @@ def class_of(name: str) -> str:
 
 
 def config_of(name: str) -> dict[str, object]:
-    """config.json of the checkpoint; what is null in its file is absent."""
-    return {key: value for key, value in {**_COMMON, **CONFIGS[name]}.items() if value is not None}
+    """config.json of the checkpoint; what is null in its file is absent, but for ``KEPT_NULLS``."""
+    fields = {**_COMMON, **CONFIGS[name]}
+    return {key: value for key, value in fields.items() if value is not None or key in KEPT_NULLS}
 
 
 def shapes_of(name: str) -> dict[str, list[int]]:

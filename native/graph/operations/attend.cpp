@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Inputs: q, k, v; or q alone, which attends to what another operation of the step has written to the layer.
+// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the step has written to the layer.
 class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
@@ -48,10 +48,13 @@ ggml_tensor *Attend::lower(const StockParts &p) const {
     const GroupHeads of{graph.store.layout().group_of(spec_.layer).value(), kept.n_kv_head};
     if (p.inputs.size() > 1) {
         const KvStore::Rows &pools = graph.store.rows(spec_.layer);
-        graph.written[spec_.layer] = {stored(graph, of, p.inputs[1], pools.k), stored(graph, of, p.inputs[2], pools.v)};
+        ggml_tensor *k = stored(graph, of, p.inputs[1], pools.k);
+        graph.written[spec_.layer] = {k, kept.v_in_k ? k : stored(graph, of, p.inputs[2], pools.v)};
     }
     const StockGraph::Written &written = graph.written.at(spec_.layer);
-    ggml_tensor *k = gathered(graph, of, written.k), *v = gathered(graph, of, written.v);
+    ggml_tensor *k = gathered(graph, of, written.k);
+    ggml_tensor *v = kept.v_in_k ? ggml_view_3d(ctx, k, kept.v_head_dim, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0)
+                                 : gathered(graph, of, written.v);
     ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, p.inputs[0], 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
     float scale = spec_.scale;
     if (spec_.soft_cap > 0) {
@@ -87,8 +90,9 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
     const CacheLayout &layout = lowering.store().layout();
     const KvStore::Rows &pools = lowering.store().rows(spec_.layer);
     const int n_head = static_cast<int>(lowering.rest(lowering.input(i))[0]);
-    const AttentionShape shape{n_head,      kept.n_kv_head, kept.head_dim, kept.v_head_dim, kv_type(layout.dtype()),
-                               spec_.scale, spec_.soft_cap, kept.window,   kept.chunk};
+    AttentionShape shape{n_head,      kept.n_kv_head, kept.head_dim, kept.v_head_dim, kv_type(layout.dtype()),
+                         spec_.scale, spec_.soft_cap, kept.window,   kept.chunk};
+    shape.v_in_k = kept.v_in_k;
     add_attention(lowering, i,
                   {layout.group_of(spec_.layer).value(),
                    shape,
@@ -127,6 +131,8 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
         expect_tokens("attend", name, *x);
     }
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
+    if (kept.v_in_k)
+        throw ShapeError("attend", cat("layer ", spec.layer, " must keep an array of values but has them in its keys"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != kept.head_dim ||
@@ -138,6 +144,26 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
     return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k, v},
+                            {Lead::tokens, {n_head, kept.v_head_dim}});
+}
+
+TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec) {
+    for (const auto &[name, x] : {std::pair("q", &q), std::pair("k", &k)}) {
+        expect_rank("attend", name, *x, 2);
+        expect_tokens("attend", name, *x);
+    }
+    const CacheRows &kept = q.tracer->rows_of(spec.layer);
+    if (!kept.v_in_k)
+        throw ShapeError("attend",
+                         cat("layer ", spec.layer, " must have values in its keys but keeps an array of them"));
+    const std::vector<int64_t> wanted{1, kept.head_dim};
+    const int64_t n_head = q.shape().rest[0];
+    if (k.shape().rest != wanted || q.shape().rest[1] != kept.head_dim)
+        throw ShapeError("attend", cat("q and k must fit the rows of layer ", spec.layer, ", ", kept.head_dim,
+                                       " numbers, but are ", shape_text(q.shape()), ", ", shape_text(k.shape())));
+    expect_spec(spec, n_head);
+    q.tracer->mark_written(spec.layer);
+    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k},
                             {Lead::tokens, {n_head, kept.v_head_dim}});
 }
 

@@ -23,11 +23,11 @@ class CacheNode : public CpuNode {
     AttentionShape shape_;
     AttentionPools pools_;
     HeadSteps q_, k_;
-    CpuValue *v_;
+    CpuValue *v_; // null where V is in K
 };
 
 void CacheNode::run(const CpuRun &run) {
-    const int64_t k_floats = k_.x->n_floats(), v_floats = v_->n_floats();
+    const int64_t k_floats = k_.x->n_floats(), v_floats = v_ == nullptr ? 0 : v_->n_floats();
     // Tokens of a prompt go to the same blocks, which are written together.
     constexpr int most = 16;
     const AttentionBatch &attention = run.groups[group_];
@@ -40,7 +40,7 @@ void CacheNode::run(const CpuRun &run) {
             k_.apply(run.kernels.rows(), row);
         }
         const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
-                          v_->floats() + first * v_floats};
+                          v_ == nullptr ? nullptr : v_->floats() + first * v_floats};
         kv_write_rows(run.kernels, shape_, rows, pools_.k_data(), pools_.v_data());
     });
     if (poisons()) kv_poison_rest(shape_, attention, pools_.k_data(), pools_.v_data());
@@ -132,9 +132,9 @@ void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place) {
         if (q.norm || q.rotation) program.add(std::make_unique<HeadsNode>(q.x, q), used);
     } else {
         const HeadSteps k = head_steps(lowering, lowering.input(i, 1));
-        CpuValue *v = lowering.value(lowering.input(i, 2));
+        CpuValue *v = place.shape.v_in_k ? nullptr : lowering.value(lowering.input(i, 2));
         for (CpuValue *each : k.used()) used.push_back(each);
-        used.push_back(v);
+        if (v != nullptr) used.push_back(v);
         program.add(std::make_unique<CacheNode>(place, q, k, v), with_own(used));
     }
     program.add(std::make_unique<AttendNode>(place, q.x, out), with_own({q.x, out}));

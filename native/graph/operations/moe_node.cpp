@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "graph/operations/products.h"
 #include "graph/shape_checks.h"
 
 namespace quire {
@@ -92,18 +93,6 @@ void MoeNode::sort() {
     }
 }
 
-namespace {
-
-// Place `place` of rows in the form that the matrix wants for so many.
-void to_form(const KernelSet &kernels, const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int place) {
-    const RowForm form = matrix.form(form_rows);
-    uint8_t *to = rows + place * matrix.x_row_bytes(form);
-    if (form != RowForm::floats) return round_row(kernels, matrix, form, x, to);
-    std::copy(x, x + matrix.n_in, reinterpret_cast<float *>(to));
-}
-
-} // namespace
-
 void MoeNode::gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) const {
     run.team.for_each(first_.back(), 4, [&](int place) {
         const int choice = place_choice_[static_cast<size_t>(place)];
@@ -113,21 +102,6 @@ void MoeNode::gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) cons
         weighed.resize(static_cast<size_t>(matrix.n_in));
         run.kernels.rows().scale(x, choices_[static_cast<size_t>(choice)].weight, weighed.data(), matrix.n_in);
         to_form(run.kernels, matrix, form_rows_, weighed.data(), to->data, place);
-    });
-}
-
-// Items of several products, one after the other.
-void MoeNode::run_products(const CpuRun &run, std::vector<Product> &products) const {
-    std::vector<ProductItems> items;
-    std::vector<int> ends;
-    for (const Product &product : products) {
-        items.emplace_back(run.kernels, product, run.team.n_workers());
-        ends.push_back((ends.empty() ? 0 : ends.back()) + items.back().size());
-    }
-    if (items.empty()) return;
-    run.team.for_each(ends.back(), 1, [&](int item) {
-        const auto at = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), item) - ends.begin());
-        items[at].run(item - (at == 0 ? 0 : ends[at - 1]));
     });
 }
 

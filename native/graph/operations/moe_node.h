@@ -42,7 +42,6 @@ class MoeNode : public CpuNode {
     void apply_unit(const RowKernels &kernels, int64_t place) const;
     void multiply(const CpuRun &run);
     void combine(const RowKernels &kernels, int row) const;
-    void run_products(const CpuRun &run, std::vector<Product> &products) const;
 
     MoeWeights weights_;
     MoeSpec spec_;

@@ -7,6 +7,8 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
+#include <type_traits>
+
 #include "core/q8_layout.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/cache_lines.h"
@@ -171,6 +173,79 @@ template <class L> class Keys<L, int8_t> {
         }
     }
 };
+
+// Registers of 16 bytes, which every instruction set has.
+template <class Unit> struct Square {
+    static constexpr int n = 16 / static_cast<int>(sizeof(Unit));
+    typedef Unit Row __attribute__((vector_size(16)));
+    Row rows[n];
+
+    [[gnu::always_inline]] static Row low(Row a, Row b) {
+        if constexpr (n == 8)
+            return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        else
+            return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    }
+    [[gnu::always_inline]] static Row high(Row a, Row b) {
+        if constexpr (n == 8)
+            return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+        else
+            return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    }
+    // Each round turns the bits of row and column numbers by one place.
+    [[gnu::always_inline]] void transpose() {
+#pragma GCC unroll 3
+        for (int round = 1; round < n; round *= 2) {
+            Row next[n];
+#pragma GCC unroll 4
+            for (int i = 0; i < n / 2; ++i) {
+                next[2 * i] = low(rows[i], rows[i + n / 2]);
+                next[2 * i + 1] = high(rows[i], rows[i + n / 2]);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; ++i) rows[i] = next[i];
+        }
+    }
+};
+
+// `n` units of each of 32 tokens, [n][32], as rows of the tokens, `stride` bytes apart.
+template <class Unit> inline void transpose_tokens(const void *from, int n, void *to, int64_t stride) {
+    constexpr int some = Square<Unit>::n, unit = static_cast<int>(sizeof(Unit));
+    const auto *source = static_cast<const char *>(from);
+    auto *target = static_cast<char *>(to);
+    int d = 0;
+    for (; d + some <= n; d += some) {
+        for (int t = 0; t < block_tokens; t += some) {
+            Square<Unit> square;
+#pragma GCC unroll 8
+            for (int i = 0; i < some; ++i)
+                __builtin_memcpy(square.rows + i, source + ((d + i) * block_tokens + t) * unit, 16);
+            square.transpose();
+#pragma GCC unroll 8
+            for (int i = 0; i < some; ++i) __builtin_memcpy(target + (t + i) * stride + d * unit, square.rows + i, 16);
+        }
+    }
+    for (; d < n; ++d) {
+        for (int t = 0; t < block_tokens; ++t)
+            __builtin_memcpy(target + t * stride + d * unit, source + (d * block_tokens + t) * unit, unit);
+    }
+}
+
+// Latent attention: V of a block is the first `dim` dimensions of its K.
+template <class T> void copy_values_of_keys(const T *keys, int, int dim, T *to) {
+    using Unit = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+    transpose_tokens<Unit>(keys, dim, to, dim * static_cast<int64_t>(sizeof(T)));
+}
+
+inline void copy_values_of_keys(const int8_t *keys, int head_dim, int dim, int8_t *to) {
+    const int whole = dim / q8_group;
+    transpose_tokens<uint32_t>(keys, whole, to, dim);
+    for (int t = 0, d = whole * q8_group; t < block_tokens && d < dim; ++t)
+        __builtin_memcpy(to + int64_t{t} * dim + d, keys + d * block_tokens + t * q8_group,
+                         static_cast<size_t>(dim - d));
+    __builtin_memcpy(to + q8_codes_bytes(dim, block_tokens), keys + q8_codes_bytes(head_dim, block_tokens),
+                     block_tokens * sizeof(float));
+}
 
 // V of a block and kv head: [32 tokens][v_head_dim] of T.
 template <class L, class T> class Values {

@@ -34,6 +34,8 @@ template <class L, class T> class TileAttention {
         queries_.scales = scores_ + n_ * step_tokens;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
         arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
+        own_values_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries +
+                                            step_tokens / 2 * ((shape_.v_head_dim + 31) / 32 * 32));
     }
 
     void run() {
@@ -150,17 +152,21 @@ template <class L, class T> class TileAttention {
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
         for (int i = first; i < end; ++i) seen_[i] = steps_.seen(i, step);
         for (int b = 0; b < n; ++b) {
-            values_[b] = values_of(table[b]);
-            ask_for_scales_of(values_[b]);
+            values_[b] = shape_.v_in_k ? own_values_ + b * V::block_elements(shape_.v_head_dim) : values_of(table[b]);
+            if (!shape_.v_in_k) ask_for_scales_of(values_[b]);
         }
+        const void *later = shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_[0]);
         for (int b = 0; b < n; ++b) {
-            const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : values_[0];
-            score_block(keys_of(table[b]), b * block_tokens, {first, end}, static_cast<const char *>(next), values_[b]);
+            const T *keys = keys_of(table[b]);
+            const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : later;
+            score_block(keys, b * block_tokens, {first, end}, static_cast<const char *>(next),
+                        shape_.v_in_k ? keys : values_[b]);
+            if (shape_.v_in_k) take_values(keys, b);
         }
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
-            is_arranged_ = end - first >= V::most_queries;
-            if (is_arranged_) {
+            is_arranged_ = shape_.v_in_k || end - first >= V::most_queries;
+            if (is_arranged_ && !shape_.v_in_k) {
                 // Where sequences share blocks, a later query may see earlier tokens, behind a window.
                 Range seen = seen_[first];
                 for (int i = first + 1; i < end; ++i) {
@@ -171,6 +177,16 @@ template <class L, class T> class TileAttention {
             }
         }
         add_values(first, end, after(step, end));
+    }
+
+    // Values of a block, where they are a part of the keys.
+    void take_values(const T *keys, int b) {
+        if constexpr (V::arranges) {
+            V::arrange_keys(keys, shape_.v_head_dim, b, arranged_);
+        } else {
+            copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim,
+                                own_values_ + b * V::block_elements(shape_.v_head_dim));
+        }
     }
 
     // Tokens that a query does not see get scores too; weigh() overwrites them.
@@ -243,6 +259,10 @@ template <class L, class T> class TileAttention {
         __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
         const float ones[] = {1.0F};
         typename V::Piece piece{values_, shape_.v_head_dim, 0, 0, next, ahead};
+        if constexpr (V::arranges) {
+            piece.is_arranged_alone = shape_.v_in_k;
+            piece.arranged = shape_.v_in_k ? arranged_ : nullptr;
+        }
         auto one_by_one = [&](auto range_of) {
             for (int i = 0; i < n; ++i) {
                 const Range range = range_of(seen_[first + i]);
@@ -260,7 +280,7 @@ template <class L, class T> class TileAttention {
         if constexpr (V::arranges) piece.arranged = is_arranged_ ? arranged_ : nullptr;
         add_piece<n>(piece, first, rescale);
         for (float &each : rescale) each = ones[0];
-        if constexpr (V::arranges) piece.arranged = nullptr;
+        if constexpr (V::arranges) piece.arranged = piece.is_arranged_alone ? arranged_ : nullptr;
         if (is_ragged) one_by_one([&](Range seen) { return Range{common.end, seen.end}; });
     }
 
@@ -281,6 +301,7 @@ template <class L, class T> class TileAttention {
     // The values of the step at hand in another order, where there are many queries for them.
     T *arranged_;
     bool is_arranged_ = false;
+    T *own_values_; // where they are a part of the keys: of a step, as a pool of them would hold them
 };
 
 template <class L> void attend_tile(const AttentionTile &tile) {

@@ -24,7 +24,8 @@ float *thread_scratch(size_t n_floats) {
 // Queries and sums, then scores and two numbers for each query, then the values of a step: see attention_tile.h.
 size_t usual_scratch_floats(const AttentionShape &shape) {
     const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 2;
-    const int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
+    int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
+    if (shape.v_in_k) of_values += kv_step_tokens * padded_floats(shape.v_head_dim + 1); // and their own array
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) + static_cast<size_t>(of_values);
 }
 
@@ -158,6 +159,7 @@ void write_q8(const AttentionKernels &kernels, const AttentionShape &shape, int6
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {
         const int64_t at = block * shape.n_kv_head + head;
         Q8Token{kernels, k_pool + at * k_bytes, offset, shape.head_dim}.write(k + head * shape.head_dim, true);
+        if (shape.v_in_k) continue;
         Q8Token{kernels, v_pool + at * v_bytes, offset, shape.v_head_dim}.write(v + head * shape.v_head_dim, false);
     }
 }
@@ -188,9 +190,11 @@ void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, vo
             uint8_t *v = static_cast<uint8_t *>(v_pool) + at * v_bytes;
             if (is_q8) { // codes of any value with scales that are none
                 poison_slots(k + q8_codes_bytes(shape.head_dim, kv_block_tokens), 1, sizeof(float), offset);
+                if (shape.v_in_k) continue;
                 poison_slots(v + q8_codes_bytes(shape.v_head_dim, kv_block_tokens), 1, sizeof(float), offset);
             } else {
                 poison_slots(k, static_cast<size_t>(shape.head_dim), element, offset);
+                if (shape.v_in_k) continue;
                 poison_slots(v, 1, static_cast<size_t>(shape.v_head_dim) * element, offset);
             }
         }
@@ -203,8 +207,9 @@ void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRo
     const int64_t v_floats = int64_t{shape.n_kv_head} * shape.v_head_dim;
     if (shape.type == KvType::q8) {
         for (int i = 0; i < rows.n; ++i)
-            write_q8(kernels, shape, rows.slots[i], rows.k + i * k_floats, rows.v + i * v_floats,
-                     static_cast<uint8_t *>(k_pool), static_cast<uint8_t *>(v_pool));
+            write_q8(kernels, shape, rows.slots[i], rows.k + i * k_floats,
+                     shape.v_in_k ? nullptr : rows.v + i * v_floats, static_cast<uint8_t *>(k_pool),
+                     static_cast<uint8_t *>(v_pool));
         return;
     }
     // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.
@@ -214,6 +219,7 @@ void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRo
             const int64_t at = (block * shape.n_kv_head + head) * kv_block_tokens;
             write_keys(kernels, shape.type, rows.k + i * k_floats + head * shape.head_dim, k_pool,
                        at * shape.head_dim + offset, shape.head_dim);
+            if (shape.v_in_k) continue;
             write_values(kernels, shape.type, rows.v + i * v_floats + head * shape.v_head_dim, v_pool,
                          (at + offset) * shape.v_head_dim, shape.v_head_dim);
         }
@@ -226,7 +232,7 @@ void kv_write(const KernelSet &kernels, const AttentionShape &shape, const Atten
     const int64_t end = int64_t{batch.n_rows} * (worker + 1) / n_workers;
     const int64_t head = begin * shape.n_kv_head;
     const KvRows rows{static_cast<int>(end - begin), batch.slots + begin, k + head * shape.head_dim,
-                      v + head * shape.v_head_dim};
+                      shape.v_in_k ? nullptr : v + head * shape.v_head_dim};
     kv_write_rows(kernels, shape, rows, k_pool, v_pool);
 }
 

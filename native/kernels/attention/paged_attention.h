@@ -32,6 +32,8 @@ struct AttentionShape {
     int chunk = 0; // c: only positions of the row's own chunk [i * c, (i + 1) * c); 0: all
     // Later positions are seen, too; a window w then reaches w / 2 positions to either side.
     bool both_ways = false;
+    // Latent attention: V is the first v_head_dim dimensions of K, of one kv head, and there is no pool of it.
+    bool v_in_k = false;
 };
 
 // Positions [oldest, newest] of a sequence of n_kv tokens that a row sees.
@@ -71,7 +73,7 @@ struct DistanceBias {
 
 struct AttentionData {
     const float *q; // [rows, n_head, head_dim]
-    const void *k_pool, *v_pool;
+    const void *k_pool, *v_pool; // v_pool is not read where V is in K
     const float *sinks; // [n_head] a score per head that joins the softmax and has no value; or null
     DistanceBias bias;
     float *out; // [n_out_rows, n_head, v_head_dim]
@@ -82,7 +84,7 @@ struct AttentionData {
 struct KvRows {
     int n;
     const int32_t *slots; // [n]
-    const float *k, *v; // [n, n_kv_head, head_dim], [n, n_kv_head, v_head_dim]
+    const float *k, *v; // [n, n_kv_head, head_dim], [n, n_kv_head, v_head_dim]; v is null where V is in K
 };
 
 // Write their K and V, rounding to nearest even.  Threads may write different slots at a time.

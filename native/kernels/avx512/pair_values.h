@@ -5,6 +5,7 @@
 
 #include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/bf16_pairs.h"
+#include "kernels/avx512/transposed.h"
 
 namespace quire {
 namespace {
@@ -23,7 +24,23 @@ struct PairValues {
         const char *next;
         bool ahead;
         const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
+        bool is_arranged_alone = false; // they are nowhere else: arrange_keys() made them
     };
+
+    // Block `b` of a step in the same order, where values are the first `dim` dimensions of the keys: two tokens of a
+    // dimension lie side by side there, and are moved as one number.
+    static void arrange_keys(const Bf16 *keys, int dim, int b, Bf16 *to) {
+        for (int64_t d = 0; d < dim; d += Lanes::width) {
+            __m512i rows[Lanes::width];
+#pragma GCC unroll 16
+            for (int i = 0; i < Lanes::width; ++i)
+                rows[i] = d + i < dim ? _mm512_loadu_si512(keys + (d + i) * block_tokens) : _mm512_setzero_si512();
+            transpose_16(rows);
+            Bf16 *at = to + d / strip * strip * step_tokens + b * block_tokens * strip + d % strip * 2;
+#pragma GCC unroll 16
+            for (int pair = 0; pair < Lanes::width; ++pair) _mm512_storeu_si512(at + pair * 2 * strip, rows[pair]);
+        }
+    }
 
     // Pairs of tokens of [tokens.begin, tokens.end) of a step, for many queries: [dim / 32][64 pairs][32 dimensions][2].
     // load(from, mask, token) reads some dimensions of one.

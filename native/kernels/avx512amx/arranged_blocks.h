@@ -4,6 +4,7 @@
 #include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/bf16_pairs.h"
 #include "kernels/avx512/column_pairs.h"
+#include "kernels/avx512/transposed.h"
 #include "kernels/cache_lines.h"
 
 namespace quire {
@@ -83,6 +84,32 @@ template <int n, class Ask>
             interleave(even, odd, pairs);
             _mm512_storeu_si512(at + half * 64, pairs[0]);
             _mm512_storeu_si512(at + half * 64 + 32, pairs[1]);
+        }
+    }
+}
+
+// The same where values are the first `dim` dimensions of the keys, [dimension][32 tokens]: two tokens of a dimension lie
+// side by side there, and are moved as one number.
+template <int n, class Ask>
+[[gnu::always_inline]] inline void arrange_values_of_keys(const uint16_t *keys, int64_t dim, int64_t d, Range tokens,
+                                                          uint16_t *to, bool asked, __mmask32 &strange,
+                                                          const Ask &ask) {
+    constexpr int64_t pair = n * 32;
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    const __mmask32 seen = first_of_32(tokens.end) & ~first_of_32(tokens.begin);
+    for (int part = 0; part < n; ++part) { // 16 dimensions, as interleave() leaves them
+        __m512i rows[16];
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; ++j) {
+            const int64_t at = d + part / 2 * 32 + part % 2 * 4 + j / 4 * 8 + j % 4;
+            rows[j] = at < dim ? _mm512_maskz_loadu_epi16(seen, keys + at * block_tokens) : _mm512_setzero_si512();
+            if (asked) strange |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(rows[j], exponent), exponent);
+        }
+        transpose_16(rows);
+#pragma GCC unroll 16
+        for (int p = 0; p < 16; ++p) {
+            _mm512_storeu_si512(to + (p / 4 * 2 + p % 2 + p % 4 / 2 * 8) * pair + part * 32, rows[p]);
+            if (p % n == 0) ask();
         }
     }
 }

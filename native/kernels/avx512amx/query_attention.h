@@ -103,7 +103,7 @@ template <class Tiles> class QueryAttention {
         const int64_t k_size = int64_t{block_tokens} * shape_.head_dim,
                       v_size = int64_t{block_tokens} * shape_.v_head_dim;
         ahead_.clear();
-        for (int b = run.seen.begin / block_tokens; b * block_tokens < run.seen.end; ++b)
+        for (int b = run.seen.begin / block_tokens; !shape_.v_in_k && b * block_tokens < run.seen.end; ++b)
             ahead_.add(values_of(run.table[b], run.head), v_size);
         const bool next_head = run.head + 1 < tile_.n_kv_heads;
         const bool next_run = !next_head && run.queries.end < n_ && steps_.sees(run.queries.end, step);
@@ -282,9 +282,15 @@ template <class Tiles> class QueryAttention {
         __mmask32 strange = 0;
         for (int b = tokens.begin / block_tokens; b * block_tokens < tokens.end; ++b) {
             const int first = b * block_tokens;
-            arrange_values<n>(values_of(run.table[b], run.head), shape_.v_head_dim, d,
-                              {tokens.begin - first, tokens.end - first}, to + first * 16 * n, asked, strange,
-                              [&]() __attribute__((always_inline)) { ahead_.ask(lines_with_values_); });
+            const Range seen{tokens.begin - first, tokens.end - first};
+            auto ask = [&]() __attribute__((always_inline)) { ahead_.ask(lines_with_values_); };
+            if (shape_.v_in_k) {
+                arrange_values_of_keys<n>(keys_of(run.table[b], run.head), shape_.v_head_dim, d, seen,
+                                          to + first * 16 * n, asked, strange, ask);
+                continue;
+            }
+            arrange_values<n>(values_of(run.table[b], run.head), shape_.v_head_dim, d, seen, to + first * 16 * n, asked,
+                              strange, ask);
         }
         return strange == 0;
     }

@@ -152,6 +152,17 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
                                           reinterpret_cast<__m512bh>(_mm512_loadu_si512(at + strip))};
                 add_pairs(t, pairs);
             }
+        } else if (piece.is_arranged_alone) {
+            for (int t = piece.begin / 2 * 2; t < piece.end; t += 2) {
+                const __mmask32 seen = (t < piece.begin ? 0U : 0x55555555U) | (t + 1 < piece.end ? 0xaaaaaaaaU : 0U);
+                __m512bh pairs[m];
+#pragma GCC unroll 8
+                for (int j = 0; j < m; ++j) {
+                    const Bf16 *at = piece.arranged + (d + j / 2 * strip) * step_tokens + t * strip + j % 2 * strip;
+                    pairs[j] = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(seen, at));
+                }
+                add_pairs(t, pairs);
+            }
         } else {
             each_pair<(m + 1) / 2>(piece, d, add_pairs);
         }

@@ -78,6 +78,9 @@ class CacheSpec:
     ``states``: names and sizes of float32 arrays for each sequence, zero where it begins.
     """
 
+    @staticmethod
+    def latent(*, rank: int, n_rot: int) -> CacheSpec:
+        """Latent attention: a row of ``rank + n_rot`` numbers, the first ``rank`` of which are its value, too."""
     def __init__(
         self,
         *,
@@ -94,6 +97,9 @@ class CacheSpec:
     def head_dim(self) -> int: ...
     @property
     def v_head_dim(self) -> int: ...
+    @property
+    def v_in_k(self) -> bool:
+        """Whether values are a part of the keys."""
     @property
     def window(self) -> int: ...
     @property
@@ -163,6 +169,12 @@ def attend(
     normalized with ``sinks [n_head]`` as extra logits.  ``bias [n_head, n]`` is added to scores by distance: the last
     column for the token itself, each before it for one token farther away, the first for all beyond.  Returns
     ``[tokens, n_head, v_head_dim]``.
+    """
+
+def attend_latent(layer: int, q: TraceTensor, k: TraceTensor, *, scale: float, soft_cap: float = 0.0) -> TraceTensor:
+    """As ``attend`` where the layer keeps ``CacheSpec.latent``: its values are the first ``rank`` numbers of each key.
+
+    q ``[tokens, n_head, rank + n_rot]``, k ``[tokens, 1, rank + n_rot]``.  Returns ``[tokens, n_head, rank]``.
     """
 
 def attend_to_written(

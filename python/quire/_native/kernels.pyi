@@ -74,9 +74,9 @@ class KernelSet:
     def kv_write(
         self,
         k: npt.NDArray[np.float32],
-        v: npt.NDArray[np.float32],
+        v: npt.NDArray[np.float32] | None,
         k_pool: npt.NDArray[Any],
-        v_pool: npt.NDArray[Any],
+        v_pool: npt.NDArray[Any] | None,
         batch: AttentionBatch,
         n_workers: int = 1,
         poison_rest: bool = False,
@@ -88,13 +88,14 @@ class KernelSet:
         32 * (n + 4)] with n the head's dimensions, rounded up to a multiple of 4: K's codes [n / 4, 32, 4] or V's
         [32, v_head_dim], then at 32 * n the float32 scales of the 32 tokens, largest magnitude / 127.
         Values are rounded to nearest, ties to even.  ``poison_rest``: what the step's last tokens leave of their blocks
-        becomes not a number (of an 8-bit cache, the scales).  Raises ShapeError, and ValueError for a read-only pool.
+        becomes not a number (of an 8-bit cache, the scales).  Without ``v`` and ``v_pool`` (latent attention) there is
+        one head whose values are a part of its keys.  Raises ShapeError, and ValueError for a read-only pool.
         """
     def paged_attention(
         self,
         q: npt.NDArray[np.float32],
         k_pool: npt.NDArray[Any],
-        v_pool: npt.NDArray[Any],
+        v_pool: npt.NDArray[Any] | None,
         batch: AttentionBatch,
         *,
         scale: float,
@@ -110,8 +111,9 @@ class KernelSet:
         Rows after ``batch.n_rows`` are padding, and zero in the result.  ``window`` w: a row sees the last w
         positions, its own included.  ``soft_cap`` c: scores become ``c * tanh(score / c)``.  ``sinks`` [n_head]: one
         more score per head in the softmax, with no value (as in gpt-oss).  ``bias`` [n_head, n]: added to scores by
-        distance, see ``graph.attend``.  ``v_head_dim`` must be given for an 8-bit cache; there queries are rounded to
-        8 bits too, with a scale per head, for their scores.  A row's bits do not depend on the other rows, on how a
+        distance, see ``graph.attend``.  Without ``v_pool`` values are the first ``v_head_dim`` dimensions of the keys
+        (latent attention).  ``v_head_dim`` must be given then, and for an 8-bit cache; there queries are rounded to 8
+        bits too, with a scale per head, for their scores.  A row's bits do not depend on the other rows, on how a
         prompt is cut into steps, on shared blocks, nor on ``n_workers``.  Raises ShapeError.
         """
     def rms_norm(

@@ -6,27 +6,10 @@ from collections.abc import Iterator
 
 from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, u32
 from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
-from ..nn import CacheSpec, FusedGatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from ..nn import CacheSpec, FusedGatedMLP, Keys, LongRope, Step, Tensor, Weights, rope
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("phi3",)
-
-
-class LongRope:
-    """The rotation for contexts of up to the original length, and the one for longer ones (Ding et al. 2024)."""
-
-    def __init__(self, m: Keys, w: Weights, n_rot: int) -> None:
-        self.n_ctx_orig = m.integer("rope.scaling.original_context_length", m.integer("context_length"))
-        self.short, self.long = (self._rotation(m, w, n_rot, name) for name in ("short", "long"))
-
-    @staticmethod
-    def _rotation(m: Keys, w: Weights, n_rot: int, name: str) -> RopeSpec:
-        tensor = f"rope_factors_{name}.weight"
-        factors = w.tensor(tensor, (n_rot // 2,), vector=True) if w.has(tensor) else None
-        return rope_spec(m, n_dims=n_rot, layout="half", factors=factors)
-
-    def of(self, n_ctx: int) -> RopeSpec:
-        return self.long if n_ctx > self.n_ctx_orig else self.short
 
 
 class Attention:

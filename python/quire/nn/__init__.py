@@ -21,9 +21,10 @@ from .._native.graph import (
 from .._native.graph import TraceTensor as Tensor
 from .experts import ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
+from .latent import LatentAttention, LatentSizes, latent_rope
 from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
-from .rotary import frequency_factors, rope_spec
+from .rotary import LongRope, frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
 
@@ -35,8 +36,11 @@ __all__ = [
     "FusedGatedMLP",
     "GatedMLP",
     "Keys",
+    "LatentAttention",
+    "LatentSizes",
     "LayerNorm",
     "Linear",
+    "LongRope",
     "MoE",
     "MoeSpec",
     "RMSNorm",
@@ -56,6 +60,7 @@ __all__ = [
     "experts_of",
     "frequency_factors",
     "glu",
+    "latent_rope",
     "rope",
     "rope_spec",
     "scale_by_position",

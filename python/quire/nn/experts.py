@@ -74,7 +74,11 @@ class ExpertConfig:
         return config
 
     def spec(self, activation: Activation = "silu") -> MoeSpec:
-        """Of gated units, with groups that count as their two best."""
+        """Of gated units.
+
+        Groups count as their two best experts where scores are corrected sigmoids (DeepSeek-V3), and as their best one
+        where scores are a softmax (DeepSeek-V2).
+        """
         return MoeSpec(
             n_used=self.n_used,
             activation=activation,
@@ -83,6 +87,7 @@ class ExpertConfig:
             scale=self.scale,
             n_group=self.n_group,
             n_group_used=self.n_group_used,
+            group_score="two_largest" if self.gating == "sigmoid" else "largest",
         )
 
 

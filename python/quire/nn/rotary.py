@@ -52,12 +52,19 @@ def frequency_factors(w: Weights, n_dims: int) -> Weight | None:
 
 
 def rope_spec(
-    m: Keys, *, n_dims: int, layout: Layout, freq_base: float | None = None, factors: Weight | None = None
+    m: Keys,
+    *,
+    n_dims: int,
+    layout: Layout,
+    freq_base: float | None = None,
+    factors: Weight | None = None,
+    attn_factor: float | None = None,
 ) -> RopeSpec:
     """The rotation that ``rope.*`` describes: of the first ``n_dims`` of a head, with no scaling, linear, or YaRN.
 
     ``factors``: see ``frequency_factors``.  ``freq_base`` overrides the file's, and then scaling does not apply (gemma
-    3's local layers).  Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
+    3's local layers).  ``attn_factor`` overrides what queries and keys are multiplied by beyond what YaRN does itself.
+    Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
     """
     scaling = Scaling.read(m)
     base = m.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
@@ -75,6 +82,8 @@ def rope_spec(
             factors=factors,
         )
     log_multiplier = m.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if attn_factor is None:
+        attn_factor = scaling.attention / (1.0 + 0.1 * log_multiplier * math.log(scaling.factor))
     m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
     return RopeSpec(
         n_dims=n_dims,
@@ -82,9 +91,26 @@ def rope_spec(
         freq_base=base,
         freq_scale=1.0 / scaling.factor,
         ext_factor=1.0,
-        attn_factor=scaling.attention / (1.0 + 0.1 * log_multiplier * math.log(scaling.factor)),
+        attn_factor=attn_factor,
         beta_fast=m.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=m.number("rope.scaling.yarn_beta_slow", 1.0),
         n_ctx_orig=m.integer("rope.scaling.original_context_length", m.integer("context_length"), low=1),
         factors=factors,
     )
+
+
+class LongRope:
+    """The rotation for contexts of up to the original length, and the one for longer ones (Ding et al. 2024)."""
+
+    def __init__(self, m: Keys, w: Weights, n_rot: int) -> None:
+        self.n_ctx_orig = m.integer("rope.scaling.original_context_length", m.integer("context_length"))
+        self.short, self.long = (self._rotation(m, w, n_rot, name) for name in ("short", "long"))
+
+    @staticmethod
+    def _rotation(m: Keys, w: Weights, n_rot: int, name: str) -> RopeSpec:
+        tensor = f"rope_factors_{name}.weight"
+        factors = w.tensor(tensor, (n_rot // 2,), vector=True) if w.has(tensor) else None
+        return rope_spec(m, n_dims=n_rot, layout="half", factors=factors)
+
+    def of(self, n_ctx: int) -> RopeSpec:
+        return self.long if n_ctx > self.n_ctx_orig else self.short

@@ -72,6 +72,13 @@ class Step:
         """
         return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias).merge_heads()
 
+    def attend_latent(self, layer: int, q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+        """Cache k ``[tokens, 1, rank + n_rot]`` of a latent layer, attend q ``[tokens, n_head, rank + n_rot]`` to it.
+
+        Values are the first ``rank`` numbers of keys.  Returns ``[tokens, n_head, rank]``.
+        """
+        return graph.attend_latent(layer, q, k, scale=scale)
+
     def attend_again(
         self, layer: int, q: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
     ) -> Tensor:

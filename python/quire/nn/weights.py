@@ -97,11 +97,24 @@ class Weights:
         self.tensor(name, shape, vector=True)
         return np.array(self._reader.tensor(self._prefix + name).numpy(), np.float32)
 
-    def made(self, name: str, values: npt.NDArray[np.float32]) -> Weight:
-        """A weight that follows from the file's keys."""
+    def dequantized(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32 | np.float16]:
+        """Take a matrix whose numbers are put in another order: as f32 where the file has that, else as f16."""
+        import numpy as np
+
+        from .._native.quant import dequantize
+
+        self.tensor(name, shape)
+        tensor = self._reader.tensor(self._prefix + name)
+        values = np.asarray(dequantize(tensor), np.float32).reshape(shape)
+        return values if str(tensor.dtype) == "f32" else values.astype(np.float16)
+
+    def made(self, name: str, values: npt.NDArray[np.float32 | np.float16]) -> Weight:
+        """A weight that follows from the file's keys, or from its other weights."""
+        import numpy as np
+
         from .._native.core import Tensor
 
-        return Weight(self._prefix + name, self._place(Tensor.from_numpy(values)))
+        return Weight(self._prefix + name, self._place(Tensor.from_numpy(np.ascontiguousarray(values))))
 
     def ignore(self, pattern: str, reason: str) -> None:
         """Declare tensors below this prefix that files hold and the model does not use; ``*`` stands for any text."""

@@ -1,0 +1,135 @@
+"""Multi-head latent attention (DeepSeek-AI 2024): one row of a small rank is cached for all heads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .._native import graph
+from .._native.graph import CacheSpec, RopeSpec, Weight
+from .._native.graph import TraceTensor as Tensor
+from ..errors import LoadError
+from .keys import Keys
+from .rotary import Layout, LongRope, Scaling, rope_spec
+from .step import Step
+from .weights import Weights
+
+MAX_RANK = 1 << 14
+
+
+@dataclass(frozen=True)
+class LatentSizes:
+    """The sizes of latent attention.  ``q_rank`` 0: queries are made in one product."""
+
+    n_head: int
+    q_rank: int
+    rank: int
+    n_nope: int  # of a head's query and key, those that are not rotated
+    n_rot: int  # and those that are
+    v_dim: int
+
+    @classmethod
+    def read(cls, m: Keys, n_head: int, head_dim: int, v_dim: int) -> LatentSizes:
+        """``head_dim``, ``v_dim``: of a head as if it had its own keys and values."""
+        n_rot = m.integer("rope.dimension_count", low=2, high=max(2, head_dim - 1))
+        if n_rot % 2 or head_dim <= n_rot:
+            raise LoadError(
+                f"[{m.arch}] rope.dimension_count must be even and below the head's {head_dim} but is {n_rot}"
+            )
+        return cls(
+            n_head=n_head,
+            q_rank=m.integer("attention.q_lora_rank", 0, high=MAX_RANK),
+            rank=m.integer("attention.kv_lora_rank", low=1, high=MAX_RANK),
+            n_nope=head_dim - n_rot,
+            n_rot=n_rot,
+            v_dim=v_dim,
+        )
+
+    @property
+    def head_dim(self) -> int:
+        return self.n_nope + self.n_rot
+
+    @property
+    def widest(self) -> int:
+        """The numbers of a row's queries in the absorbed form."""
+        return self.n_head * (self.rank + self.n_rot)
+
+    def cache(self, n_layer: int) -> list[CacheSpec]:
+        return [CacheSpec.latent(rank=self.rank, n_rot=self.n_rot)] * n_layer
+
+
+class LatentAttention:
+    """Latent attention in its absorbed form.
+
+    A head's key is ``k_b`` times the latent row, so that ``q . (k_b c)`` is ``(k_b^T q) . c``: queries are brought to
+    the latent space, all heads attend to the cached row itself, and ``v_b`` makes a head's value of the sum.
+    """
+
+    def __init__(
+        self,
+        w: Weights,
+        dim: int,
+        s: LatentSizes,
+        layer: int,
+        *,
+        eps: float,
+        rotation: RopeSpec | LongRope,
+        scale: float,
+    ) -> None:
+        self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
+        n_q = s.n_head * s.head_dim
+        self.q_a = w.linear("attn_q_a", dim, s.q_rank) if s.q_rank else None
+        self.q_a_norm = w.norm("attn_q_a_norm", s.q_rank, eps) if s.q_rank else None
+        self.q = w.linear("attn_q_b", s.q_rank, n_q) if s.q_rank else w.linear("attn_q", dim, n_q)
+        self.kv_a = w.linear("attn_kv_a_mqa", dim, s.rank + s.n_rot)
+        self.kv_a_norm = w.norm("attn_kv_a_norm", s.rank, eps)
+        self.k_b, self.v_b = _halves(w, s)
+        self.o = w.linear("attn_output", s.n_head * s.v_dim, dim)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """``[tokens, n_head, head_dim]``."""
+        if self.q_a is not None and self.q_a_norm is not None:
+            x = self.q_a_norm(self.q_a(x))
+        return self.q(x).heads(self.sizes.n_head)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        s, q, kv = self.sizes, self.queries(x), self.kv_a(x)
+        rotation = self.rotation.of(step.n_ctx) if isinstance(self.rotation, LongRope) else self.rotation
+        q_rot = graph.rope(graph.slice(q, 0, s.n_nope, s.head_dim), step.positions, rotation)
+        k_rot = graph.rope(graph.slice(kv, 0, s.rank, s.rank + s.n_rot).heads(1), step.positions, rotation)
+        latent = self.kv_a_norm(graph.slice(kv, 0, 0, s.rank))
+        q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, s.n_nope), self.k_b), q_rot, 0)
+        y = step.attend_latent(self.layer, q, graph.concat(latent.heads(1), k_rot, 0), scale=self.scale)
+        return self.o(graph.head_linear(y, self.v_b).merge_heads())
+
+
+def _halves(w: Weights, s: LatentSizes) -> tuple[Weight, Weight]:
+    """``k_b [n_head, rank, n_nope]`` and ``v_b [n_head, v_dim, rank]``, which older files have in one tensor."""
+    if w.has("attn_k_b.weight"):
+        k_b = w.tensor("attn_k_b.weight", (s.n_head, s.rank, s.n_nope))
+        return k_b, w.tensor("attn_v_b.weight", (s.n_head, s.v_dim, s.rank))
+    both = w.dequantized("attn_kv_b.weight", (s.n_head * (s.n_nope + s.v_dim), s.rank))
+    both = both.reshape(s.n_head, s.n_nope + s.v_dim, s.rank)
+    return (
+        w.made("attn_k_b.weight", both[:, : s.n_nope].swapaxes(1, 2)),
+        w.made("attn_v_b.weight", both[:, s.n_nope :]),
+    )
+
+
+def latent_rope(m: Keys, *, n_dims: int, layout: Layout) -> tuple[RopeSpec, float]:
+    """The rotation, and what scores are multiplied by beside ``head_dim ** -0.5``.
+
+    With YaRN, files say by ``yarn_log_multiplier`` (0.1 times DeepSeek's ``mscale_all_dim``) how much longer contexts
+    sharpen attention.  Rotations have no factor of their own then, but for ``attn_factor``.
+    """
+    m.only("rope.scaling.yarn_attn_factor")
+    scaling = Scaling.read(m)
+    if scaling.kind != "yarn":
+        m.only("rope.scaling.attn_factor", 1.0)
+        m.only("rope.scaling.factor", 0.0, 1.0)
+        m.only("rope.scale_linear", 0.0, 1.0)
+        return rope_spec(m, n_dims=n_dims, layout=layout), 1.0
+    own, multiplier = 1.0 + 0.1 * math.log(scaling.factor), m.number("rope.scaling.yarn_log_multiplier", 0.0)
+    factor = scaling.attention * (1.0 if multiplier else own)
+    rotation = rope_spec(m, n_dims=n_dims, layout=layout, attn_factor=factor / own)
+    return rotation, (factor * (1.0 + multiplier * math.log(scaling.factor))) ** 2

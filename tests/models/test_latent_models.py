@@ -1,0 +1,108 @@
+"""Files of latent attention as older converters wrote them: keys and values in one matrix, the cache's sizes unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire._native.quant import dequantize, quantize
+from quire.convert import convert
+from quire.errors import LoadError, UnsupportedError
+from quire.gguf import GGUFReader, GGUFWriter
+from quire.models import load_model
+from test_models import REFERENCES, Runner, close
+from tiny_checkpoints import config_of, write_checkpoint
+
+Array = npt.NDArray[np.float32]
+MLA = ("attention.key_length_mla", "attention.value_length_mla")
+
+
+def written(
+    out: Path, source: GGUFReader, keys: Mapping[str, object], tensors: Mapping[str, Array], quantized: str = ""
+) -> Path:
+    """The file with other keys of the architecture (None: without) and tensors; those named so as Q8_0."""
+    arch = source.metadata.text("general.architecture")
+    with GGUFWriter(out, arch) as writer:
+        for key in source.metadata:
+            name, kind = key.removeprefix(f"{arch}."), source.metadata.type_of(key)
+            value = keys.get(name, source.metadata.strings(key) if kind == "string[]" else source.metadata[key])
+            if value is not None:
+                writer.set(key, value, kind)  # type: ignore[arg-type]
+        for name in set(keys) - {key.removeprefix(f"{arch}.") for key in source.metadata}:
+            writer.set(f"{arch}.{name}", keys[name], "f32")  # type: ignore[arg-type]
+        for name, values in tensors.items():
+            writer.add_tensor(name, "q8_0" if quantized and quantized in name else "f32", values.shape)
+        for name, values in tensors.items():
+            writer.write(name, quantize(values, "q8_0") if quantized and quantized in name else values)
+    return out
+
+
+def tensors_of(source: GGUFReader) -> dict[str, Array]:
+    return {info.name: source.tensor(info.name).numpy() for info in source.tensors}
+
+
+def unsplit(source: GGUFReader, n_layer: int) -> dict[str, Array]:
+    tensors = tensors_of(source)
+    for i in range(n_layer):
+        k_b, v_b = (tensors.pop(f"blk.{i}.attn_{part}_b.weight") for part in "kv")
+        both = np.concatenate([k_b.swapaxes(1, 2), v_b], 1)
+        tensors[f"blk.{i}.attn_kv_b.weight"] = np.ascontiguousarray(both.reshape(-1, both.shape[-1]))
+    return tensors
+
+
+@pytest.fixture
+def source(tmp_path: Path, request: pytest.FixtureRequest) -> GGUFReader:
+    write_checkpoint(tmp_path / "hf", request.param)
+    convert(tmp_path / "hf", tmp_path / "new.gguf", "f32")
+    return GGUFReader(tmp_path / "new.gguf")
+
+
+@pytest.mark.parametrize("source", ["deepseek2", "deepseek2-groups"], indirect=True)
+def test_older_files_answer_alike(tmp_path: Path, source: GGUFReader, request: pytest.FixtureRequest) -> None:
+    name = str(request.node.callspec.params["source"])
+    c = config_of(name)
+    nope, rot, v_dim = (int(str(c[key])) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    n_layer = int(str(c["num_hidden_layers"]))
+    keys = {
+        **dict.fromkeys(MLA),
+        "attention.head_count_kv": c["num_attention_heads"],
+        "attention.key_length": nope + rot,
+        "attention.value_length": v_dim,
+    }
+    stored = np.load(REFERENCES / "models" / f"{name}.npz")
+    old = written(tmp_path / "old.gguf", source, keys, unsplit(source, n_layer))
+    close(Runner(old).logits(stored["prompt"].tolist()), stored["logits"])
+
+
+@pytest.mark.parametrize("source", ["minicpm3"], indirect=True)
+def test_a_quantized_matrix_is_taken_apart(tmp_path: Path, source: GGUFReader) -> None:
+    """Its numbers become f16, which some machines round to BF16 for products; elsewhere they are the same."""
+    tensors, prompt = tensors_of(source), list(range(30))
+    eighth = written(tmp_path / "q8.gguf", source, {}, tensors, quantized="attn_kv_b")
+    reader = GGUFReader(eighth)
+    rounded = {name: dequantize(reader.tensor(name)) for name in tensors if "attn_kv_b" in name}
+    expected = Runner(written(tmp_path / "f32.gguf", source, {}, tensors | rounded)).logits(prompt)
+    close(Runner(eighth).logits(prompt), expected, 2e-2)
+    assert np.abs(expected - Runner(tmp_path / "new.gguf").logits(prompt)).max() > 1e-3
+
+
+@pytest.mark.parametrize("source", ["deepseek2-v3"], indirect=True)
+def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> None:
+    for change in ({"attention.key_length": 60}, {"attention.value_length": 40}, {"attention.head_count_kv": 2}):
+        path = written(tmp_path / "x.gguf", source, change, tensors_of(source))
+        with pytest.raises(LoadError, match="the cache must have 1 head of 64 and 48 numbers"):
+            load_model(GGUFReader(path))
+    for change, words in (
+        ({"rope.dimension_count": 40}, "rope.dimension_count"),
+        ({"rope.dimension_count": 15}, "must be even"),
+        ({"attention.kv_lora_rank": 0}, "attention.kv_lora_rank"),
+    ):
+        with pytest.raises(LoadError, match=words):
+            load_model(GGUFReader(written(tmp_path / "x.gguf", source, change, tensors_of(source))))
+    with pytest.raises(UnsupportedError, match=r"rope\.scaling\.yarn_attn_factor"):
+        load_model(
+            GGUFReader(written(tmp_path / "x.gguf", source, {"rope.scaling.yarn_attn_factor": 2.0}, tensors_of(source)))
+        )
