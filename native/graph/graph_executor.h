@@ -6,6 +6,7 @@
 
 #include "graph/executor.h"
 #include "graph/graph_key.h"
+#include "graph/input_sums.h"
 #include "graph/packed_model.h"
 
 namespace quire {
@@ -23,6 +24,7 @@ struct ExecutorOptions {
     Repack repack;     // weights that our own products read
     std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
     std::optional<PackedCacheOptions> packed_cache;
+    bool sums_inputs = false; // of products: by stock kernels on the CPU only
 };
 
 struct OwnProgram;  // of our own kernels, with its matrices and its threads
@@ -62,6 +64,7 @@ class GraphExecutor : public Executor {
     size_t n_graphs() const; // a program of our own serves all sizes: 1
     std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
     size_t n_nodes() const;  // of the program of our own; 0 where there is none
+    const InputSums *input_sums() const; // null where they are not wanted
     bool uses_own_kernels() const { return own_ != nullptr; }
     int n_threads() const { return backend_.n_threads(); }
 

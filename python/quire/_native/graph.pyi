@@ -252,6 +252,7 @@ class Executor(ExecutorBase):
     also locks the rearranged ones in memory.  ``packed_cache``: where they are kept for the next start.
     ``cpus``: the logical processors that the threads of our own kernels may use, the one that calls ``run`` included;
     empty: any.  UnsupportedError for stock kernels, which have another team.
+    ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
     afterwards the cache of graphs is frozen.
     """
@@ -271,6 +272,7 @@ class Executor(ExecutorBase):
         cpus: Sequence[int] = (),
         packed_cache: PackedCache | None = None,
         n_states: int = 0,
+        sums_inputs: bool = False,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -307,6 +309,11 @@ class Executor(ExecutorBase):
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
     @property
     def n_graphs(self) -> int: ...
+    def input_sums(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+        """Of the rows that came to each matrix, by its tensor's name: sums of squares ``[n_matrix, n_in]`` and counts.
+
+        While no step runs.
+        """
     @property
     def stock_operations(self) -> list[str]:
         """Operations that have no kernel of ours, so that ggml's operators compute them inside the program."""
