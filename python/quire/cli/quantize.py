@@ -86,7 +86,8 @@ def command(
     _: object, *, recipe: RecipeOptions, source: Path, words: tuple[str, ...], imatrix: str | None,
     include: tuple[str, ...], exclude: tuple[str, ...], patterns: tuple[tuple[str, str], ...],
     tensor_type_file: Path | None, output_dtype: str | None, embedding_dtype: str | None, keep_output: bool,
-    pure: bool, allow_requantize: bool, keep_split: bool, overrides: dict[str, tuple[str, object]], dry_run: bool, threads: int,
+    pure: bool, allow_requantize: bool,
+    keep_split: bool, overrides: dict[str, tuple[str, object]], dry_run: bool, threads: int,
 ) -> None:  # fmt: skip
     """Write the GGUF file or checkpoint folder IN as OUT, its matrices as TYPE.
 
