@@ -555,6 +555,22 @@ def test_a_processor_mask_reaches_the_threads() -> None:
         LLM(cpu_mask=0)
 
 
+def test_a_context_fits_where_windows_have_room_for_what_they_reach(tmp_path: Path) -> None:
+    """The cache of one sequence, which takes less than blocks of all layers would: same answer, nothing preempted."""
+    write_checkpoint(tmp_path / "hf", "gemma3")
+    ids = np.random.default_rng(5).integers(0, 256, 230).tolist()
+    found = []
+    for options in ({"max_sequences": 1}, {"n_blocks": 50}):
+        with LLM(tmp_path / "hf", threads=1, n_ctx=256, max_step_tokens=32, kv_dtype="f32", **options) as model:
+            found.append(model.generate([ids], GREEDY)[0].token_ids)
+            stats, sizes = model.stats(), model.sizes
+            if sizes.cache_bytes:  # one layer sees 256 tokens, 6 the last 8: 4 blocks with those of a step
+                assert stats.cache.budget_bytes == sizes.cache_bytes == (8 + 6 * 4) * 32 * 2 * (32 + 32) * 4
+                assert [kind for kind, *_ in model.cache_use(stats)] == ["full", "window 8"]
+            assert stats.n_preemptions == 0
+    assert found[0] == found[1]
+
+
 def test_models_of_one_process_may_differ_in_their_kernels() -> None:
     """Each has the bits that it has alone, while another with other kernels answers in between."""
     settings = [{"isa": isa, "deterministic": on} for isa in kernels.supported_isas() for on in (True, False)]
