@@ -267,6 +267,18 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vec
     return out;
 }
 
+py::dict input_sums(const GraphExecutor &self) {
+    py::dict made;
+    if (self.input_sums() == nullptr) return made;
+    for (const auto &[name, sums] : self.input_sums()->sums()) {
+        py::array_t<double> squares({sums.n_matrix, sums.n_columns});
+        std::copy(sums.squares.begin(), sums.squares.end(), squares.mutable_data());
+        made[py::str(name)] =
+            py::make_tuple(squares, py::array_t<int64_t>(py::ssize_t{sums.n_matrix}, sums.n_rows.data()));
+    }
+    return made;
+}
+
 void bind_executor(py::module_ &m) {
     py::class_<PackedCacheOptions>(m, "PackedCache")
         .def(py::init([](std::string directory, std::string source, const std::string &load, bool source_is_mapped) {
@@ -282,7 +294,7 @@ void bind_executor(py::module_ &m) {
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
                          std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
-                         std::optional<KernelSet> kernel_set, size_t cache_bytes) {
+                         std::optional<KernelSet> kernel_set, size_t cache_bytes, bool sums_inputs) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
@@ -294,7 +306,8 @@ void bind_executor(py::module_ &m) {
                                                std::move(cpus),
                                                std::move(packed_cache),
                                                kernel_set,
-                                               cache_bytes};
+                                               cache_bytes,
+                                               sums_inputs};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
@@ -302,7 +315,7 @@ void bind_executor(py::module_ &m) {
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
-             py::arg("cache_bytes") = 0)
+             py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false)
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)
@@ -321,6 +334,7 @@ void bind_executor(py::module_ &m) {
                                    return set ? std::optional(*set) : std::nullopt;
                                })
         .def_property_readonly("threads", &GraphExecutor::n_threads)
+        .def("input_sums", input_sums)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
         .def_property_readonly("n_nodes", &GraphExecutor::n_nodes)
         .def_property_readonly("stock_operations", &GraphExecutor::stock_operations)

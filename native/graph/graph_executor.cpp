@@ -105,9 +105,12 @@ struct StockGraphs {
     std::vector<std::vector<float>> taps;
     const LoweredGraph *last = nullptr;
 
-    StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits)
-        : buckets(limits), cache(backend, make_runner(backend)) {
-        cache.fill(trace, StockLowering(store), buckets.keys());
+    std::unique_ptr<InputSums> sums; // null where they are not wanted
+
+    StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits, bool sums_inputs)
+        : buckets(limits), cache(backend, make_runner(backend)),
+          sums(sums_inputs ? std::make_unique<InputSums>() : nullptr) {
+        cache.fill(trace, StockLowering(store, sums.get()), buckets.keys());
     }
 
     float *run(const StepBatch &batch) {
@@ -116,6 +119,7 @@ struct StockGraphs {
         const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
         const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
         inputs.fill(graph, batch);
+        if (sums) sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
         cache.run(graph);
         last = &graph;
         n_tokens = batch.tokens.size();
@@ -140,6 +144,8 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
       n_types_(rows_indexed_by(trace_, token_types_operation)),
       limits_(limits_for(trace_, options, own_kernels(options.kernels, backend_))) {
     if (own_kernels(options.kernels, backend_)) {
+        if (options.sums_inputs)
+            throw UnsupportedError("executor", "inputs of products must be summed by stock kernels");
         ExecutorOptions counted = options;
         counted.n_threads = backend_.n_threads();
         own_ = std::make_unique<OwnProgram>(trace_, store_, counted,
@@ -158,7 +164,11 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
         throw UnsupportedError("executor",
                                "a processor mask must go with Quire's own kernels but they are not in use here");
     }
-    stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_);
+    if (options.sums_inputs && !backend_.is_cpu()) {
+        throw UnsupportedError("executor", cat("inputs of products must be summed on the CPU but the device is ",
+                                               backend_.device().name()));
+    }
+    stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_, options.sums_inputs);
 }
 
 GraphExecutor::~GraphExecutor() = default;
@@ -171,6 +181,7 @@ size_t GraphExecutor::compute_bytes() const {
     return own_ ? own_->program.size_bytes() : stock_->cache.compute_bytes();
 }
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
+const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums.get() : nullptr; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernels : nullptr; }
 size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }

@@ -6,6 +6,7 @@
 
 #include "graph/executor.h"
 #include "graph/graph_key.h"
+#include "graph/input_sums.h"
 #include "graph/packed_model.h"
 #include "kernels/kernel_set.h"
 
@@ -27,6 +28,7 @@ struct ExecutorOptions {
     std::optional<KernelSet> kernel_set; // that our own kernels compute with; none: the default one
     // Of the blocks of all groups together, where that is less than n_blocks of each: windows need fewer.  0: that many.
     size_t cache_bytes = 0;
+    bool sums_inputs = false; // of products: by stock kernels on the CPU only
 };
 
 struct OwnProgram; // of our own kernels, with its matrices and its threads
@@ -69,6 +71,7 @@ class GraphExecutor : public Executor {
     size_t n_graphs() const; // a program of our own serves all sizes: 1
     std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
     size_t n_nodes() const; // of the program of our own; 0 where there is none
+    const InputSums *input_sums() const; // null where they are not wanted
     bool uses_own_kernels() const { return own_ != nullptr; }
     const KernelSet *kernel_set() const; // null without kernels of our own
     int n_threads() const { return backend_.n_threads(); }

@@ -18,6 +18,7 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
     StockParts parts{
         graph.context(), {}, operation.shape, operation.shape.lead == Lead::tokens ? key.n_tokens : key.n_rows};
     parts.graph = &graph;
+    parts.sums = sums_;
     if (operation.kind->has_state()) {
         parts.store = &store_;
         ggml_tensor *&sequences = graph.out.inputs.sequences;
@@ -30,7 +31,7 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
 
 LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
     size_t n_tensors = 64; // inputs that operations share, among others
-    for (const Operation &operation : trace.operations) n_tensors += operation.kind->n_tensors() + 4;
+    for (const Operation &operation : trace.operations) n_tensors += operation.kind->n_tensors() + 8;
     LoweredGraph out;
     out.key = key;
     ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr,

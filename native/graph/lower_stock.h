@@ -1,6 +1,7 @@
 // ggml's own operators for every operation, on every device: the fallback and the oracle.
 #pragma once
 
+#include "graph/input_sums.h"
 #include "graph/lowering.h"
 
 namespace quire {
@@ -29,12 +30,14 @@ struct StockGraph {
 
 class StockLowering : public Lowering {
   public:
-    explicit StockLowering(const KvStore &store) : store_(store) {}
+    // `sums`: of what products read, or null.
+    explicit StockLowering(const KvStore &store, InputSums *sums = nullptr) : store_(store), sums_(sums) {}
     LoweredGraph lower(const Trace &trace, GraphKey key) const override;
 
   private:
     ggml_tensor *lower_operation(StockGraph &graph, const Operation &operation) const;
     const KvStore &store_;
+    InputSums *sums_;
 };
 
 } // namespace quire

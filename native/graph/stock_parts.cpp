@@ -1,8 +1,13 @@
 #include "graph/stock_parts.h"
 
 #include "core/error.h"
+#include "graph/input_sums.h"
 
 namespace quire {
+
+ggml_tensor *StockParts::read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts) const {
+    return sums == nullptr ? x : sums->watch(context, *w, x, experts, shape.lead);
+}
 
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation) {
     switch (activation) {

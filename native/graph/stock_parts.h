@@ -11,6 +11,7 @@
 namespace quire {
 
 class KvStore;
+class InputSums;
 struct StockGraph;
 
 // Shapes of ggml are reversed: [tokens, h, d] is ne = {d, h, tokens}.
@@ -24,7 +25,10 @@ struct StockParts {
     ggml_tensor *sequences = nullptr; // i32 {2, n}: first row and state of each; then others of no rows
     // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
     StockGraph *graph = nullptr;
+    InputSums *sums = nullptr; // of what products read, where that is wanted
     ggml_tensor *weight(const WeightRef &w) const { return w->tensor.handle(); }
+    // `x` as the product with `w` must read it (graph/input_sums.h).
+    ggml_tensor *read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts = nullptr) const;
 };
 
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);

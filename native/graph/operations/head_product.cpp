@@ -16,7 +16,8 @@ class HeadProduct : public OperationKind {
     std::vector<WeightRef> matrices() const override { return {weight_}; }
     ggml_tensor *lower(const StockParts &p) const override {
         ggml_tensor *by_head = ggml_cont(p.context, ggml_permute(p.context, p.inputs[0], 0, 2, 1, 3));
-        ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), by_head); // {n_out, rows, h}
+        ggml_tensor *x = p.read_by(weight_, by_head);
+        ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), x); // {n_out, rows, h}
         return ggml_cont(p.context, ggml_permute(p.context, y, 0, 2, 1, 3));
     }
     void add_nodes(CpuLowering &lowering, int i) const override;

@@ -24,7 +24,7 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
 std::string Linear::describe() const { return "linear " + weight_->name + (bias_ ? " + " + bias_->name : ""); }
 
 ggml_tensor *Linear::lower(const StockParts &p) const {
-    ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), p.inputs[0]);
+    ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), p.read_by(weight_, p.inputs[0]));
     return bias_ ? ggml_add(p.context, y, p.weight(bias_)) : y;
 }
 

@@ -83,7 +83,7 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
     if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), each_weight);
     auto product = [&](const WeightRef &weight, const WeightRef &bias, ggml_tensor *of) {
-        ggml_tensor *y = ggml_mul_mat_id(ctx, weight->tensor.handle(), of, experts);
+        ggml_tensor *y = ggml_mul_mat_id(ctx, weight->tensor.handle(), p.read_by(weight, of, experts), experts);
         return bias ? ggml_add_id(ctx, y, bias->tensor.handle(), experts) : y;
     };
     ggml_tensor *up = product(weights_.up, weights_.up_bias, each);

@@ -281,6 +281,7 @@ class Executor(ExecutorBase):
     UnsupportedError for either with stock kernels, which have another team.
     ``cache_bytes``: of the blocks of all groups together, where that is less than ``n_blocks`` of each (windows need
     fewer); 0: that many.
+    ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
     afterwards the cache of graphs is frozen.
     """
@@ -302,6 +303,7 @@ class Executor(ExecutorBase):
         n_states: int = 0,
         kernel_set: KernelSet | None = None,
         cache_bytes: int = 0,
+        sums_inputs: bool = False,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -346,6 +348,11 @@ class Executor(ExecutorBase):
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
     @property
     def n_graphs(self) -> int: ...
+    def input_sums(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+        """Of the rows that came to each matrix, by its tensor's name: sums of squares ``[n_matrix, n_in]`` and counts.
+
+        While no step runs.
+        """
     @property
     def stock_operations(self) -> list[str]:
         """Operations that have no kernel of ours, so that ggml's operators compute them inside the program."""

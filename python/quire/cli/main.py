@@ -21,7 +21,8 @@ __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USA
 
 EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
 COMMANDS = (
-    "run", "chat", "serve", "info", "tokenize", "convert", "quantize", "devices", "bench", "top",
+    "run", "chat", "serve", "info", "tokenize", "convert", "quantize", "imatrix", "perplexity",
+    "devices", "bench", "top",
     "pull", "list", "show", "rm", "cp", "ps", "stop",
 )  # fmt: skip
 

@@ -12,12 +12,13 @@ import click
 
 from ..errors import RequestError
 from .progress import progress_bar
+from .recipe_options import RecipeOptions, make_recipe, recipe_options
 from .tables import print_table
 from .text import note, size_text
 
 if TYPE_CHECKING:
     from ..gguf import GGUFReader
-    from ..quantization import Plan
+    from ..quantization import Importance, Plan
 
 __all__ = ["command"]
 
@@ -79,20 +80,34 @@ def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
               help="Set a key of the file; TYPE: int, float, bool, str.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the types and sizes, and write nothing.")
 @click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads [one for each core].")
+@recipe_options
 @click.pass_obj
 def command(
-    _: object, *, source: Path, words: tuple[str, ...], imatrix: str | None, include: tuple[str, ...],
-    exclude: tuple[str, ...], patterns: tuple[tuple[str, str], ...], tensor_type_file: Path | None,
-    output_dtype: str | None, embedding_dtype: str | None, keep_output: bool, pure: bool, allow_requantize: bool,
+    _: object, *, recipe: RecipeOptions, source: Path, words: tuple[str, ...], imatrix: str | None,
+    include: tuple[str, ...], exclude: tuple[str, ...], patterns: tuple[tuple[str, str], ...],
+    tensor_type_file: Path | None, output_dtype: str | None, embedding_dtype: str | None, keep_output: bool,
+    pure: bool, allow_requantize: bool,
     keep_split: bool, overrides: dict[str, tuple[str, object]], dry_run: bool, threads: int,
 ) -> None:  # fmt: skip
     """Write the GGUF file or checkpoint folder IN as OUT, its matrices as TYPE.
 
     TYPE is one of llama.cpp's: Q4_K_M, Q8_0, IQ4_XS, F16, ..., or COPY.  Without OUT the file is ggml-model-TYPE.gguf
     beside IN.  The same input gives the same file as llama-quantize.
+
+    With --bits, --size or --max-kl there is no TYPE: each matrix gets the type that is best for the whole, by
+    measurement over a text (docs/quantization.md).
     """
     from ..quantization import Importance, Wishes, plan, quantize_model
 
+    if recipe.is_wanted:
+        if patterns or tensor_type_file or output_dtype or embedding_dtype or keep_output or pure or keep_split:
+            raise click.UsageError("a recipe chooses all types and writes one file: --pure, --tensor-type and the like")
+        out = _out_of(source, words)
+        _by_recipe(
+            source, out, recipe, imatrix=imatrix, parts=(include, exclude), overrides=overrides,
+            allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
+        )  # fmt: skip
+        return
     out, mix, threads = _arguments(source, words, threads)
     if include and exclude:
         raise click.UsageError("--include-weights and --exclude-weights must not both be given")
@@ -119,6 +134,57 @@ def command(
                 threads=threads, progress=advance,
             )  # fmt: skip
     _tell(todo, written)
+
+
+def _out_of(source: Path, words: tuple[str, ...]) -> Path:
+    if len(words) > 1:
+        raise click.UsageError(f"a recipe takes the place of TYPE but there are {' '.join(words)!r:.80}")
+    folder = source if source.is_dir() else source.parent
+    return Path(words[0]) if words else folder / "ggml-model-recipe.gguf"
+
+
+def _by_recipe(
+    source: Path, out: Path, recipe: RecipeOptions, *, imatrix: str | None,
+    parts: tuple[tuple[str, ...], tuple[str, ...]],
+    overrides: dict[str, tuple[str, object]], allow_requantize: bool, dry_run: bool, threads: int,
+) -> None:  # fmt: skip
+    from ..evaluation.recipe import plan_of
+    from ..quantization import Importance, quantize_model
+
+    importance: Importance | None = None
+    if imatrix is not None:
+        importance = Importance.read(imatrix)
+        importance.select(*parts)
+    with _opened(source) as reader:
+        _check_source(reader, allow_requantize)
+        made = make_recipe(recipe, reader, importance, threads)
+        todo = plan_of(reader, made.recipe.types)
+        predicted = f"divergence {made.recipe.predicted:.4g} nats a token by parts"
+        whole = "" if made.recipe.measured is None else f", {made.recipe.measured:.4g} as a whole"
+        if dry_run:
+            _show(todo)
+        else:
+            if out.exists() and out.samefile(source):
+                raise RequestError(f"[quantize] OUT must be another file than IN but both are '{out}'")
+            keys = {**made.recipe.metadata(made.calibration), **overrides}
+            with progress_bar("quantizing") as advance:
+                written = quantize_model(
+                    reader, out, todo, importance=made.importance, overrides=keys, threads=threads, progress=advance
+                )
+            _tell(todo, written)
+        note(predicted + whole)
+
+
+def _check_source(reader: GGUFReader, allow_requantize: bool) -> None:
+    from .._native.core import DType
+    from ..errors import UnsupportedError
+
+    quantized = [info for info in reader.tensors if DType(str(info.dtype)).block_size > 1]
+    if quantized and not allow_requantize:
+        raise UnsupportedError(
+            f"[quantize] '{quantized[0].name}' must be F32, F16 or BF16 but is {quantized[0].dtype}: "
+            "quantizing what is quantized costs more than quantizing the original (--allow-requantize)"
+        )
 
 
 def _lower(dtype: str | None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, VocabInfo
@@ -40,6 +40,7 @@ __all__ = [
     "checkpoint_dtype",
     "open_decoder",
     "open_model",
+    "open_reader",
     "packaged_model",
 ]
 
@@ -80,9 +81,13 @@ class ModelOutput:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model with its decoder running.  ``tokenizer`` is None for files without a vocabulary."""
+    """A model with its decoder running.  ``tokenizer`` is None for files without a vocabulary.
+
+    ``executor``: what the decoder runs on; nobody may touch it while requests are under way.
+    """
 
     decoder: Decoder
+    executor: Executor
     tokenizer: Tokenizer | None
     model_name: str
     architecture: str
@@ -109,9 +114,10 @@ def packaged_model() -> Path:
     return path
 
 
-def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> OpenedModel:
+def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sums_inputs: bool = False) -> OpenedModel:
     """Open a GGUF file, a checkpoint folder, or (None) the package's model, and start its decoder.
 
+    ``sums_inputs``: the executor adds up what its products read (``Executor.input_sums``); for stock kernels.
     Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
     CapacityError when the weights or the cache do not fit into memory.
@@ -120,8 +126,8 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     _kernel_set(config, find_device(config.device))  # refused before anything is read
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
-        return _open_folder(source, config)
-    return _open_file(source, config)
+        return _open_folder(source, config, sums_inputs)
+    return _open_file(source, config, sums_inputs)
 
 
 def _device_at_hand(wanted: str) -> str:
@@ -186,7 +192,7 @@ def _kernel_set(config: EngineConfig, device: Device) -> KernelSet | None:
     return None if config.kernels == "stock" else KernelSet(config.isa, deterministic=config.deterministic)
 
 
-def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
+def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
     """A checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
@@ -197,12 +203,12 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
         CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
     ):
         if config.quantize is not None:
-            return _open_quantized(reader, config)
+            return _open_quantized(reader, config, sums_inputs)
         check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
-        return _open(reader, Path(reader.path), config)
+        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
-def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
+def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
     """A model, whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
@@ -215,22 +221,33 @@ def _open_quantized(source: GGUFReader, config: EngineConfig) -> OpenedModel:
     ):
         available = _memory_at_hand(config, find_device(config.device))
         check_weights(Path(source.path).name, reader.size_bytes, available)
-        return _open(reader, Path(reader.path), config)
+        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
-def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
+def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
     device = find_device(config.device)
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = _memory_at_hand(config, device)
     if config.quantize is not None:
-        return _open_quantized(GGUFReader(path), config)
+        return _open_quantized(GGUFReader(path), config, sums_inputs)
     if path.is_file():
         check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
-    return _open(GGUFReader(path, "mmap" if mapped else config.load), path, config)
+    return open_reader(GGUFReader(path, "mmap" if mapped else config.load), path, config, sums_inputs=sums_inputs)
 
 
-def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
+def open_reader(
+    reader: GGUFReader,
+    path: Path,
+    config: EngineConfig,
+    *,
+    sums_inputs: bool = False,
+    repack: Literal["no", "keep", "release", "lock"] | None = None,
+) -> OpenedModel:
+    """Open what a reader reads; ``path`` names it and has its vocabulary.  Raises as ``open_model``.
+
+    ``repack``: as ``Executor`` takes it; None: as the options have it.
+    """
     device = find_device(config.device)
     available = _memory_at_hand(config, device)
     model = load_model(reader, _placing(device))
@@ -259,9 +276,10 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         kernel_set=kernel_set,
         max_rows=sizes.max_step_tokens,
         max_sequences=sizes.max_sequences,
-        repack="lock" if config.load == "lock" else "release",
+        repack=repack or ("lock" if config.load == "lock" else "release"),
         packed_cache=_packed_cache(reader, device, config),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
+        sums_inputs=sums_inputs,
     )
     for note in executor.packed_cache_notes:
         _LOG.warning("[packed-cache] %s", note)
@@ -294,6 +312,7 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     advice = text_advice(reader.metadata)
     return OpenedModel(
         decoder,
+        executor,
         tokenizer,
         name,
         arch,

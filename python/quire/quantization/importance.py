@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -45,13 +47,17 @@ class Sums:
 
 @dataclass
 class Importance:
-    """Sums by the name of the tensor; ``datasets``: the texts, ``n_chunks`` pieces of ``chunk_tokens`` of them."""
+    """Sums by the name of the tensor; ``datasets``: the texts, ``n_chunks`` pieces of ``chunk_tokens`` of them.
+
+    ``counts_calls``: counts are of chunks and not of rows, as the older form has them; see ``to_rows``.
+    """
 
     sums: dict[str, Sums] = field(default_factory=dict)
     datasets: list[str] = field(default_factory=list)
     n_chunks: int = 0
     chunk_tokens: int = 0
     path: str = ""
+    counts_calls: bool = False
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Importance:
@@ -84,19 +90,39 @@ class Importance:
                 writer.write(name + SUMS, np.ascontiguousarray(self.sums[name].squares))
                 writer.write(name + COUNTS, np.ascontiguousarray(self.sums[name].counts))
 
+    def write_older(self, path: str | os.PathLike[str]) -> None:
+        """In the form without a header, beside its place and renamed; what no row came to is left out."""
+        import numpy as np
+
+        names = [name for name in sorted(self.sums) if self.sums[name].counts.any()]
+        with _replaced(path) as file:
+            file.write(struct.pack("<i", len(names)))
+            for name in names:
+                sums, encoded = self.sums[name], name.encode("utf-8", "surrogateescape")
+                n_calls = -(-int(sums.counts.max()) // max(1, self.chunk_tokens))
+                values = np.ascontiguousarray(sums.mean() * np.float32(n_calls), "<f4")
+                file.write(struct.pack("<i", len(encoded)) + encoded)
+                file.write(struct.pack("<ii", n_calls, values.size) + values.tobytes())
+            dataset = (self.datasets[-1] if self.datasets else "").encode("utf-8", "surrogateescape")
+            file.write(struct.pack("<ii", self.n_chunks, len(dataset)) + dataset)
+
+    def to_rows(self, chunk_tokens: int) -> None:
+        """Count rows where calls are counted, ``chunk_tokens`` for each, so that other texts may be added."""
+        if self.counts_calls:
+            for sums in self.sums.values():
+                sums.squares *= chunk_tokens
+                sums.counts *= chunk_tokens
+        self.counts_calls = False
+        self.chunk_tokens = self.chunk_tokens or chunk_tokens
+
     def merge(self, other: Importance) -> None:
         """Add what was measured over another text.  RequestError for a tensor of another shape."""
         for name, sums in other.sums.items():
-            own = self.sums.get(name)
-            if own is None:
-                self.sums[name] = Sums(sums.squares.copy(), sums.counts.copy())
-            elif own.squares.shape != sums.squares.shape:
-                raise RequestError(
-                    f"[imatrix] '{name}' must have one shape but has {own.squares.shape} and {sums.squares.shape}"
-                )
+            if name in self.sums:
+                own, more = _alike(name, self.sums[name], sums)
+                self.sums[name] = Sums(own.squares + more.squares, own.counts + more.counts)
             else:
-                own.squares += sums.squares
-                own.counts += sums.counts
+                self.sums[name] = Sums(sums.squares.copy(), sums.counts.copy())
         self.datasets += [name for name in other.datasets if name not in self.datasets]
         self.n_chunks += other.n_chunks
         self.chunk_tokens = self.chunk_tokens or other.chunk_tokens
@@ -113,6 +139,36 @@ class Importance:
             numbers = (sums.squares, sums.counts)
             if not all(np.isfinite(one).all() and (one >= 0).all() for one in numbers):
                 raise LoadError(f"[imatrix] the sums of '{name}' must be finite and not negative but are not")
+
+
+def _alike(name: str, one: Sums, other: Sums) -> tuple[Sums, Sums]:
+    """Both with as many matrices: a file may have one count for all matrices of a tensor."""
+    import numpy as np
+
+    if one.squares.size == other.squares.size:
+        n_matrix = max(len(one.counts), len(other.counts))
+        if min(len(one.counts), len(other.counts)) in (1, n_matrix):
+            first, second = (
+                Sums(sums.squares.reshape(n_matrix, -1), np.broadcast_to(sums.counts, (n_matrix,)))
+                for sums in (one, other)
+            )
+            return first, second
+    raise RequestError(f"[imatrix] '{name}' must have one shape but has {one.squares.shape} and {other.squares.shape}")
+
+
+@contextmanager
+def _replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file beside ``path`` that takes its place when all is written."""
+    target = Path(path)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _read_gguf(path: str | os.PathLike[str]) -> Importance:
@@ -152,7 +208,7 @@ def _read_legacy(file: BinaryIO) -> Importance:
             raise LoadError(f"[imatrix] the file must be an importance matrix but is not (a number of {value})")
         return int(value)
 
-    made = Importance()
+    made = Importance(counts_calls=True)
     for _ in range(number(1, 1 << 20)):
         name = file.read(number(1, _MOST_NAME_BYTES)).decode("utf-8", "surrogateescape")
         n_calls = number(0, 2**31 - 1)

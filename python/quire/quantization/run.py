@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._native.core import Tensor
 
-__all__ = ["Plan", "Planned", "Wishes", "announce", "pieces", "plan", "quantize_model"]
+__all__ = ["Plan", "Planned", "Wishes", "announce", "pieces", "place_of", "plan", "quantize_model"]
 
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
 _SLAB_VALUES = 1 << 24
@@ -123,7 +123,7 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
     for a source that is quantized where that is not allowed.
     """
     wishes = wishes or Wishes()
-    infos = sorted(reader.tensors, key=lambda info: _place_of(info.name))
+    infos = sorted(reader.tensors, key=lambda info: place_of(info.name))
     if mix.upper() == COPY:
         kept = (Planned(info.name, info.shape, str(info.dtype), str(info.dtype), info.part) for info in infos)
         return Plan(None, tuple(kept))
@@ -177,7 +177,8 @@ def _has(importance: Importance | None, name: str) -> bool:
     return importance is not None and name in importance.sums
 
 
-def _place_of(name: str) -> tuple[int, bytes]:
+def place_of(name: str) -> tuple[int, bytes]:
+    """By which the tensors of a file are sorted."""
     found = re.match(r"blk\.(\d+)\.", name)
     return int(found[1]) if found else -1, name.encode()
 
@@ -299,6 +300,8 @@ def _weights(tensor: Planned, importance: Importance | None) -> npt.NDArray[np.f
         return None
     mean = importance.sums[tensor.name].mean()
     n_matrix = tensor.shape[0] if len(tensor.shape) == 3 else 1
+    if mean.size == n_matrix * tensor.shape[-1]:  # one count may stand for all matrices
+        mean = mean.reshape(n_matrix, -1)
     if mean.shape != (n_matrix, tensor.shape[-1]):
         if role_of(tensor.name) is Role.EMBEDDING:
             return None

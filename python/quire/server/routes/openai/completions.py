@@ -294,7 +294,8 @@ class _Table:
     def add(self, tokens: list[Logprob]) -> None:
         """More tokens."""
         for token in tokens:
-            self.row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in token.top})
+            # Of tokens that show the same, the likeliest, which comes first.
+            self.row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in reversed(token.top)})
 
     def row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
         """One token."""

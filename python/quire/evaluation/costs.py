@@ -1,0 +1,180 @@
+"""What each matrix of a model costs in each type: bytes, and divergence from the whole model.
+
+Quantizing moves a matrix's products by an error whose mean square is that of its weights, each weighed by the mean
+square of what it is multiplied with (the importance).  Where errors are small, divergence grows in proportion to it, by
+a factor of each matrix that a few trials measure: the matrix is replaced by what a type makes of it, and the divergence
+over a text is computed.  Between the trials the logarithms are interpolated, beyond them divergence is proportional.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._native.core import DType
+from .._native.quant import needs_importance
+from ..errors import RequestError
+from ..gguf import GGUFReader
+from ..quantization import Importance, Planned
+from ..quantization.knapsack import Option
+from ..quantization.roles import is_quantizable
+from .trial import Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
+
+__all__ = ["CANDIDATES", "Costs", "candidates_of", "groups_of", "interpolated", "measure_costs"]
+
+CANDIDATES = (
+    "iq2_xxs", "iq2_xs", "iq2_s", "q2_k", "iq3_xxs", "q3_k", "iq3_s", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0",
+)  # fmt: skip
+"""Types that are tried where the user names none."""
+_FOR_ODD_ROWS = ("q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "f16")  # that none of their larger blocks divide
+# Trials are made with the types nearest to these bits a weight.
+_PROBED_BITS = (3.4, 5.5)
+OnTrial = Callable[[int, int, str], None]  # trials done, in all, name
+
+
+def candidates_of(name: str, n_columns: int, types: Sequence[str] | None, importance: Importance) -> list[str]:
+    """The types that a matrix may get, of ``types`` or of the usual ones."""
+    if types is None:
+        types = CANDIDATES if n_columns % 256 == 0 else _FOR_ODD_ROWS
+    is_measured = name in importance.sums
+    return [
+        dtype
+        for dtype in types
+        if n_columns % DType(dtype).block_size == 0 and (is_measured or not needs_importance(DType(dtype)))
+    ]
+
+
+def groups_of(reader: GGUFReader, n_layers_together: int = 1) -> list[list[str]]:
+    """Matrices that are tried together: each alone, or those of one kind in so many layers that follow each other."""
+    import re
+
+    architecture = reader.metadata.text("general.architecture")
+    groups: dict[tuple[int, str], list[str]] = {}
+    for info in reader.tensors:
+        if not is_quantizable(info.name, info.shape, architecture):
+            continue
+        found = re.match(r"blk\.(\d+)\.(.*)", info.name)
+        key = (int(found[1]) // n_layers_together, found[2]) if found else (-1, info.name)
+        groups.setdefault(key, []).append(info.name)
+    return list(groups.values())
+
+
+def interpolated(error: float, trials: Sequence[tuple[float, float]]) -> float:
+    """Divergence at an error, of (error, divergence) that trials found.
+
+    Straight between the logarithms of two trials, in proportion beyond the first and the last.
+    """
+    points = sorted((e, d) for e, d in trials if e > 0 and d > 0)
+    if error <= 0 or not points:
+        return 0.0
+    if error <= points[0][0]:
+        return points[0][1] * error / points[0][0]
+    if error >= points[-1][0]:
+        return points[-1][1] * error / points[-1][0]
+    for (low, below), (high, above) in itertools.pairwise(points):
+        if error <= high:
+            part = math.log(error / low) / math.log(high / low) if high > low else 0.0
+            return below * float((above / below) ** part)
+    raise AssertionError(error)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The options of each matrix, and ``trials``: of each group, errors and divergences of its trials."""
+
+    options: Mapping[str, Sequence[Option]]
+    trials: Mapping[str, Sequence[tuple[float, float]]]
+
+    def scaled(self, factors: Mapping[str, float]) -> Costs:
+        """The same with the costs of some matrices multiplied."""
+        made = {
+            name: [Option(one.name, one.n_bytes, one.cost * factors.get(name, 1.0)) for one in options]
+            for name, options in self.options.items()
+        }
+        return Costs(made, self.trials)
+
+
+def measure_costs(
+    trial: Trial, reader: GGUFReader, groups: Sequence[Sequence[str]], importance: Importance, *,
+    types: Sequence[str] | None = None, on_trial: OnTrial | None = None,
+    known: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Costs:  # fmt: skip
+    """Try every group in a few types.  RequestError where no type fits a matrix.
+
+    ``known``: trials of groups, by their first matrix, that are not made again.
+    """
+    options: dict[str, list[Option]] = {}
+    trials: dict[str, list[tuple[float, float]]] = {name: list(its) for name, its in (known or {}).items()}
+    n_trials, done = len(groups) * len(_PROBED_BITS), 0
+    for names in groups:
+        errors = {name: _errors(trial, reader, name, importance, types) for name in names}
+        found = trials.setdefault(names[0], [])
+        for bits in _PROBED_BITS if not found else ():
+            if on_trial is not None:
+                on_trial(done, n_trials, names[0])
+            done += 1
+            chosen = {name: _nearest(reader, name, list(errors[name]), bits) for name in names}
+            error = sum(errors[name][dtype] for name, dtype in chosen.items())
+            found.append((error, _tried(trial, chosen, importance)))
+        for name in names:
+            options[name] = []
+            for dtype, error in errors[name].items():
+                # In this type, all of the group.
+                whole = sum(errors[other].get(dtype, error) for other in names)
+                cost = interpolated(whole, found) * (error / whole if whole > 0 else 0.0)
+                options[name].append(Option(dtype, _n_bytes(reader, name, dtype), cost))
+    return Costs(options, trials)
+
+
+def _n_bytes(reader: GGUFReader, name: str, dtype: str) -> int:
+    info = reader.tensor_info(name)
+    n_bytes = Planned(name, info.shape, str(info.dtype), dtype).n_bytes
+    return -(-n_bytes // reader.alignment) * reader.alignment
+
+
+def _nearest(reader: GGUFReader, name: str, types: Sequence[str], bits: float) -> str:
+    def distance(dtype: str) -> float:
+        block = DType(dtype)
+        return abs(8 * block.row_bytes(block.block_size) / block.block_size - bits)
+
+    return min(types, key=distance)
+
+
+def _errors(
+    trial: Trial, reader: GGUFReader, name: str, importance: Importance, types: Sequence[str] | None
+) -> dict[str, float]:
+    """Of each type that a matrix may get, the sum of squared errors, each weighed by its column's importance."""
+    import numpy as np
+
+    info = reader.tensor_info(name)
+    found = candidates_of(name, info.shape[-1], types, importance)
+    if not found:
+        raise RequestError(f"[recipe] '{name}' must have rows of whole blocks of a type that is tried but has not")
+    whole = trial.values(name, "f32", None)
+    n_matrix = info.shape[0] if len(info.shape) == 3 else 1
+    weights: Floats = np.ones((n_matrix, info.shape[-1]), np.float32)
+    if name in importance.sums and importance.sums[name].squares.size == weights.size:
+        weights = importance.sums[name].mean().reshape(weights.shape)
+    made = {}
+    for dtype in found:
+        difference = (trial.values(name, dtype, importance) - whole).reshape(n_matrix, -1, info.shape[-1])
+        made[dtype] = float(np.einsum("mrc,mrc,mc->", difference, difference, weights, dtype=np.float64))
+    return made
+
+
+def _tried(trial: Trial, chosen: Mapping[str, str], importance: Importance) -> float:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        for name, dtype in chosen.items():
+            stack.enter_context(trial.changed(name, trial.values(name, dtype, importance)))
+        return trial.divergence()

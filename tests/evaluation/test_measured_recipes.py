@@ -1,0 +1,125 @@
+"""Types chosen by measurement: that goals are kept, that the choice is better than one type, and that it is repeated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from measured_cases import model_of, write_files
+from quire.cli.main import main
+from quire.evaluation.calibration import calibration_from
+from quire.evaluation.costs import interpolated
+from quire.evaluation.recipe import read_recipe
+from quire.evaluation.trial import opened_trial
+from quire.gguf import GGUFReader
+from quire.quantization import Importance, Wishes, plan
+
+TYPES = "q4_0,q5_0,q8_0,f16"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    write_files(folder)
+    return folder
+
+
+def made(files: Path, out: Path, *arguments: str) -> GGUFReader:
+    source = model_of(files, "qwen3moe")
+    common = ["--calibration", str(files / "bytes.txt"), "--candidates", TYPES, "--chunks", "1", "-t", "2"]
+    assert main(["quantize", str(source), str(out), *common, *arguments]) == 0
+    return GGUFReader(out)
+
+
+def bits_of(reader: GGUFReader) -> float:
+    return 8 * sum(info.size_bytes for info in reader.tensors) / sum(math.prod(info.shape) for info in reader.tensors)
+
+
+def test_a_recipe_keeps_its_size_and_beats_one_type(files: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.png"
+    reader = made(files, tmp_path / "made.gguf", "--bits", "6.2", "--curve", str(picture))
+    assert 5.8 < bits_of(reader) <= 6.2
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    recipe = read_recipe(reader.metadata)
+    assert recipe.measured is not None
+    assert recipe.measured == pytest.approx(recipe.predicted, rel=0.5)
+    assert recipe.types == {name: str(reader.tensor_info(name).dtype) for name in recipe.types}
+    assert len(set(recipe.types.values())) > 1
+    # Against one type of about that size for all, over the same text and over another.
+    source = GGUFReader(model_of(files, "qwen3moe"))
+    same = plan(source, "Q5_0", Wishes(pure=True, embedding_dtype="q5_0", output_dtype="q5_0"))
+    own = {tensor.name: tensor.dtype for tensor in same.tensors if tensor.name in recipe.types}
+    calibration = calibration_from(files / "bytes.txt", source)
+    for rows in (calibration.rows[:1], calibration.rows[1:2]):
+        with opened_trial(source, rows, {"threads": 2}) as trial:
+            assert trial.divergence() == 0
+            found = []
+            for types in (recipe.types, own):
+                for name, dtype in types.items():
+                    trial.set(name, trial.values(name, dtype, Importance()))
+                found.append(trial.divergence())
+        assert 0 < found[0] < found[1]
+    assert same.n_bytes <= reader.size_bytes * 1.05
+
+
+def test_a_recipe_is_repeated(files: Path, tmp_path: Path) -> None:
+    made(files, tmp_path / "made.gguf", "--size", "150kB", "--layers-together", "2", "--rounds", "0")
+    assert (tmp_path / "made.gguf").stat().st_size <= 150_000
+    made(files, tmp_path / "again.gguf", "--recipe", str(tmp_path / "made.gguf"))
+    first, second = GGUFReader(tmp_path / "made.gguf"), GGUFReader(tmp_path / "again.gguf")
+    assert read_recipe(first.metadata).types == read_recipe(second.metadata).types
+    for info in first.tensors:
+        assert first.tensor(info.name).numpy().tobytes() == second.tensor(info.name).numpy().tobytes()
+
+
+def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
+    """Over a text that the model writes by itself; the smaller the divergence, the larger the file."""
+    sizes = []
+    for most in (0.05, 0.002):
+        out = tmp_path / f"{most}.gguf"
+        source = str(model_of(files, "qwen3moe"))
+        arguments = ["--max-kl", str(most), "--candidates", TYPES, "--chunks", "1", "--layers-together", "2"]
+        assert main(["quantize", source, str(out), *arguments, "-t", "2"]) == 0
+        reader = GGUFReader(out)
+        recipe = read_recipe(reader.metadata)
+        assert recipe.measured is not None
+        assert recipe.measured <= most
+        assert "written by the model" in reader.metadata.text("quire.recipe.calibration")
+        sizes.append(reader.size_bytes)
+    assert sizes[0] < sizes[1]
+
+
+def test_divergences_are_interpolated() -> None:
+    trials = [(1.0, 2.0), (100.0, 50.0)]
+    assert interpolated(0.0, trials) == 0
+    assert interpolated(0.5, trials) == pytest.approx(1.0)
+    assert interpolated(1.0, trials) == pytest.approx(2.0)
+    assert interpolated(10.0, trials) == pytest.approx(10.0)
+    assert interpolated(200.0, trials) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--bits", "5", "--size", "1MB"], "one goal"),
+        (["--bits", "5", "--pure"], "chooses all types"),
+        (["Q4_0", "--bits", "5", "Q8_0"], "takes the place of TYPE"),
+        (["--size", "big"], "must be a size"),
+        (["--size", "10kB"], "size must be"),
+        (["--bits", "2"], "size must be at least"),
+        (["--bits", "5", "--candidates", "q4_9"], "must be types"),
+        (["--recipe", "{in}"], "made by a recipe"),
+        (["--recipe", "{in}", "--curve", "x.png"], "measures nothing"),
+        (["Q4_0", "--curve", "x.png"], "need a goal"),
+    ],
+)
+def test_wrong_wishes_are_refused(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    source = model_of(files, "qwen3moe")
+    given = [text.format(**{"in": source}) for text in arguments]
+    more = ["--calibration", str(files / "bytes.txt"), "--chunks", "1", "--layers-together", "2", "--rounds", "0"]
+    assert main(["quantize", str(source), str(tmp_path / "out.gguf"), *given, *more]) in (1, 2, 3)
+    assert word in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
