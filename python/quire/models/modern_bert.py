@@ -128,7 +128,7 @@ _KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": u32("max_position_embeddings", default=8192),
     "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
-    "attention.sliding_window": u32("local_attention", default=128),
+    "attention.sliding_window": u32("local_attention", default=128, low=1),
     "attention.sliding_window_pattern": made("bool[]", _pattern),
     "hidden_activation": made("string", lambda config: config.text("hidden_activation", "gelu")),
 }
