@@ -100,6 +100,11 @@ VARIANTS = {
     "mamba": Variant(
         "llama.cpp has no biases of projections: compared without", {"use_bias": False}, {r"(in|out)_proj\.bias": None}
     ),
+    "mimo2": Variant(
+        "llama.cpp adds no biases to q, k and v, and reads no routed_scaling_factor: compared without",
+        {"attention_bias": False, "routed_scaling_factor": 1.0},
+        {r"self_attn\.[qkv]_proj\.bias": None},
+    ),
     "mistral": Variant(NO_WINDOW, {"sliding_window": None}),
     "mistral3": Variant(NO_WINDOW, {"sliding_window": None}),
     "mixtral": Variant(NO_WINDOW, {"sliding_window": None}),

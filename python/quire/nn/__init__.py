@@ -19,7 +19,7 @@ from .._native.graph import (
     tanh,
 )
 from .._native.graph import TraceTensor as Tensor
-from .experts import ExpertConfig, SharedExpert, Together, experts_of
+from .experts import ROUTING, ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
 from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
@@ -31,6 +31,7 @@ __all__ = [
     "MLP",
     "CacheSpec",
     "Embedding",
+    "ROUTING",
     "ExpertConfig",
     "FusedGatedMLP",
     "GatedMLP",
