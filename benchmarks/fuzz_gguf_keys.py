@@ -25,11 +25,11 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
 from llama_cpp_peer import Peer  # noqa: E402
-from same_file_llama_cpp import TOLERANCE, write_variant  # noqa: E402
 from quire.convert import convert  # noqa: E402
 from quire.errors import QuireError, UnsupportedError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import load_model  # noqa: E402
+from same_file_llama_cpp import TOLERANCE, write_variant  # noqa: E402
 from test_configuration_fuzz import IDS, NAMES, edited  # noqa: E402
 from test_models import Runner  # noqa: E402
 
@@ -69,7 +69,11 @@ BY_TABLE = {"modern-bert.rope.scaling.attn_factor": 1e-2, "gemma4.final_logit_so
 
 
 # Mistral's files are llama's with a window, which llama.cpp does not read.
-FILES = [name for name in NAMES if name not in ("mistral", "llama-linear")] + ["llama-linear", "llama-yarn", "llama-llama3"]
+FILES = [name for name in NAMES if name not in ("mistral", "llama-linear")] + [
+    "llama-linear",
+    "llama-yarn",
+    "llama-llama3",
+]
 
 
 def key_names(source: Path) -> list[str]:

@@ -206,7 +206,10 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("bamba", {"partial_rotary_factor": 1.0}, "partial_rotary_factor"),
         ("minicpm", {"scale_emb": 0.0}, "scale_emb"),
         ("minicpm", {"scale_depth": 0.0}, "scale_depth"),
-        *(("gemma-embedding", {"use_bidirectional_attention": value}, "use_bidirectional") for value in (..., None, False)),
+        *(
+            ("gemma-embedding", {"use_bidirectional_attention": value}, "use_bidirectional")
+            for value in (..., None, False)
+        ),
     ],
 )
 def test_fields_that_change_the_answer_are_refused_by_name(
@@ -217,9 +220,7 @@ def test_fields_that_change_the_answer_are_refused_by_name(
     assert not (tmp_path / "x.gguf").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "field"), [("modern-bert", "local_attention"), ("gemma-embedding", "sliding_window")]
-)
+@pytest.mark.parametrize(("name", "field"), [("modern-bert", "local_attention"), ("gemma-embedding", "sliding_window")])
 def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field: str) -> None:
     """To transformers each token sees itself alone then; in files 0 says that there is no window."""
     with pytest.raises(LoadError, match=field):
@@ -227,7 +228,14 @@ def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field
 
 
 # What an architecture has no choice of, to transformers and to llama.cpp.
-ROUTED = {"mixtral": True, "granitemoe": True, "hunyuan-moe": True, "ernie4_5-moe": True, "jamba": False, "llama4": False}
+ROUTED = {
+    "mixtral": True,
+    "granitemoe": True,
+    "hunyuan-moe": True,
+    "ernie4_5-moe": True,
+    "jamba": False,
+    "llama4": False,
+}
 UNCHOSEN: list[tuple[str, str, tuple[object, str] | None]] = [
     # To llama.cpp each token sees itself alone then, or nothing.
     ("gemma-embedding", "attention.sliding_window", (0, "u32")),

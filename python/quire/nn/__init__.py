@@ -29,9 +29,9 @@ from .weights import Weights
 
 __all__ = [
     "MLP",
+    "ROUTING",
     "CacheSpec",
     "Embedding",
-    "ROUTING",
     "ExpertConfig",
     "FusedGatedMLP",
     "GatedMLP",
