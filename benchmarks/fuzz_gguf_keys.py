@@ -58,8 +58,10 @@ KNOWN = {
         f"{arch}.attention.layer_norm_rms_epsilon": "llama.cpp adds it in unit vectors of the delta rule too"
         for arch in ("qwen35", "qwen35moe", "qwen3next")
     },
+    "mamba.attention.layer_norm_rms_epsilon": "Falcon Mamba's own norms have a key of ours, ssm.dt_b_c_rms_epsilon",
     "minicpm.logit_scale": "without it llama.cpp divides by 256 / width instead of width / 256",
     "llama4.attention.temperature_length": PUBLISHED,
+    "afmoe.attention.sliding_window_pattern": "layers with windows turn; to llama.cpp all but every fourth do",
     "gpt-oss.rope.freq_base": WHOLE_ENDS,
     "gpt-oss.rope.scaling.original_context_length": WHOLE_ENDS,
     "gpt-oss.rope.scaling.type": "llama.cpp scales layers with a window where it is none",

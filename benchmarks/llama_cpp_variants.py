@@ -58,6 +58,10 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "afmoe": Variant(
+        "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
+        {"global_attn_every_n_layers": 4},
+    ),
     "command-r-plus": Variant(
         "llama.cpp has norms of heads where there are 64 layers: compared without",
         {"use_qk_norm": False},
