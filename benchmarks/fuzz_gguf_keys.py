@@ -3,9 +3,10 @@
     python benchmarks/fuzz_gguf_keys.py SOURCE BUILD [NAME ...]
 
 SOURCE is a checkout of llama.cpp, whose names of keys are taken, BUILD the folder of its libraries (``build/bin``).
-Every key is set to values of several types in the tiny files of tests/tiny.  Where Quire opens such a
-file, its logits must be llama.cpp's, unless KNOWN says why not; where it refuses one, nothing was ignored.  Prints each
-difference and a line of counts per file; exits with 1 where there was one.
+Every key is set to values of several types, and left out, in the tiny files of tests/tiny, in the form of
+llama_cpp_variants.py where plain ones mean something else to llama.cpp.  Where Quire opens such a file, its logits (of
+an encoder, its vectors) must be llama.cpp's, unless KNOWN says why not; where it refuses one, nothing was ignored.
+Prints each difference and a line of counts per file; exits with 1 where there was one.
 """
 
 from __future__ import annotations
@@ -25,27 +26,56 @@ TESTS = HERE.parent / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
 from llama_cpp_peer import Peer  # noqa: E402
 from quire.convert import convert  # noqa: E402
-from quire.errors import QuireError  # noqa: E402
+from quire.errors import QuireError, UnsupportedError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import load_model  # noqa: E402
+from same_file_llama_cpp import TOLERANCE, write_variant  # noqa: E402
 from test_configuration_fuzz import IDS, NAMES, edited  # noqa: E402
-from test_models import TOLERANCE, Runner  # noqa: E402
-from tiny_checkpoints import N_VOCAB, write_checkpoint  # noqa: E402
+from test_models import Runner  # noqa: E402
 
 Change = tuple[object, str]
 
-# Keys that Quire honours and llama.cpp does not read, with what Quire takes them from.
+# Keys of which Quire makes something else than llama.cpp, and why.
+NO_WINDOWS = "transformers' windows, of which llama.cpp reads none here"
+NOT_NORMALIZED = "norm_topk_prob; transformers; llama.cpp does not read it here"
+PUBLISHED = "transformers'; llama.cpp has that of the published models"
+WHOLE_ENDS = "llama.cpp rounds the ends of YaRN's ramp, transformers does not here"
 KNOWN = {
-    "llama.attention.sliding_window": "Mistral's windows; transformers",
-    "qwen3moe.expert_weights_norm": "norm_topk_prob; transformers",
+    **{f"{arch}.attention.sliding_window": NO_WINDOWS for arch in ("llama", "mistral3", "phi3", "starcoder2")},
+    "exaone4.attention.sliding_window": "llama.cpp reads windows where there are 64 layers",
+    **{
+        f"{arch}.expert_weights_norm": NOT_NORMALIZED
+        for arch in ("qwen2moe", "qwen3moe", "qwen3vlmoe", "qwen35moe", "qwen3next", "olmoe", "lfm2moe", "mimo2")
+    },
+    **{f"{arch}.expert_weights_scale": "routed_scaling_factor; transformers" for arch in ("lfm2moe", "mimo2")},
     "*.rope.scaling.yarn_beta_fast": "YaRN's own parameters, which llama.cpp reads for two architectures; transformers",
     "*.rope.scaling.yarn_beta_slow": "see yarn_beta_fast",
+    "*.rope.scaling.yarn_log_multiplier": "see yarn_beta_fast",
     "*.rope.scaling.yarn_attn_factor": "attention_factor; transformers",
+    "*.pooling_type": "vectors of tokens are compared, which llama.cpp pools",
+    "qwen2vl.attention.layer_norm_rms_epsilon": "llama.cpp does not read it here, and adds 0",
+    **{
+        f"{arch}.attention.layer_norm_rms_epsilon": "llama.cpp adds it in unit vectors of the delta rule too"
+        for arch in ("qwen35", "qwen35moe", "qwen3next")
+    },
+    "mamba.attention.layer_norm_rms_epsilon": "Falcon Mamba's own norms have a key of ours, ssm.dt_b_c_rms_epsilon",
+    "minicpm.logit_scale": "without it llama.cpp divides by 256 / width instead of width / 256",
+    "llama4.attention.temperature_length": PUBLISHED,
+    "afmoe.attention.sliding_window_pattern": "layers with windows turn; to llama.cpp all but every fourth do",
+    "gpt-oss.rope.freq_base": WHOLE_ENDS,
+    "gpt-oss.rope.scaling.original_context_length": WHOLE_ENDS,
+    "gpt-oss.rope.scaling.type": "llama.cpp scales layers with a window where it is none",
 }
+# llama.cpp looks GELU up in a table of half precision; more than twice of TOLERANCE where a key makes scores larger.
+BY_TABLE = {"modern-bert.rope.scaling.attn_factor": 1e-2, "gemma4.final_logit_softcapping": 1e-2}
 
 
 # Mistral's files are llama's with a window, which llama.cpp does not read.
-FILES = [name for name in NAMES if name != "mistral"] + ["llama-linear", "llama-yarn", "llama-llama3"]
+FILES = [name for name in NAMES if name not in ("mistral", "llama-linear")] + [
+    "llama-linear",
+    "llama-yarn",
+    "llama-llama3",
+]
 
 
 def key_names(source: Path) -> list[str]:
@@ -58,16 +88,10 @@ def values_of(name: str, n_layer: int) -> Iterator[Change]:
     """Values of the types that a key may have."""
     if name == "rope.scaling.type":
         yield from (("none", "string"), ("linear", "string"), ("yarn", "string"), ("longrope", "string"))
-    yield from (
-        ((0, "u32")),
-        (1, "u32"),
-        (2, "u32"),
-        (8, "u32"),
-        (0.25, "f32"),
-        (3.0, "f32"),
-        (True, "bool"),
-        (False, "bool"),
-    )
+    yield from ((number, "u32") for number in (0, 1, 2, 3, 8))
+    yield from ((number, "f32") for number in (0.0, 0.25, 3.0))
+    yield from ((True, "bool"), (False, "bool"), ("silu", "string"))
+    yield ([0.5] * n_layer, "f32[]")
     yield ([1] * n_layer, "u32[]")
     yield ([i % 2 for i in range(n_layer)], "u32[]")
     yield ([i % 2 == 0 for i in range(n_layer)], "bool[]")
@@ -78,36 +102,69 @@ def known(key: str) -> bool:
 
 
 def fuzz(name: str, names: list[str], peer: Peer, work: Path) -> Counter[str]:
-    write_checkpoint(work / name, name)
-    plain = work / f"{name}.gguf"
-    convert(work / name, plain, "f32")
+    # llama.cpp knows some models by the name of their folder.
+    folder, plain = Path(tempfile.mkdtemp(prefix="x", dir=work)), work / f"{name}.gguf"
+    write_variant(folder, name)
+    convert(folder, plain, "f32")
     metadata = GGUFReader(plain).metadata
     arch = metadata.text("general.architecture")
     counts: Counter[str] = Counter()
+    outcome = _outcome(plain, peer)
+    if outcome != "equal":  # nothing can be said of changes
+        print(f"{name}: the file itself: {outcome}", flush=True)
+        return Counter({f"the file itself: {outcome}": 1})
     for key in names:
-        for change in [*values_of(key, metadata.integer(f"{arch}.block_count")), None]:
-            outcome = _outcome(edited(plain, work / "x.gguf", {key: change}), peer)
-            if outcome == "DIFFERENT" and known(f"{arch}.{key}"):
+        changes: list[Change | None] = list(values_of(key, metadata.integer(f"{arch}.block_count")))
+        if f"{arch}.{key}" in metadata:
+            changes.append(None)
+        elif _is_unknown(edited(plain, work / "x.gguf", {key: changes[0]})):
+            counts["refused"] += len(changes)
+            continue
+        for change in changes:
+            tolerance = BY_TABLE.get(f"{arch}.{key}", TOLERANCE)
+            outcome = _outcome(edited(plain, work / "x.gguf", {key: change}), peer, tolerance)
+            if outcome.startswith("DIFFERENT") and known(f"{arch}.{key}"):
                 outcome = "known"
-            if outcome in ("DIFFERENT", "crashed"):
+            kind = outcome.split()[0]
+            if kind in ("DIFFERENT", "crashed"):
                 print(f"{name}: {arch}.{key} = {change}: {outcome}", flush=True)
-            counts[outcome] += 1
+            counts[kind if kind != "no" else outcome] += 1
     return counts
 
 
-def _outcome(path: Path, peer: Peer) -> str:
+def _is_unknown(path: Path) -> bool:
+    """Whether the model has no such key, of whatever value."""
+    try:
+        load_model(GGUFReader(path))
+    except UnsupportedError as error:
+        return "every key of the architecture must be known" in str(error)
+    except QuireError:
+        return False
+    return False
+
+
+def _outcome(path: Path, peer: Peer, tolerance: float = TOLERANCE) -> str:
     try:
         load_model(GGUFReader(path))
     except QuireError:
         return "refused"
-    except ValueError:
+    except Exception as error:  # anything else is a fault of ours
+        print(repr(error))
         return "crashed"
-    numbers = peer.numbers(path)
-    if numbers is None or len(numbers) != len(IDS) * N_VOCAB:
+    theirs = peer.numbers(path)
+    if theirs is None or not np.isfinite(theirs).all() or not theirs.any():
         return "no claim"
-    theirs = numbers.reshape(len(IDS), N_VOCAB)
-    ours = Runner(path, "stock").logits(IDS)  # as the peer's operators
-    return "equal" if np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max() else "DIFFERENT"
+    try:
+        runner = Runner(path, "stock", threads=1)  # as the peer's operators
+        if runner.n_ctx < len(IDS):
+            return "refused"  # traces are for contexts up to that
+        ours = runner.answer(IDS).reshape(-1)
+    except QuireError:
+        return "refused"
+    if len(ours) != len(theirs):
+        return "DIFFERENT in size"
+    deviation = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    return "equal" if deviation <= tolerance else f"DIFFERENT by {deviation:.0e}"
 
 
 def main() -> None:

@@ -58,6 +58,10 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "afmoe": Variant(
+        "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
+        {"global_attn_every_n_layers": 4},
+    ),
     "deepseek2-groups": Variant(
         "llama.cpp ranks groups by their two best experts, not by the best: compared without groups",
         {"topk_method": "greedy"},
@@ -103,6 +107,11 @@ VARIANTS = {
     ),
     "mamba": Variant(
         "llama.cpp has no biases of projections: compared without", {"use_bias": False}, {r"(in|out)_proj\.bias": None}
+    ),
+    "mimo2": Variant(
+        "llama.cpp adds no biases to q, k and v, and reads no routed_scaling_factor: compared without",
+        {"attention_bias": False, "routed_scaling_factor": 1.0},
+        {r"self_attn\.[qkv]_proj\.bias": None},
     ),
     "mistral": Variant(NO_WINDOW, {"sliding_window": None}),
     "mistral3": Variant(NO_WINDOW, {"sliding_window": None}),

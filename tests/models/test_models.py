@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float32]
 class Runner:
     """One sequence at a time through an executor, with a cache of its own."""
 
-    def __init__(self, path: Path, kernels: str = "auto") -> None:
+    def __init__(self, path: Path, kernels: str = "auto", threads: int = 2) -> None:
         model = load_model(GGUFReader(path))
         self.has_rows = any(spec.n_kv_head for spec in model.cache)
         self.scores_classes = model.config.scores_classes
@@ -42,7 +42,7 @@ class Runner:
             find_device("cpu"),
             n_blocks=9,
             n_states=33,
-            threads=2,
+            threads=threads,
             kv_dtype="f32",
             kernels=kernels,
             max_rows=STEP,

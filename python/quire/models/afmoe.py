@@ -19,6 +19,7 @@ from ..checkpoint import (
 )
 from ..errors import UnsupportedError
 from ..nn import (
+    ROUTING,
     CacheSpec,
     ExpertConfig,
     GatedMLP,
@@ -58,7 +59,7 @@ class Attention(qwen3.Attention):
 class Afmoe(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", high=64)
         window = m.integer("attention.sliding_window", low=1)

@@ -16,7 +16,7 @@ from ..checkpoint import (
     u32,
 )
 from ..errors import UnsupportedError
-from ..nn import ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
+from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
 from .base import Block, Decoder, DenseConfig, Layer
 from .qwen3 import QK_NORMS, Attention
 
@@ -26,7 +26,7 @@ ARCHES = ("dots1",)
 class Dots1(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", high=64)
 

@@ -20,6 +20,7 @@ from ..checkpoint import (
 )
 from ..errors import UnsupportedError
 from ..nn import (
+    ROUTING,
     CacheSpec,
     ExpertConfig,
     GatedMLP,
@@ -45,7 +46,7 @@ class ExaoneMoe(Decoder):
         for i in range(c.n_layer - n_next, c.n_layer):
             w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
         c = replace(c, n_layer=c.n_layer - n_next)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", 1, high=64)
         shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)

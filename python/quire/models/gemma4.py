@@ -45,6 +45,7 @@ from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Config, head
 
 ARCHES = ("gemma4",)
 LOCAL_BASE, GLOBAL_BASE = 10000.0, 1e6
+CAP = 30.0  # of logits, where files do not say
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class Gemma4:
         size, local_size = _head_dim(m, ""), _head_dim(m, "_swa")
         m.only("rope.dimension_count", size)
         m.only("rope.dimension_count_swa", local_size)
-        self.cap, local_base = m.number("final_logit_softcapping", 0.0), m.number("rope.freq_base_swa", LOCAL_BASE)
+        self.cap, local_base = m.number("final_logit_softcapping", CAP), m.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
             raise LoadError("[gemma4] rope.freq_base_swa and final_logit_softcapping must not be negative")
         everywhere = Kind(size, 0, rope_spec(m, n_dims=size, layout="half", factors=frequency_factors(w, size)))

@@ -27,8 +27,8 @@ class Attention(gemma3.Attention):
 class GemmaEmbedding:
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         self.config = c = BothWaysConfig.read(m, n_vocab)
-        window = m.integer("attention.sliding_window", 0)  # 0: every layer sees everything
-        local = [window > 0 and one for one in local_layers(m, c.n_layer, gemma3.PERIOD)]
+        window = m.integer("attention.sliding_window", low=1)
+        local = local_layers(m, c.n_layer, gemma3.PERIOD)
         local_base = m.number("rope.freq_base_swa", gemma3.LOCAL_BASE)
         if local_base <= 0:
             raise LoadError(f"[{m.arch}] rope.freq_base_swa must be above 0 but is {local_base}")
@@ -59,9 +59,18 @@ class GemmaEmbedding:
 
 
 MODEL = GemmaEmbedding
+
+
+def _attends_both_ways(config: Fields) -> None:
+    """What says nothing attends to the past alone."""
+    if not config.flag("use_bidirectional_attention", False):
+        raise UnsupportedError("[convert] 'use_bidirectional_attention' must be true but is false or absent")
+
+
 _KEYS: dict[str, Key] = {
     **{name: key for name, key in gemma3.KEYS.items() if name != "final_logit_softcapping"},
     "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
+    "attention.sliding_window": u32("sliding_window", default=4096, low=1),
     "attention.causal": made("bool", lambda config: False),
     "attention.sliding_window": u32("sliding_window", default=4096, low=1),
 }

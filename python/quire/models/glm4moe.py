@@ -24,6 +24,7 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import rope_of
 from ..nn import (
+    ROUTING,
     ExpertConfig,
     GatedMLP,
     Keys,
@@ -77,7 +78,7 @@ class Glm4Moe(Decoder):
         c = replace(c, n_layer=c.n_layer - n_next)
         for i in range(c.n_layer, c.n_layer + n_next):
             w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", high=64)
 

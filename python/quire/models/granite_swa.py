@@ -44,9 +44,11 @@ class GraniteSwa(Decoder):
             raise LoadError("[granite_swa] logit_scale must not be 0")
         residual_scale = m.number("residual_scale", 0.0) or 1.0
         attention_scale = m.number("attention.scale", 0.0)
-        window = m.integer("attention.sliding_window")
+        window = m.integer("attention.sliding_window", low=1)
         is_local = m.integers("attention.sliding_window_pattern", c.n_layer, high=1)
         self.windows = [window if local else 0 for local in is_local]
+        if m.has("attention.rope_pattern") and not m.is_array("attention.rope_pattern"):
+            raise LoadError("[granite_swa] attention.rope_pattern must be one for each layer but is one for all")
         is_rotated = m.integers("attention.rope_pattern", c.n_layer, 1, high=1)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
         blocks = [

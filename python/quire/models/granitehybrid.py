@@ -280,7 +280,10 @@ HF = {
             "blk.{i}.ffn_norm": f"{_LAYER}.pre_ff_layernorm",
             **{f"blk.{{i}}.ffn_{x}": f"{_LAYER}.feed_forward.{x}_proj" for x in ("gate", "up", "down")},
         },
-        fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED},
+        fixed={
+            "hidden_act": SILU, "time_step_limit": UNLIMITED,
+            "partial_rotary_factor": (0.5, None),  # whatever it is; that of rope_parameters counts
+        },
         checks=(_sizes_agree,),
         unused=(
             "attention_bias", "mlp_bias", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias",

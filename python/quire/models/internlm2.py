@@ -23,7 +23,7 @@ from ..checkpoint.rope import kind_of, rope_of, theta_of
 from . import llama
 
 ARCHES = ("internlm2",)
-MODEL = llama.Llama
+MODEL = llama.Windowless
 
 
 def _part(which: str) -> Change:

@@ -38,7 +38,7 @@ class Lfm2(Decoder):
         self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
         self.config = c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
         self.kernel = m.integer("shortconv.l_cache", low=2, high=32)
-        self.window = m.integer("attention.sliding_window", 0)
+        self.window = self.window_of(m)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         mlps = self.mlps(m, [*w.blocks(c.n_layer)])
         self.blocks = [
@@ -48,6 +48,10 @@ class Lfm2(Decoder):
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
         self.norm = w.norm("token_embd_norm", c.dim, c.eps)  # in spite of its name it is the last one
         self.head = head(w, c, self.embedding)
+
+    @staticmethod
+    def window_of(m: Keys) -> int:
+        return m.integer("attention.sliding_window", 0)
 
     def mlps(self, m: Keys, blocks: Sequence[Weights]) -> list[Layer]:
         m.without_effect("leading_dense_block_count", "expert_count", "expert_used_count")

@@ -14,6 +14,11 @@ SIGMOID = 2  # of expert_gating_func
 
 
 class Lfm2Moe(Lfm2):
+    @staticmethod
+    def window_of(m: Keys) -> int:
+        m.only("attention.sliding_window", 0)
+        return 0
+
     def mlps(self, m: Keys, blocks: Sequence[Weights]) -> list[Layer]:
         c = self.config
         n_dense = m.integer("leading_dense_block_count", 0, high=MAX_LAYERS)

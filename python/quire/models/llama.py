@@ -65,10 +65,15 @@ class Llama(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         mlp = self.mlps(m, c)
-        self.window = m.integer("attention.sliding_window", 0)
+        self.window = self.window_of(m)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
+
+    @staticmethod
+    def window_of(m: Keys) -> int:
+        """Mistral's, in every layer; 0: there is none."""
+        return m.integer("attention.sliding_window", 0)
 
     @staticmethod
     def mlps(m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
@@ -85,6 +90,15 @@ class Llama(Decoder):
 
 
 MODEL = Llama
+
+
+class Windowless(Llama):
+    """For siblings none of which has windows."""
+
+    @staticmethod
+    def window_of(m: Keys) -> int:
+        m.only("attention.sliding_window", 0)
+        return 0
 
 
 def head_dim_of(config: Fields) -> int:

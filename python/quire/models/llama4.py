@@ -99,7 +99,10 @@ class Llama4(Decoder):
         self.chunk = m.integer("attention.chunk_size", LENGTH, low=1)
         beta = m.number("attention.temperature_scale", 0.1)
         length = m.integer("attention.temperature_length", LENGTH, low=1)
-        self.is_local = local_layers(m, c.n_layer, PERIOD)
+        self.is_local = [(i + 1) % PERIOD != 0 for i in range(c.n_layer)]
+        if local_layers(m, c.n_layer, PERIOD) != self.is_local:
+            key = m.full("attention.sliding_window_pattern")
+            raise UnsupportedError(f"[llama4] '{key}' must be {PERIOD}, which layers turn by too, but is not")
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
 
         def attention(i: int, b: Weights) -> Attention:

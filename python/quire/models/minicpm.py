@@ -16,10 +16,10 @@ BASE_DIM = 256  # of the small model that widths are compared with, where files 
 class MiniCPM(Granite):
     @staticmethod
     def multipliers(m: Keys, c: DenseConfig) -> Multipliers:
-        """Old files have no keys for them."""
+        """Old files have no keys for them; a multiplier of 0 says nothing."""
         return Multipliers(
-            embedding=m.number("embedding_scale", 12.0),
-            residual=m.number("residual_scale", 1.4 / c.n_layer**0.5),
+            embedding=m.number("embedding_scale", 12.0) or 1.0,
+            residual=m.number("residual_scale", 1.4 / c.n_layer**0.5) or 1.0,
             attention=0.0,
             logit=m.number("logit_scale", c.dim / BASE_DIM),
         )
@@ -28,12 +28,18 @@ class MiniCPM(Granite):
 MODEL = MiniCPM
 
 
+def _not_zero(config: Fields, name: str) -> float:
+    if (value := config.number(name, 1.0)) == 0:
+        raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+    return value
+
+
 def _residual(config: Fields) -> float:
-    return float(config.number("scale_depth", 1.0) / config.integer("num_hidden_layers", low=1) ** 0.5)
+    return _not_zero(config, "scale_depth") / float(config.integer("num_hidden_layers", low=1) ** 0.5)
 
 
 def _embedding(config: Fields) -> float:
-    return config.number("scale_emb", 1.0)
+    return _not_zero(config, "scale_emb")
 
 
 def _logit(config: Fields) -> float:

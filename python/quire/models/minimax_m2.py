@@ -23,7 +23,7 @@ ARCHES = ("minimax-m2",)
 class MiniMaxM2(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid")
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", reads=("expert_gating_func",))
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [
             Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))

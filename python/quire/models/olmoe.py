@@ -13,7 +13,7 @@ ARCHES = ("olmoe",)
 class Olmoe(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim, reads=("expert_weights_norm",))
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [
             Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))

@@ -27,7 +27,7 @@ class Qwen2Moe(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         # The weights of the chosen are their probabilities as they are.
-        e = ExpertConfig.read(m, c.n_layer, normalize=False)
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, reads=("expert_weights_norm",))
         shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [

@@ -6,7 +6,7 @@ from ..checkpoint import Checkpoint
 from . import llama
 
 ARCHES = ("xverse",)
-MODEL = llama.Llama
+MODEL = llama.Windowless
 _LLAMA = llama.HF["LlamaForCausalLM"]
 HF = {
     "XverseForCausalLM": Checkpoint(

@@ -19,7 +19,7 @@ from .._native.graph import (
     tanh,
 )
 from .._native.graph import TraceTensor as Tensor
-from .experts import ExpertConfig, SharedExpert, Together, experts_of
+from .experts import ROUTING, ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
 from .latent import LatentAttention, LatentSizes, latent_rope
 from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
@@ -30,6 +30,7 @@ from .weights import Weights
 
 __all__ = [
     "MLP",
+    "ROUTING",
     "CacheSpec",
     "Embedding",
     "ExpertConfig",

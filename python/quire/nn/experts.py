@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
 GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}  # numbers of expert_gating_func
+ROUTING = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")  # keys of how tokens are routed
 MAX_EXPERTS, MAX_FFN_DIM = 4096, 1 << 20
 
 
@@ -45,13 +46,24 @@ class ExpertConfig:
         normalize: bool = True,
         ffn_dim: int = 0,
         grouped: bool = False,
+        reads: Collection[str] = (),
     ) -> ExpertConfig:
         """``gating``, ``normalize``: what files mean that do not say so; ``ffn_dim`` 0: they must.
 
-        ``grouped``: whether the model chooses groups of experts first.
+        ``grouped``: whether the model chooses groups of experts first.  ``reads``: those of ROUTING that the model has
+        a choice of; the others are refused where they say something else.
         """
         n = m.integer("expert_count", low=1, high=MAX_EXPERTS)
-        number = m.integer("expert_gating_func", next(i for i, name in GATINGS.items() if name == gating))
+        number = next(i for i, name in GATINGS.items() if name == gating)
+        fixed: dict[str, tuple[bool | float, ...]] = {
+            "expert_gating_func": (number,),
+            "expert_weights_norm": (normalize,),
+            "expert_weights_scale": (0.0, 1.0),
+        }
+        for key in ROUTING:
+            if key not in reads:
+                m.only(key, *fixed[key])
+        number = m.integer("expert_gating_func", number)
         if number not in GATINGS:
             raise UnsupportedError(f"[{m.arch}] key '{m.full('expert_gating_func')}' must be 1 to 3 but is {number}")
         sizes = {"default": ffn_dim} if ffn_dim else {}
