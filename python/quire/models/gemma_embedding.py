@@ -72,18 +72,11 @@ _KEYS: dict[str, Key] = {
     "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
     "attention.sliding_window": u32("sliding_window", default=4096, low=1),
     "attention.causal": made("bool", lambda config: False),
-    "attention.sliding_window": u32("sliding_window", default=4096, low=1),
 }
 _TENSORS: dict[str, str | Source] = {
     **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if ours != "output"},
     **gemma3.one_added({**gemma3.NORMS, **gemma3.HEAD_NORMS}),
 }
-
-
-def _attends_both_ways(config: Fields) -> None:
-    """What the field says where it is absent."""
-    if not config.flag("use_bidirectional_attention", False):
-        raise UnsupportedError("[convert] 'use_bidirectional_attention' must be true for this class but is not")
 
 
 HF = {
