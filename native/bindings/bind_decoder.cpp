@@ -22,7 +22,9 @@ Pooling pooling(const std::string &name) {
     if (name == "mean") return Pooling::mean;
     if (name == "cls") return Pooling::cls;
     if (name == "last") return Pooling::last;
-    throw RequestError("request", cat("embedding must be none, mean, cls or last but is '", name.substr(0, 40), "'"));
+    if (name == "taps") return Pooling::taps;
+    throw RequestError("request",
+                       cat("embedding must be none, mean, cls, last or taps but is '", name.substr(0, 40), "'"));
 }
 
 // A request and its parameters as they were when it was made.

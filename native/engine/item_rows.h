@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "engine/row_scan.h"
 
@@ -13,6 +14,7 @@ struct ItemRows {
     std::span<float> logits;       // [n, n_vocab]
     LogitRow last;                 // of those
     std::span<const float> hidden; // [n, n_hidden]; empty where nobody wants them
+    std::vector<float> taps;       // [n, of all tapped layers]; likewise
 };
 
 } // namespace quire

@@ -435,9 +435,9 @@ def test_files_that_are_no_models(tmp_path):
         LLM(device="abacus")
     with pytest.raises(UnsupportedError, match=r"^\[isa\] the instruction set must be one of portable,.*'sse9'"):
         LLM(isa="sse9")
-    for name in ("isa", "packed_cache"):
+    for name, value in {"isa": "portable", "packed_cache": "portable", "deterministic": True}.items():
         with pytest.raises(RequestError, match=rf"^\[engine\] {name} must be None with kernels 'stock'"):
-            LLM(**{name: "portable"}, kernels="stock")
+            LLM(**{name: value}, kernels="stock")
 
 
 @pytest.mark.parametrize(
@@ -490,6 +490,31 @@ def test_async_front_end_equals_the_blocking_one(llm):
     asyncio.run(ask())
 
 
+def test_both_front_ends_share_a_model() -> None:
+    messages = [{"role": "user", "content": "What is 2 + 3? " * 12}]
+    with LLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+        whole = model.chat(messages, GREEDY)
+        *first, last = model.chat_stream(messages, GREEDY)
+        assert [(delta.n_prompt_tokens, delta.n_cached_tokens) for delta in first] == [(0, 0)] * len(first)
+        assert (last.n_prompt_tokens, last.n_cached_tokens) == (whole.n_prompt_tokens, 96)
+        assert whole.n_prompt_tokens > 96 > whole.n_cached_tokens
+
+        async def ask(shared: AsyncLLM) -> None:
+            answer = await shared.chat(messages, GREEDY)
+            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # of the other's cache
+            deltas = [delta async for delta in shared.chat_stream(messages, GREEDY)]
+            assert "".join(delta.text for delta in deltas) == whole.text
+            assert deltas[-1].n_prompt_tokens == whole.n_prompt_tokens
+
+        asyncio.run(ask(AsyncLLM.sharing(model)))
+    shared = AsyncLLM.sharing(LLM(threads=1, n_ctx=512, kv_dtype="f32"))
+    gc.collect()  # nobody else holds the model
+    assert asyncio.run(shared.generate("a", GREEDY))[0].finish_reason == "length"
+    asyncio.run(shared.close())
+    with pytest.raises(RequestError, match="closed"):
+        asyncio.run(shared.generate("a"))
+
+
 def test_async_consumers_that_go_away_cancel_their_requests():
     long = SamplingParams(max_tokens=450, temperature=0.0, ignore_eos=True)
 
@@ -530,14 +555,37 @@ def test_a_processor_mask_reaches_the_threads() -> None:
         LLM(cpu_mask=0)
 
 
-def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
-    before = kernels.isa()
+def test_models_of_one_process_may_differ_in_their_kernels() -> None:
+    """Each has the bits that it has alone, while another with other kernels answers in between."""
+    settings = [{"isa": isa, "deterministic": on} for isa in kernels.supported_isas() for on in (True, False)]
+    params = SamplingParams(max_tokens=6, temperature=0.0, logprobs=5, ignore_eos=True)
+
+    def answers(model: LLM) -> list[object]:
+        return [(each.token_ids, each.logprobs) for each in model.generate(PROMPTS[:3], params)]
+
+    def opened(setting: dict[str, object]) -> LLM:
+        return LLM(threads=1, n_ctx=64, **setting)
+
+    alone = []
+    for setting in settings:
+        with opened(setting) as model:
+            alone.append(answers(model))
+    models = [opened(setting) for setting in settings]
     try:
-        for isa in kernels.supported_isas():
-            with LLM(threads=1, n_ctx=64, isa=isa) as model:
-                assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")
+        assert [model.isa for model in models] == [setting["isa"] for setting in settings]
+        for model, expected in [*zip(models, alone, strict=True), *reversed(list(zip(models, alone, strict=True)))]:
+            assert answers(model) == expected
     finally:
-        kernels.set_isa(before)
+        for model in models:
+            model.close()
+    assert len(kernels.supported_isas()) == 1 or any(found != alone[0] for found in alone)
+
+
+def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
+    for isa in kernels.supported_isas():
+        with LLM(threads=1, n_ctx=64, isa=isa) as model:
+            assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")
+            assert model.isa == isa
     with LLM(threads=1, n_ctx=64, kernels="stock") as model:
         assert model.kv_dtype == "f16"
     with LLM(threads=1, n_ctx=64, kv_dtype="f16") as model:

@@ -202,7 +202,6 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("granitehybrid", {"mamba_conv_bias": None}, "mamba_conv_bias"),
         ("granitehybrid", {"attention_multiplier": 0.0}, "attention_multiplier"),
         ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
-        ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ("bamba", {"partial_rotary_factor": 1.0}, "partial_rotary_factor"),
         ("minicpm", {"scale_emb": 0.0}, "scale_emb"),
         ("minicpm", {"scale_depth": 0.0}, "scale_depth"),
@@ -210,6 +209,7 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
             ("gemma-embedding", {"use_bidirectional_attention": value}, "use_bidirectional")
             for value in (..., None, False)
         ),
+        ("qwen3", {"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
     ],
 )
 def test_fields_that_change_the_answer_are_refused_by_name(

@@ -81,8 +81,8 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
-    # --memory-budget is the server's, for all of its models.
-    assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes"}
+    # --memory-budget is the server's, for all of its models; taps are for programs.
+    assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes", "taps"}
     assert {name: engine.get(name) for name in expected} == expected
 
 

@@ -104,6 +104,7 @@ class ModelWorker(LLMBase):
             eos=texts.get("eos_token", ""),
             version=__version__,
             memory_bytes=self._memory_bytes,
+            n_ctx_train=self.n_ctx_train,
         )
 
     def beat(self) -> wire.Beat:
@@ -127,6 +128,7 @@ class ModelWorker(LLMBase):
             rss_bytes=rss,
             anonymous_bytes=anonymous,
             n_step_sequences=stats.n_step_sequences,
+            cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
 
     def handle(self, message: wire.ToEngine) -> None:

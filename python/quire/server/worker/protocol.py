@@ -133,7 +133,8 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
-    ``memory_bytes``: what its process may come to take, its cache full."""
+    ``memory_bytes``: what its process may come to take, its cache full.  ``n_ctx_train``: positions that it was trained
+    on."""
 
     name: str
     architecture: str
@@ -148,6 +149,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     eos: str
     version: str
     memory_bytes: int = 0
+    n_ctx_train: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -239,6 +241,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     value: Any
 
 
+class CacheUse(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that one kind of layers has in the cache: held by sequences, and kept to be found again."""
+
+    kind: str
+    held_bytes: int
+    cached_bytes: int
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """A sign of life, with the decoder's figures; totals since the model was opened."""
 
@@ -258,6 +268,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     rss_bytes: int
     anonymous_bytes: int
     n_step_sequences: int = 0
+    cache: tuple[CacheUse, ...] = ()
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat
