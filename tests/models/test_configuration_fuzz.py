@@ -245,7 +245,7 @@ UNCHOSEN: list[tuple[str, str, tuple[object, str] | None]] = [
     *((name, "attention.sliding_window", (8, "u32")) for name in ("xverse", "internlm2", "lfm2moe")),
     *(("llama4", "attention.sliding_window_pattern", change) for change in ((2, "u32"), ([1] * 5, "u32[]"))),
     *((name, "expert_weights_norm", (not norm, "bool")) for name, norm in ROUTED.items()),
-    *((name, "expert_gating_func", (3, "u32")) for name in (*ROUTED, "olmoe", "qwen2moe")),
+    *((name, "expert_gating_func", (3, "u32")) for name in (*ROUTED, "olmoe", "qwen2moe", "mimo2")),
     *((name, "expert_weights_scale", (3.0, "f32")) for name in (*ROUTED, "olmoe", "qwen2moe", "minimax-m2", "gpt-oss")),
 ]  # fmt: skip
 

@@ -22,10 +22,11 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import Entry, kind_of
 from ..errors import LoadError, UnsupportedError
-from ..nn import ROUTING, CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("mimo2",)
+READS = ("expert_weights_norm", "expert_weights_scale")
 LOCAL_BASE, GLOBAL_BASE, PARTIAL = 10000.0, 5e6, 0.334
 
 
@@ -68,7 +69,7 @@ class Mimo2(Decoder):
         c = replace(c, n_layer=n_layer - n_next)
         for i in range(c.n_layer, n_layer):
             w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True, reads=ROUTING)
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True, reads=READS)
         window = m.integer("attention.sliding_window", low=1)
         local = m.integers("attention.sliding_window_pattern", n_layer, high=1)
         self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
