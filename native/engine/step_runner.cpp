@@ -33,8 +33,10 @@ void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidde
 ItemRows StepRunner::next_rows(const PlanItem &item) {
     const auto n = static_cast<size_t>(item.n_logit_rows);
     if (n == 0) return {};
-    ItemRows rows{n, {logits_, n * n_vocab_}, {{logits_ + (n - 1) * n_vocab_, n_vocab_}}, {}};
-    if (maxima_ != nullptr) rows.last.maxima = {maxima_ + (n - 1) * n_strips_, n_strips_};
+    ItemRows rows;
+    rows.n = n;
+    rows.logits = {logits_, n * n_vocab_};
+    if (maxima_ != nullptr) rows.maxima = {maxima_, n * n_strips_};
     if (hidden_ != nullptr) rows.hidden = {hidden_, n * n_hidden_};
     logits_ += n * n_vocab_;
     if (maxima_ != nullptr) maxima_ += n * n_strips_;
