@@ -8,6 +8,12 @@ from quire.errors import RequestError
 
 
 cdef class Detokenizer:
+    """Turns tokens into text one at a time and never splits a character.
+
+    Invalid bytes become U+FFFD, as in ``bytes.decode("utf-8", errors="replace")``: the parts joined are the same as
+    decoding everything at once.
+    """
+
     cdef list table
     cdef bytes pending
     cdef bint strips, at_start
@@ -18,6 +24,10 @@ cdef class Detokenizer:
         self.strips = self.at_start = strip_first_space
 
     def push(self, id):
+        """The text that is complete with this token, often "" in the middle of a character.
+
+        Raises RequestError for an id outside the table.
+        """
         cdef Py_ssize_t consumed
         cdef bytes data
         if not 0 <= id < len(self.table):
@@ -36,10 +46,12 @@ cdef class Detokenizer:
         return text
 
     def finish(self):
+        """What is left of an unfinished character, as U+FFFD, or ""; begins anew."""
         data, self.pending = self.pending, b""
         self.at_start = self.strips
         return data.decode("utf-8", "replace")
 
     @property
     def n_pending(self):
+        """Bytes held back: at most three."""
         return len(self.pending)

@@ -346,6 +346,16 @@ def test_every_sampling_parameter_has_an_option() -> None:
     assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
 
 
+def test_stages_that_are_left_out_have_no_options(quire: Command) -> None:
+    llm = FakeLLM([["x"]], advised_sampling={"top_p": 0.7, "temperature": 0.5, "typical_p": 0.9})
+    assert quire("run", "-m", "a", "--samplers", "top_k;temp", "Tell", llm=llm).err == ""
+    params = llm.asked[0][2]
+    assert (params.samplers, params.top_k, params.temperature) == (("top_k", "temperature"), 40, 0.5)
+    assert (params.top_p, params.min_p, params.typical_p) == (1.0, 0.0, 1.0)
+    named = quire("run", "-m", "a", "--samplers", "top_k", "--min-p", "0.2", "Tell", llm=FakeLLM([["x"]]))
+    assert "samplers must have 'min_p'" in named.err
+
+
 def test_mirostat_takes_the_place_of_truncation_unless_it_is_asked_for(quire: Command) -> None:
     llm = FakeLLM([["x"]])
     quire("run", "-m", "a", "--mirostat", "2", "--top-k", "9", "Tell", llm=llm)

@@ -124,6 +124,8 @@ def test_a_damaged_model_is_one_line_and_code_3(tmp_path: Path, command: tuple[s
     ("arguments", "code", "words"),
     [
         (("run", "-m", "/absent/x.gguf", "x"), 3, "'/absent/x.gguf' must be readable"),
+        (("run", "/absent/x.gguf"), 3, "'/absent/x.gguf' must be a model's file but is not there"),
+        (("chat", "/absent/x.gguf"), 3, "'/absent/x.gguf' must be readable"),
         (("run", "-m", str(PACKAGED), "--device", "toaster", "x"), 1, "toaster"),
         (("run", "-m", str(PACKAGED), "-c", "8", "Tell me a story about a fox"), 1, "8"),
         (("run", "-m", str(PACKAGED), "-l", "99999+1", "x"), 1, "99999"),

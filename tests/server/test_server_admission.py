@@ -161,7 +161,7 @@ def test_refusals_over_http_and_their_header() -> None:
 
 def test_places_are_those_of_all_open_models() -> None:
     engines = {"a": FakeEngine(), "b": FakeEngine()}
-    library = Library("a", lambda: dict.fromkeys(engines, 1), lambda name, _: engines[name], 10)
+    library = Library("a", lambda: dict.fromkeys(engines, 1), lambda name, *_: engines[name], 10)
     service = Service(Settings(max_queue=1), library)
     assert enter_until_refused_by(service) == 32 + 1
     library.open_from_start("a")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import quire
 from local_hub import local_hub
@@ -103,6 +104,29 @@ def test_a_model_is_fetched_named_asked_and_deleted(clean: Path, monkeypatch: py
             assert client.request("DELETE", "/api/delete", json={"model": name}).status_code == 404
             assert client.get("/api/tags").json() == {"models": []}
     assert not list(clean.rglob("*.gguf"))
+
+
+def test_a_request_gets_the_context_that_it_asks_for(clean: Path) -> None:
+    models = clean / "models"
+    models.mkdir()
+    (models / "tiny.gguf").write_bytes(TINY)
+    question = {"model": "tiny", "prompt": "Tell me a story about a fox", "stream": False}
+
+    def answer(client: httpx.Client, n_ctx: int) -> httpx.Response:
+        return client.post("/api/generate", json={**question, "options": {"num_ctx": n_ctx, "num_predict": 100}})
+
+    options = ["--models-dir", str(models), "--ctx-size", "64"]
+    with served(clean, [*options, "--allow-changes"]) as server, server.client() as client:
+        assert answer(client, 64).json()["done_reason"] == "length"
+        assert answer(client, 64).json()["eval_count"] < 64
+        assert answer(client, 256).json()["eval_count"] > 64
+        (row,) = client.get("/api/ps").json()["models"]
+        assert row["context_length"] == 256
+        assert answer(client, 4096).status_code == 400  # more than it was trained on
+    with served(clean, options) as server, server.client() as client:
+        refused = answer(client, 256)
+        assert refused.status_code == 400
+        assert "options.num_ctx must be at most the model's context, 64" in refused.json()["error"]
 
 
 MODELFILE = '''

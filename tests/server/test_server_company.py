@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from quire.server.service.library import find_models, skipped_models
+from quire.server.service.model_files import find_models, skipped_models
 from quire.server.worker.company import Company
 from quire.server.worker.protocol import Generate, Work
 

@@ -17,7 +17,8 @@ from quire.engine.loader import packaged_model
 from quire.errors import CapacityError, LoadError
 from quire.server.failures import ApiError
 from quire.server.process_memory import process_memory
-from quire.server.service.library import Library, find_models, size_of
+from quire.server.service.library import Library
+from quire.server.service.model_files import find_models, size_of
 from quire.server.worker.engine_client import EngineState, OpeningLost
 from quire.server.worker.memory_share import check_share, committed_bytes, with_share_of_model
 from quire.server.worker.protocol import Beat
@@ -27,8 +28,9 @@ from served import served
 class SlowEngine(FakeEngine):
     """Takes a moment to open; one named ``bad`` does not."""
 
-    def __init__(self, name: str, share: int = 0) -> None:
+    def __init__(self, name: str, share: int = 0, n_ctx: int | None = None) -> None:
         super().__init__()
+        self.info = INFO if n_ctx is None else msgspec.structs.replace(INFO, n_ctx=n_ctx)
         self.name = name
         self.share = share
         self.state = EngineState.LOADING
@@ -38,7 +40,7 @@ class SlowEngine(FakeEngine):
         await asyncio.sleep(0.01)
         if self.name == "bad":
             raise LoadError("[test] the file must be a model but is not")
-        if self.name == "hungry" and self.share < 90:
+        if (self.name == "hungry" and self.share < 90) or self.info.n_ctx > 1000:
             raise CapacityError("[test] the cache must fit but does not")
         if self.name == "lost":
             raise OpeningLost("[test] the worker must open the model but ended")
@@ -60,9 +62,9 @@ class Shop:
         sizes = {name: 101 if name == "large" else 40 for name in names}
         self.library = Library(default, lambda: sizes, self._make, budget)
 
-    def _make(self, name: str, share: int) -> SlowEngine:
+    def _make(self, name: str, share: int, n_ctx: int | None) -> SlowEngine:
         self.shares.append(share)
-        self.made.append(SlowEngine(name, share))
+        self.made.append(SlowEngine(name, share, n_ctx))
         return self.made[-1]
 
     @property
@@ -110,6 +112,31 @@ def test_nothing_goes_under_a_request() -> None:
             assert (refused.value.status, refused.value.code) == (409, "model_busy")
         await shop.use("c")
         assert "c" in shop.open
+
+    run(test)
+
+
+def test_a_longer_context_waits_for_others_and_is_opened_once() -> None:
+    async def test(shop: Shop) -> None:
+        async def ask(n_ctx: int) -> int:
+            async with shop.library.pinned("a"):
+                await shop.library.grow("a", n_ctx)
+                return shop.library.engines()["a"].info.n_ctx
+
+        async with shop.library.pinned("a") as held:
+            asked = [asyncio.ensure_future(ask(512)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            assert not any(each.done() for each in asked)
+            assert shop.library.engines()["a"] is held
+        assert await asyncio.gather(*asked) == [512, 512, 512]
+        assert [engine.info.n_ctx for engine in shop.made] == [INFO.n_ctx, 512]
+        assert shop.made[0].stopped
+        # What does not fit leaves the model as it was.
+        with pytest.raises(ApiError, match="a context of 2000 tokens must fit") as refused:
+            await ask(2000)
+        assert refused.value.status == 400
+        assert await ask(1) == 512
+        assert len(shop.open) == 1
 
     run(test)
 

@@ -18,7 +18,8 @@ import httpx
 import pytest
 from fake_engine import FakeEngine
 from quire.server.app import build_app
-from quire.server.service.library import Library, find_models
+from quire.server.service.library import Library
+from quire.server.service.model_files import find_models
 from quire.server.service.service import Service
 from quire.server.settings import Settings
 
@@ -92,7 +93,7 @@ def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
     (inside / "link.gguf").symlink_to(outside / "secret.gguf")
     made: list[str] = []
 
-    def make(name: str, share: int) -> FakeEngine:
+    def make(name: str, share: int, n_ctx: int | None) -> FakeEngine:
         made.append(name)
         return FakeEngine()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import RequestError, UnsupportedError
+from ..errors import LoadError, RequestError, UnsupportedError
 from ..sampling import SamplingParams
 from .chat_options import ChatSettings, chat_options
 from .foreign_options import ForeignCommand
@@ -59,6 +60,10 @@ def command(
 
         talk(session, model, params, chat, first=prompt)
         return
+    path = model.path
+    # Said before a prompt is waited for; otherwise the file is opened next.
+    if prompt is None and path is not None and path.endswith(".gguf") and "://" not in path and not Path(path).exists():
+        raise LoadError(f"[run] {path!r} must be a model's file but is not there")
     text = _read_prompt(prompt)
     with session.open(model) as llm:
         params = with_advice(params, llm.advised_sampling)

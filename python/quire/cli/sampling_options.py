@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 
 import click
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import RequestError
 from ..sampling import DEFAULT_SAMPLERS, SamplingParams
-from ..sampling_defaults import CHAT_DEFAULTS, TRUNCATION
+from ..sampling_defaults import CHAT_DEFAULTS, chat_defaults
 from .form_options import FORM_OPTIONS, taken_form
 from .model_options import PRESET
 
@@ -109,15 +109,19 @@ def with_advice(params: SamplingParams, advised: Mapping[str, object]) -> Sampli
     context = click.get_current_context()
     given, preset = context.meta[_GIVEN], context.meta.get(PRESET)
     usual = {**advised, **preset.sampling} if preset is not None else advised
-    changes = {name: value for name, value in usual.items() if name not in given}
-    if params.mirostat or changes.get("mirostat"):  # it cuts the tail itself
-        changes = {name: value for name, value in changes.items() if name not in TRUNCATION}
-        changes |= {name: off for name, off in TRUNCATION.items() if name not in given}
+    # A default that the advice switches off (what mirostat does without) is switched off here, too.
+    values = {**_off(CHAT_DEFAULTS), **chat_defaults(usual, given), **given}
     try:
-        return replace(params, **changes)  # type: ignore[arg-type]
+        return replace(params, **values)
     except TypeError as error:
         text = f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
         raise click.UsageError(text) from None
+
+
+def _off(names: Collection[str]) -> dict[str, object]:
+    """Fields with the values by which they have no effect, which are the defaults of ``SamplingParams``."""
+    neutral = SamplingParams()
+    return {name: getattr(neutral, name) for name in names}
 
 
 def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
@@ -156,15 +160,17 @@ def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
     def packed(*args: object, **values: object) -> None:
         own = {entry.name: values.pop(entry.name) for entry in fields(SamplingParams) if entry.name in values}
         context = click.get_current_context()
-        context.meta[_GIVEN] = {
-            name for name in own if context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        }
         for name in _OFF_BELOW_ZERO:
             value = own[name]
             assert isinstance(value, int | float)
             own[name] = _off_below_zero(value)
-        if own["mirostat"]:
-            own |= {name: off for name, off in TRUNCATION.items() if name not in context.meta[_GIVEN]}
+        given = {
+            name: value
+            for name, value in own.items()
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
+        context.meta[_GIVEN] = given
+        own |= {**_off(CHAT_DEFAULTS), **chat_defaults({}, given), **given}
         try:
             params = SamplingParams(**own, structured_outputs=taken_form(values))  # type: ignore[arg-type]
         except RequestError as error:

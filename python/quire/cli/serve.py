@@ -85,6 +85,12 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option("--lenient", is_flag=True, help="With --strict: take unknown fields of bodies all the same.")
 @click.option("--strict", is_flag=True, help="Refuse unknown names of models, and unknown fields of bodies.")
 @click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
+@click.option(
+    "--otlp-traces-endpoint",
+    "traces_endpoint",
+    metavar="URL",
+    help="Send a span of each request there, by OTLP over HTTP (quire[otel]).",
+)
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
 @click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [8388608].")
@@ -131,7 +137,7 @@ def command(**options: Any) -> None:
     launched = launch() if path is not None or not several else None
 
     from ..server.serve import serve
-    from ..server.service.library import skipped_models
+    from ..server.service.model_files import skipped_models
     from ..server.service.service import open_service
 
     if settings.models_dir is not None:

@@ -79,6 +79,7 @@ class LLMBase:
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
         self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype
+        self.n_ctx_train = opened.n_ctx_train
         # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling

@@ -90,6 +90,7 @@ class OpenedModel:
     kv_dtype: CacheDType
     output: ModelOutput
     device: str  # what the options' device stands for
+    n_ctx_train: int  # positions that the model was trained on
 
 
 def packaged_model() -> Path:
@@ -281,8 +282,9 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         labels=_labels_of(reader.metadata, arch),
     )
     return OpenedModel(
-        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device
-    )
+        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device,
+        needs.n_ctx_train,
+    )  # fmt: skip
 
 
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:

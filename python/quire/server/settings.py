@@ -61,6 +61,7 @@ class Settings:
     time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment is
     sent on silent streams so often.  ``company_s``: a request waits so long for others while
     nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
+    ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     """
 
@@ -95,6 +96,7 @@ class Settings:
     rate_requests_per_minute: int | None = None
     rate_tokens_per_minute: int | None = None
     max_connections: int = 4096
+    traces_endpoint: str | None = None
     access_log: bool = True
 
     @property

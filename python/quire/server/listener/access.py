@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ..service.service import Service
+    from ..service.traces import Traces
 
 __all__ = ["AccessMiddleware"]
 
@@ -150,6 +151,8 @@ class AccessMiddleware:
 
     def _note(self, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
         self._service.metrics.request(exchange.status)
+        if self._service.traces is not None:
+            _trace(self._service.traces, scope, exchange, elapsed_s)
         if not self._service.settings.access_log:
             return
         client = scope.get("client")
@@ -168,6 +171,28 @@ class AccessMiddleware:
         entry.update(exchange.usage)
         # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
         sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
+
+
+def _trace(traces: Traces, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
+    """Note the request as a span."""
+    method, usage = scope["method"], exchange.usage
+    values = {
+        "http.request.method": method,
+        "http.route": exchange.route,
+        "url.path": scope["path"][:200],
+        "http.response.status_code": exchange.status,
+        "error.type": exchange.code,
+        "quire.request_id": exchange.request_id,
+        "gen_ai.provider.name": None if exchange.model is None else "quire",
+        "gen_ai.request.model": exchange.model,
+        "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
+        "gen_ai.usage.output_tokens": usage.get("generated_tokens"),
+        "gen_ai.server.time_to_first_token": usage.get("first_token_seconds"),
+    }
+    attributes = {name: value for name, value in values.items() if value is not None}
+    end_ns = time.time_ns()
+    name = method if exchange.route is None else f"{method} {exchange.route}"
+    traces.add(name, scope["headers"], attributes, end_ns - int(elapsed_s * 1e9), end_ns)
 
 
 def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:

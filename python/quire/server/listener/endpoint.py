@@ -34,7 +34,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        exchange.dialect = self._route.dialect
+        exchange.dialect, exchange.route = self._route.dialect, self._route.path
         if self._route.body is None:
             await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
             return
@@ -94,7 +94,7 @@ class Endpoint:
         if body is not None and route.opens:
             # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            context.answering = service.name_of(model)
+            context.answering = exchange.model = service.name_of(model)
             await closing.enter_async_context(service.pinned(context.answering))
         return await route.handler(context)
 

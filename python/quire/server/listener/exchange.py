@@ -27,7 +27,8 @@ class Exchange:
     ``caller``: None until its key was checked.  ``ticket``: of a request with a body, once it was let in.
     ``ignored``: names of fields without effect, which the reply tells.
     ``headers``: of the reply, whatever it is.  ``status`` and ``code``: of the reply, for the log.  ``usage``: tokens
-    and times, for the log.  ``abort``: ends the connection at once, where there is one.
+    and times, for the log.  ``route`` and ``model``: what answers, where a route does.  ``abort``: ends the connection
+    at once, where there is one.
     """
 
     request_id: str = ""
@@ -39,6 +40,8 @@ class Exchange:
     status: int = 500
     code: str | None = None
     usage: dict[str, float] = field(default_factory=dict)
+    route: str | None = None
+    model: str | None = None
     abort: Callable[[], None] | None = None
 
 

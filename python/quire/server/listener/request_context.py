@@ -86,6 +86,15 @@ class RequestContext(Generic[T]):
         if self.answering is not None:
             self.service.library.keep(self.answering, seconds)
 
+    async def needs_context(self, n_ctx: int) -> None:
+        """Have the model that answers opened with a longer context where the server may change its models and the model
+        was trained on so many positions.  Raises as ``Library.grow``; where it may not, nothing happens."""
+        if self.answering is None or not self.service.settings.allow_changes:
+            return
+        info = self.service.engine(self.answering).info
+        if info.n_ctx < n_ctx <= info.n_ctx_train:
+            await self.service.library.grow(self.answering, n_ctx)
+
     def ignore(self, name: str) -> None:
         """Note that a field has no effect; the reply's header names it."""
         self.exchange.ignored.append(repr(name[:64]))

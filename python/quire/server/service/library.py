@@ -3,80 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Protocol
 
 from ...errors import CapacityError, QuireError
 from ..failures import ApiError
 from ..keep_alive import FOREVER
 from ..worker.engine_client import EngineClient, EngineState, OpeningLost
 
-__all__ = ["Library", "find_models", "memory_bytes", "not_ready", "size_of", "skipped_models"]
+__all__ = ["Library", "MakeEngine", "not_ready"]
 
-_LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
-_SHARE_OF_MEMORY = 0.75
+_GROW_S = 30.0  # how long a longer context waits for others to come to an end
 _AGAIN_S = 0.05  # until a model that was to be closed, but was asked something, is looked at again
-_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
 
 
-def find_models(folder: Path) -> dict[str, Path]:
-    """Models in a folder by name: GGUF files (of a split one, the first part) and checkpoint folders.
+class MakeEngine(Protocol):
+    """Makes an engine for a model, with the bytes that it may take and (where it is not the usual one) its context."""
 
-    What a link leads to beyond the folder is none of it.
-    """
-    found: dict[str, Path] = {}
-    inside = folder.resolve()
-    for path in sorted(folder.iterdir()):
-        if not path.resolve().is_relative_to(inside):
-            continue
-        part = _LATER_PART.search(path.stem)
-        if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
-            found[_LATER_PART.sub("", path.stem)] = path
-        elif path.is_dir() and (path / "config.json").is_file():
-            found[path.name] = path
-    return found
-
-
-def skipped_models(folder: Path) -> dict[str, str]:
-    """What looks like a model in a folder and is none that ``find_models`` finds, with why."""
-    found, inside = set(find_models(folder).values()), folder.resolve()
-    skipped: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        part = _LATER_PART.search(path.stem)
-        if path in found or not (path.is_dir() or path.suffix in _MODEL_SUFFIXES):
-            continue
-        if not path.resolve().is_relative_to(inside):
-            skipped[path.name] = "it is a link to outside of the folder"
-        elif path.is_dir():
-            if any(each.suffix in _MODEL_SUFFIXES for each in path.iterdir()):
-                skipped[path.name] = "models in folders are found where there is a config.json"
-        elif not path.exists():
-            skipped[path.name] = "it is a link to nothing"
-        elif path.suffix != ".gguf":
-            skipped[path.name] = "it is no .gguf file: quire convert makes one of a checkpoint's folder"
-        elif part is not None and _LATER_PART.sub("", path.stem) not in {_LATER_PART.sub("", p.stem) for p in found}:
-            skipped[path.name] = "its first part is not there"
-    return skipped
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a model's files."""
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    name = _LATER_PART.sub("", path.stem)
-    parts = [path] if name == path.stem else path.parent.glob(f"{name}-*-of-*.gguf")
-    return sum(part.stat().st_size for part in parts)
-
-
-def memory_bytes() -> int:
-    """Memory that models may take unless an option says otherwise: three quarters of the machine's."""
-    import os
-
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+    def __call__(self, name: str, share_bytes: int, n_ctx: int | None, /) -> EngineClient: ...
 
 
 @dataclass
@@ -85,6 +32,7 @@ class ModelSlot:
 
     ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.  ``keep_s``: how long it stays
     open unused (None: as long as the library has it), ``timer``: what closes it then.
+    ``n_ctx``: the context that a request asked for; ``n_growing``: requests that wait for a longer one.
     """
 
     engine: EngineClient
@@ -94,6 +42,8 @@ class ModelSlot:
     used_s: float = field(default_factory=time.monotonic)
     keep_s: float | None = None
     timer: asyncio.TimerHandle | None = None
+    n_ctx: int | None = None
+    n_growing: int = 0
 
     @property
     def bytes_now(self) -> int:
@@ -116,15 +66,15 @@ class Library:
         self,
         default: str | None,
         sizes: Callable[[], dict[str, int]],
-        make: Callable[[str, int], EngineClient],
+        make: MakeEngine,
         budget_bytes: int,
         least_bytes: int = 0,
         *,
         keep_s: float = FOREVER,
     ) -> None:
         """``default``: the model that is meant where none is named.  ``sizes``: the models that there are now, with
-        bytes of their files.  ``make``: an engine for one, with the bytes that it may take.  ``least_bytes``: of a
-        process beside its file.  ``keep_s``: how long a model stays open unused.
+        bytes of their files.  ``make``: see ``MakeEngine``.  ``least_bytes``: of a process beside its file.
+        ``keep_s``: how long a model stays open unused.
         """
         self._keep_s = keep_s
         self._closing: set[asyncio.Task[None]] = set()
@@ -146,7 +96,7 @@ class Library:
     def open_from_start(self, name: str) -> None:
         """Have a model open as soon as the library starts."""
         share = self._share(name)
-        self._slots[name] = ModelSlot(self._make(name, share), share)
+        self._slots[name] = ModelSlot(self._make(name, share, None), share)
 
     def engines(self) -> dict[str, EngineClient]:
         """The models that are open or being opened."""
@@ -207,6 +157,34 @@ class Library:
         if slot is not None:
             slot.keep_s = seconds
 
+    async def grow(self, name: str, n_ctx: int) -> None:
+        """Open a model again with a longer context.  For a request that has it pinned; waits for those of others.
+
+        ApiError 400 where there is no memory for it (the model is as it was then), 503 where others take too long.
+        """
+        slot = self._slots[name]
+        slot.n_growing += 1
+        end_s = time.monotonic() + _GROW_S
+        try:
+            while slot.opening is not None or slot.n_pins > slot.n_growing or slot.engine.n_active:
+                if slot.opening is not None:
+                    await _opened(slot.opening)
+                    continue
+                if time.monotonic() > end_s:
+                    raise ApiError(
+                        503, "model_busy", "the model must be idle to be opened with a longer context", None, 1
+                    )
+                await asyncio.sleep(_AGAIN_S)
+            if slot.engine.info.n_ctx >= n_ctx:
+                return
+            refused: list[QuireError | ApiError] = []
+            slot.opening = asyncio.ensure_future(self._reopen(name, slot, n_ctx, refused))
+            await _opened(slot.opening)
+            if refused:
+                raise ApiError(400, "context_too_large", f"a context of {n_ctx} tokens must fit: {refused[0]}")
+        finally:
+            slot.n_growing -= 1
+
     def stays_s(self, name: str) -> float | None:
         """Seconds until an open model is closed if nothing uses it; None where it stays."""
         slot = self._slots.get(name)
@@ -263,21 +241,43 @@ class Library:
                 return slot
             await self._make_room(size + self._least_bytes)
             share = self._share(name)
-            slot = self._slots[name] = ModelSlot(self._make(name, share), share)
+            slot = self._slots[name] = ModelSlot(self._make(name, share, None), share)
             slot.opening = asyncio.ensure_future(self._open(name, slot))
             return slot
 
     async def _open(self, name: str, slot: ModelSlot) -> None:
         try:
-            try:
-                await slot.engine.start()
-            except CapacityError as error:
-                await self._open_with_more(name, slot, error)
+            await self._start(name, slot)
         except BaseException:
             self._slots.pop(name, None)
             raise
         finally:
             slot.opening = None
+
+    async def _reopen(self, name: str, slot: ModelSlot, n_ctx: int, refused: list[QuireError | ApiError]) -> None:
+        """Open a model with another context, or, where that is refused, as it was."""
+        before = slot.n_ctx
+        try:
+            for slot.n_ctx in (n_ctx, before):
+                await slot.engine.stop()
+                slot.engine = self._make(name, slot.share_bytes, slot.n_ctx)
+                try:
+                    await self._start(name, slot)
+                    return
+                except (CapacityError, ApiError) as error:
+                    refused.append(error)
+            raise refused[-1]
+        except BaseException:
+            self._slots.pop(name, None)
+            raise
+        finally:
+            slot.opening = None
+
+    async def _start(self, name: str, slot: ModelSlot) -> None:
+        try:
+            await slot.engine.start()
+        except CapacityError as error:
+            await self._open_with_more(name, slot, error)
 
     async def _open_with_more(self, name: str, slot: ModelSlot, error: CapacityError) -> None:
         """Open a model for which its part was too little with all that can be had.
@@ -289,7 +289,7 @@ class Library:
             await self.close(idle)
         slot.share_bytes = self._budget_bytes - self._taken(name)
         if slot.share_bytes > before:
-            slot.engine = self._make(name, slot.share_bytes)
+            slot.engine = self._make(name, slot.share_bytes, slot.n_ctx)
             try:
                 await slot.engine.start()
                 return

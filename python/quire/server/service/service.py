@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from .admission import Admission, Ticket
 from .downloads import Downloads, fetched
-from .library import Library, find_models, memory_bytes, size_of
+from .library import Library
 from .metrics import Metrics
+from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
+from .traces import Traces
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -51,6 +54,7 @@ class Service:
         self.responses = ResponseStore()
         self.draining = False
         self.downloads = Downloads(fetched)
+        self.traces = None if settings.traces_endpoint is None else Traces(settings.traces_endpoint)
         self._version = ""
         # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
         # loop would wait for both.
@@ -132,9 +136,11 @@ class Service:
         await self.library.start()
 
     async def stop(self) -> None:
-        """Close the models, and fetch no more."""
+        """Close the models, fetch no more, and send the spans that are left."""
         await self.downloads.stop()
         await self.library.stop()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
 
 def open_service(
@@ -152,12 +158,16 @@ def open_service(
     budget = settings.memory_budget_bytes
     waiting = [] if launched is None else [launched]
 
-    def engine_of(file: str | None, memory_bytes: int | None, preset: Preset | None = None) -> EngineClient:
+    def engine_of(
+        file: str | None, memory_bytes: int | None, preset: Preset | None = None, n_ctx: int | None = None
+    ) -> EngineClient:
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system = dict(settings.sampling), settings.system
         if preset is not None:
             given |= _options_of(preset)
             sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
+        if n_ctx is not None:
+            given["n_ctx"] = n_ctx
         opened = Open(file, {**config, **given}, sampling, system)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
@@ -173,9 +183,9 @@ def open_service(
         found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
         return {**stored, **found, **given}
 
-    def make(name: str, share: int) -> EngineClient:
+    def make(name: str, share: int, n_ctx: int | None) -> EngineClient:
         model = models()[name]
-        return engine_of(str(model.path), share, model.preset)
+        return engine_of(str(model.path), share, model.preset, n_ctx)
 
     def sizes() -> dict[str, int]:
         return {name: size_of(model.path) for name, model in models().items()}

@@ -104,6 +104,7 @@ class ModelWorker(LLMBase):
             eos=texts.get("eos_token", ""),
             version=__version__,
             memory_bytes=self._memory_bytes,
+            n_ctx_train=self.n_ctx_train,
         )
 
     def beat(self) -> wire.Beat:

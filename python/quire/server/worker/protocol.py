@@ -133,7 +133,8 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Ask | Cancel
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
-    ``memory_bytes``: what its process may come to take, its cache full."""
+    ``memory_bytes``: what its process may come to take, its cache full.  ``n_ctx_train``: positions that it was trained
+    on."""
 
     name: str
     architecture: str
@@ -148,6 +149,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     eos: str
     version: str
     memory_bytes: int = 0
+    n_ctx_train: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

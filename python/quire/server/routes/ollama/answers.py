@@ -31,8 +31,7 @@ LINES = b"application/x-ndjson"
 async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Answer a prompt, go on with it (``raw``), or fill the gap before ``suffix``."""
     body = context.body
-    engine = context.engine(name_of(body.model))
-    await _check(context, engine)
+    engine = await _checked(context)
     if not body.prompt and not body.suffix:
         return _loaded(context, {"response": ""})
     params = await context.prepared(_params, context, engine)
@@ -54,8 +53,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
 async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
     body = context.body
-    engine = context.engine(name_of(body.model))
-    await _check(context, engine)
+    engine = await _checked(context)
     if not body.messages:
         return _loaded(context, {"message": {"role": "assistant", "content": ""}})
     options = _chat_options(context)
@@ -73,11 +71,19 @@ def _chat_options(context: RequestContext[Any]) -> dict[str, Any]:
     return options if context.service.settings.refuses_unknown else {**options, "lenient": True}
 
 
-async def _check(context: RequestContext[Any], engine: EngineClient) -> None:
-    """ApiError for what does not hold of the body or of the model."""
+async def _checked(context: RequestContext[Any]) -> EngineClient:
+    """The engine that answers, with room for ``num_ctx``.  ApiError for what does not hold of body or model."""
     body: Answered = context.body
     await context.prepared(body.check)
     context.keep(keep_alive_s(body.keep_alive))
+    n_ctx = body.options.get("num_ctx")
+    if isinstance(n_ctx, int):
+        try:
+            await context.needs_context(n_ctx)
+        except ApiError as error:
+            error.param = "options.num_ctx"
+            raise
+    return context.engine(name_of(body.model))
 
 
 def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
         """The parameters.  ApiError or RequestError naming the field that does not hold."""
         if self.num_ctx is not None and self.num_ctx > info.n_ctx:
-            text = f"options.num_ctx must be at most the server's context, {info.n_ctx} tokens, but is {self.num_ctx}"
+            text = f"options.num_ctx must be at most the model's context, {info.n_ctx} tokens, but is {self.num_ctx}"
             raise ApiError(400, "invalid_value", text, "options.num_ctx")
         names = (
             "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z", "presence_penalty", "frequency_penalty",

@@ -1,0 +1,68 @@
+"""Models as files: which a folder has, how large they are, and what memory they may take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
+
+_LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
+_SHARE_OF_MEMORY = 0.75
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
+
+
+def find_models(folder: Path) -> dict[str, Path]:
+    """Models in a folder by name: GGUF files (of a split one, the first part) and checkpoint folders.
+
+    What a link leads to beyond the folder is none of it.
+    """
+    found: dict[str, Path] = {}
+    inside = folder.resolve()
+    for path in sorted(folder.iterdir()):
+        if not path.resolve().is_relative_to(inside):
+            continue
+        part = _LATER_PART.search(path.stem)
+        if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
+            found[_LATER_PART.sub("", path.stem)] = path
+        elif path.is_dir() and (path / "config.json").is_file():
+            found[path.name] = path
+    return found
+
+
+def skipped_models(folder: Path) -> dict[str, str]:
+    """What looks like a model in a folder and is none that ``find_models`` finds, with why."""
+    found, inside = set(find_models(folder).values()), folder.resolve()
+    skipped: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        part = _LATER_PART.search(path.stem)
+        if path in found or not (path.is_dir() or path.suffix in _MODEL_SUFFIXES):
+            continue
+        if not path.resolve().is_relative_to(inside):
+            skipped[path.name] = "it is a link to outside of the folder"
+        elif path.is_dir():
+            if any(each.suffix in _MODEL_SUFFIXES for each in path.iterdir()):
+                skipped[path.name] = "models in folders are found where there is a config.json"
+        elif not path.exists():
+            skipped[path.name] = "it is a link to nothing"
+        elif path.suffix != ".gguf":
+            skipped[path.name] = "it is no .gguf file: quire convert makes one of a checkpoint's folder"
+        elif part is not None and _LATER_PART.sub("", path.stem) not in {_LATER_PART.sub("", p.stem) for p in found}:
+            skipped[path.name] = "its first part is not there"
+    return skipped
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a model's files."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    name = _LATER_PART.sub("", path.stem)
+    parts = [path] if name == path.stem else path.parent.glob(f"{name}-*-of-*.gguf")
+    return sum(part.stat().st_size for part in parts)
+
+
+def memory_bytes() -> int:
+    """Memory that models may take unless an option says otherwise: three quarters of the machine's."""
+    import os
+
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)

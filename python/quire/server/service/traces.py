@@ -1,0 +1,67 @@
+"""A span of OpenTelemetry for each request, sent by OTLP.
+
+Names of attributes: OpenTelemetry's semantic conventions for HTTP servers and for generative AI.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.sdk.trace import TracerProvider
+
+__all__ = ["Traces"]
+
+
+class Traces:
+    """Sends spans in the background, from a thread of the library's own; what cannot be sent is dropped."""
+
+    def __init__(self, endpoint: str) -> None:
+        """``endpoint``: where spans go, as OTLP over HTTP has it (``http://host:4318/v1/traces``).
+
+        Headers, certificates, sampling and the service's name come from OpenTelemetry's own environment variables.
+        UnsupportedError without the libraries.
+        """
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError:
+            text = "[serve] traces must have OpenTelemetry's libraries but they are absent: pip install 'quire[otel]'"
+            raise UnsupportedError(text) from None
+        # What the environment says of the service goes before what this says.
+        resource = Resource.create({"service.name": "quire"}).merge(OTELResourceDetector().detect())
+        self._provider: TracerProvider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+        self._tracer = self._provider.get_tracer("quire.server")
+
+    def add(
+        self,
+        name: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        attributes: dict[str, str | int | float],
+        start_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Note a request that has ended.  ``headers`` may name the span that it belongs to (``traceparent``).
+
+        Times are nanoseconds since 1970.
+        """
+        from opentelemetry.trace import SpanKind, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        given = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers if key.startswith(b"trace")}
+        context = TraceContextTextMapPropagator().extract(given)
+        span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, start_time=start_ns)
+        if int(attributes.get("http.response.status_code", 0)) >= 500:
+            span.set_status(StatusCode.ERROR)
+        span.end(end_ns)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
