@@ -9,6 +9,7 @@
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
 #include "engine/lookup_drafter.h"
+#include "engine/model_drafter.h"
 #include "engine/scripted_drafter.h"
 
 namespace quire::bindings {
@@ -200,7 +201,8 @@ void bind_stats(py::module_ &m) {
         .def_readonly("n_accepted_tokens", &DrafterStats::n_accepted)
         .def_readonly("drafted_at", &DrafterStats::drafted_at)
         .def_readonly("accepted_at", &DrafterStats::accepted_at)
-        .def_readonly("seconds", &DrafterStats::seconds);
+        .def_readonly("seconds", &DrafterStats::seconds)
+        .def_readonly("failure", &DrafterStats::failure);
     py::class_<DecoderStats>(m, "DecoderStats")
         .def_property_readonly("n_waiting", of_scheduler(&SchedulerStats::n_waiting))
         .def_property_readonly("n_running", of_scheduler(&SchedulerStats::n_running))
@@ -258,6 +260,9 @@ void bind_drafters(py::module_ &m) {
     py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
         .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t>(), py::arg("scripts"),
              py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"));
+    py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
+        .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
+             py::arg("n_ctx"));
     py::class_<SuffixAutomaton>(m, "SuffixAutomaton")
         .def(py::init<>())
         .def("append", &SuffixAutomaton::append, py::arg("token"))

@@ -261,7 +261,8 @@ void bind_executor(py::module_ &m) {
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernel_set, int max_rows, int max_sequences, const std::string &repack_mode,
-                         std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states) {
+                         std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
+                         const std::shared_ptr<GraphExecutor> &team_of) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
@@ -271,14 +272,15 @@ void bind_executor(py::module_ &m) {
                                                max_sequences,
                                                repack(repack_mode),
                                                std::move(cpus),
-                                               std::move(packed_cache)};
+                                               std::move(packed_cache),
+                                               team_of ? team_of->team() : nullptr};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
-             py::arg("packed_cache") = py::none(), py::arg("n_states") = 0)
+             py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("team_of") = py::none())
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)

@@ -107,6 +107,9 @@ class Scheduler {
     // Tokens that may follow, at most draft_limit() of them, for the next plan alone: it takes as many as there is room
     // for.
     void draft(SequenceId id, std::span<const int32_t> tokens);
+    // The sequence's text is this from now on, and the row of logits after its last token is wanted.  What it has in common
+    // with the text before stays computed.  RequestError for more than its max_tokens, or none; not with recurrent states.
+    void rewrite(SequenceId id, std::span<const int32_t> tokens);
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
     void forget_published() { pool_->forget_published(); } // the cache's contents were lost

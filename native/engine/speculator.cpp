@@ -81,7 +81,9 @@ void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     for (size_t i = 0; i < drafters_.size(); ++i) {
         std::vector<Wish *> asked;
         for (Wish &wish : wishes)
-            if (((wish.drafters >> i) & 1) != 0 && wish.proposal.empty() && wish.most > 0) asked.push_back(&wish);
+            if (drafters_[i].stats.failure.empty() && ((wish.drafters >> i) & 1) != 0 && wish.proposal.empty() &&
+                wish.most > 0)
+                asked.push_back(&wish);
         if (!asked.empty()) ask(i, asked, n_tokens, n_rows);
     }
     cut(wishes, n_tokens, n_rows);
@@ -108,7 +110,13 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
         asked.push_back(wish);
     }
     const double started_s = now_s();
-    entry.drafter->propose(asked);
+    try {
+        entry.drafter->propose(asked);
+    } catch (const std::exception &error) { // nothing is lost but speed
+        entry.stats.failure = error.what();
+        for (Wish *wish : wishes) wish->proposal.clear();
+        return;
+    }
     const double seconds = now_s() - started_s;
     entry.stats.seconds += seconds;
     size_t longest = 0;

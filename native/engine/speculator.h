@@ -23,6 +23,7 @@ struct DrafterStats {
     int64_t n_drafts = 0, n_drafted = 0, n_accepted = 0; // tokens, but for n_drafts
     std::vector<int64_t> drafted_at, accepted_at;        // by position in the draft
     double seconds = 0;                                  // of proposing
+    std::string failure; // why it is not asked any more; empty: it is
 };
 
 class Speculator {

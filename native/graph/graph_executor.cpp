@@ -83,14 +83,14 @@ struct OwnProgram {
     std::unique_ptr<PackedModel> packed; // null without kernels that read it
     CpuMatrices matrices;
     CpuProgram program;
-    ThreadTeam team;
+    std::shared_ptr<ThreadTeam> team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
         : packed(options.repack != Repack::no
                      ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads, options.packed_cache)
                      : nullptr),
           matrices(packed.get()), program(lower_cpu({trace, store, matrices, limits})),
-          team(options.n_threads, options.cpus) {}
+          team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {}
 };
 
 struct StockGraphs {
@@ -151,6 +151,8 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
 }
 
 GraphExecutor::~GraphExecutor() = default;
+
+std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
 
 size_t GraphExecutor::compute_bytes() const {
     return own_ ? own_->program.size_bytes() : stock_->cache.compute_bytes();
@@ -229,7 +231,7 @@ float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr;
 
 float *GraphExecutor::run(const StepBatch &batch) {
     check(batch);
-    return own_ ? own_->program.run(batch, own_->team) : stock_->run(batch);
+    return own_ ? own_->program.run(batch, *own_->team) : stock_->run(batch);
 }
 
 } // namespace quire

@@ -10,6 +10,8 @@
 
 namespace quire {
 
+class ThreadTeam;
+
 enum class Kernels { automatic, stock, cpu };
 
 struct ExecutorOptions {
@@ -23,6 +25,8 @@ struct ExecutorOptions {
     Repack repack;     // weights that our own products read
     std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
     std::optional<PackedCacheOptions> packed_cache;
+    std::shared_ptr<ThreadTeam> team =
+        nullptr; // of another executor that never runs at the same time; null: an own one
 };
 
 struct OwnProgram;  // of our own kernels, with its matrices and its threads
@@ -55,6 +59,7 @@ class GraphExecutor : public Executor {
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
     const float *hidden() override;
 
+    std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
     size_t cache_bytes() const { return store_.size_bytes(); }
     size_t compute_bytes() const;
     size_t packed_bytes() const;

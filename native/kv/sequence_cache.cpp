@@ -217,6 +217,15 @@ bool SequenceCache::restore_state() {
     return true;
 }
 
+bool SequenceCache::cut_back(int64_t n_computed) {
+    const int64_t block_tokens = pool_->block_tokens();
+    for (size_t i = 0; i < tables_.size(); ++i)
+        if (tables_[i].n_dropped() > pool_->lifetime(i).first_seen(n_computed) / block_tokens) return false;
+    for (BlockTable &table : tables_)
+        while (table.n_blocks() > pool_->blocks_for_tokens(n_computed)) table.pop();
+    return true;
+}
+
 void SequenceCache::cut(int64_t n_tokens) {
     for (size_t i = 0; i < tables_.size(); ++i) {
         const int64_t wanted = blocks_ahead(i, tables_[i].n_dropped(), n_tokens);

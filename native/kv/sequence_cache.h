@@ -67,6 +67,9 @@ class SequenceCache {
     bool keeps_state() const { return kept_state_.has_value(); }
     void drop_kept_state();
     bool restore_state(); // false: none was kept
+    // The tokens after n_computed are other ones from now on.  False, and nothing changes: a window has passed rows that the
+    // next token needs.
+    bool cut_back(int64_t n_computed);
     void cut(int64_t n_tokens); // gives back the last blocks, where computing n_tokens does not need them
 
     bool can_fork() const; // there is a slot for the state

@@ -26,14 +26,16 @@ from decoder_client import (
 )
 from quire._native.engine import (
     Drafter,
+    FakeExecutor,
     LookupDrafter,
+    ModelDrafter,
     Sampler,
     SamplingParams,
     ScriptedDrafter,
     SuffixAutomaton,
     VocabInfo,
 )
-from quire.errors import RequestError
+from quire.errors import RequestError, UnsupportedError
 from test_sampling import chi_square, chi_square_limit
 
 ALWAYS = {"speculation": "auto", "draft_max": 5, "draft_min": 5}  # whatever it costs
@@ -207,6 +209,88 @@ def test_drawn_tokens_are_distributed_as_without_drafts() -> None:
     found = np.append(pairs.ravel()[used], pairs.ravel()[~used].sum())
     limits = np.append(expected[used], expected[~used].sum())
     assert chi_square(found, limits) < chi_square_limit(len(found) - 1)
+
+
+# A draft model
+
+
+def model_drafter(n_ctx: int = 256, **options: object) -> ModelDrafter:
+    return ModelDrafter(FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, **options), n_ctx=n_ctx)  # type: ignore[arg-type]
+
+
+# The same model is right about every greedy token; through a window it sees other contexts than the target, and its cache
+# has to come back to rows that the window has passed; a small cache preempts, and does not hold every request.
+@pytest.mark.parametrize(
+    ("options", "is_right"),
+    [
+        ({"n_blocks": 2000}, True),
+        ({"n_blocks": 2000, "layers": [(7, 0)]}, False),
+        ({"n_blocks": 23}, True),
+        ({"n_blocks": 2000, "max_rows": 16, "max_logit_rows": 8, "max_sequences": 8}, True),
+    ],
+    ids=["same", "window", "small-cache", "small-steps"],
+)
+@pytest.mark.parametrize("chained", [False, True])
+def test_answers_do_not_depend_on_a_draft_model(options: dict[str, object], is_right: bool, chained: bool) -> None:
+    requests = mixed_requests()
+    with Client(n_blocks=900) as client:
+        ids = [client.submit(tokens, sampling) for tokens, sampling in requests]
+        client.run()
+        plain = [
+            [comparable(client.answer(id_, i)) for i in range(s.n)] for id_, (_, s) in zip(ids, requests, strict=True)
+        ]
+    drafters: list[Drafter] = [LookupDrafter()] * chained + [model_drafter(**options)]
+    with Client(n_blocks=60, max_sequences=8, drafters=drafters, config=ALWAYS) as client:
+        ids = [client.submit(tokens, sampling) for tokens, sampling in requests]
+        client.run()
+        for id_, expected in zip(ids, plain, strict=True):
+            assert [comparable(client.answer(id_, choice)) for choice in range(len(expected))] == expected
+        stats = client.decoder.stats().drafters[-1]
+        assert (stats.name, stats.failure) == ("draft", "")
+        assert stats.n_drafted_tokens > 100
+        # Of drawn tokens few are the likeliest; of greedy ones all.
+        assert (stats.n_accepted_tokens > stats.n_drafted_tokens / 20) == is_right
+        client.expect_all_free()
+
+
+def test_a_draft_model_of_the_same_weights_is_always_right() -> None:
+    with Client(drafters=[model_drafter(n_blocks=200)], config=ALWAYS) as client:
+        texts = [prompt(n, seed=n) for n in (3, 9, 200, 31)]
+        ids = [client.submit(text, params(max_tokens=30)) for text in texts]
+        client.run()
+        for id_, text in zip(ids, texts, strict=True):
+            assert client.answer(id_).token_ids == greedy_without_eog(text, 30)
+        stats = client.decoder.stats()
+        # What is drawn is never the end, which the draft model does not know.
+        assert stats.drafters[0].n_accepted_tokens >= 0.9 * stats.drafters[0].n_drafted_tokens > 50
+        assert stats.n_steps < 30
+
+
+def test_a_draft_model_beyond_its_positions_proposes_nothing() -> None:
+    with Client(drafters=[model_drafter(n_ctx=20, n_blocks=200)], config=ALWAYS) as client:
+        near, far = client.submit(prompt(5), params(max_tokens=30)), client.submit(prompt(50), params(max_tokens=30))
+        client.run()
+        assert client.answer(near).token_ids == greedy_without_eog(prompt(5), 30)
+        finishes = client.answer(near).finish, client.answer(far).finish
+        assert finishes[0] is not None and finishes[1] is not None
+        assert 0 < finishes[0].n_drafted_tokens <= 15
+        assert finishes[1].n_drafted_tokens == 0
+
+
+def test_a_draft_model_that_fails_is_left_alone() -> None:
+    drafter = model_drafter(n_blocks=200, fail_on=5)
+    with Client(drafters=[drafter], config=ALWAYS) as client:
+        id_ = client.submit([5, *prompt(5)], params(max_tokens=30))
+        client.run()
+        assert client.answer(id_).token_ids == greedy_without_eog([5, *prompt(5)], 30)
+        assert "must not have token 5" in client.decoder.stats().drafters[0].failure
+
+
+def test_draft_models_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="without recurrent states"):
+        model_drafter(n_state=6, n_states=8)
+    with pytest.raises(UnsupportedError, match="is an encoder"):
+        model_drafter(undivided_prompts=True)
 
 
 # Masks, and logits from outside

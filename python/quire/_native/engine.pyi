@@ -336,6 +336,15 @@ class LookupDrafter(Drafter):
     def __init__(self) -> None: ...
 
 @final
+class ModelDrafter(Drafter):
+    """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
+
+    ``n_ctx``: positions that it has.  UnsupportedError for a model with a recurrent state, or without logits.
+    """
+
+    def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
+
+@final
 class ScriptedDrafter(Drafter):
     """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
 
@@ -376,6 +385,9 @@ class DrafterStats:
     def accepted_at(self) -> list[int]: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def failure(self) -> str:
+        """Why it is not asked any more; empty while it is."""
 
 @final
 class DecoderStats:

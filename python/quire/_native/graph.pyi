@@ -252,6 +252,7 @@ class Executor(ExecutorBase):
     also locks the rearranged ones in memory.  ``packed_cache``: where they are kept for the next start.
     ``cpus``: the logical processors that the threads of our own kernels may use, the one that calls ``run`` included;
     empty: any.  UnsupportedError for stock kernels, which have another team.
+    ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
     afterwards the cache of graphs is frozen.
     """
@@ -271,6 +272,7 @@ class Executor(ExecutorBase):
         cpus: Sequence[int] = (),
         packed_cache: PackedCache | None = None,
         n_states: int = 0,
+        team_of: Executor | None = None,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
