@@ -43,6 +43,7 @@ class EngineRequest:
     at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
     control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows;
     ``form``: what it is compiled from, before that.
+    ``prediction``: ids of what the answer is expected to be.
     ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
@@ -56,6 +57,7 @@ class EngineRequest:
     form: GrammarSource | None = None
     embedding: Pooling | None = None
     announced: bool = False
+    prediction: Sequence[int] = ()
 
     @property
     def n(self) -> int:
@@ -86,12 +88,12 @@ class _Waiting:
 
 
 def native_params(params: SamplingParams) -> native.SamplingParams:
-    """The native form of public parameters, all but the logits processors and the form of the answer."""
+    """The native form of public parameters, all but what the request itself tells the decoder."""
     result = native.SamplingParams()
     for entry in fields(params):
         if entry.name == "logit_bias":
             result.logit_bias = list(params.logit_bias.items())
-        elif entry.name not in ("logits_processors", "structured_outputs"):
+        elif entry.name not in ("logits_processors", "structured_outputs", "speculation", "prediction"):
             setattr(result, entry.name, getattr(params, entry.name))
     return result
 
@@ -135,6 +137,8 @@ class Engine:
             visible_tokens=request.visible_tokens,
             grammar=request.grammar is not None,
             announced=request.announced,
+            speculation="" if params is None else params.speculation or "",
+            prediction=request.prediction,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

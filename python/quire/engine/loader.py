@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .._native.core import devices, find_device
-from .._native.engine import Decoder, DecoderConfig, VocabInfo
+from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
 from .._native.kv import CacheLayout
@@ -21,6 +21,7 @@ from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
+from .draft import DraftModel, opened_draft
 from .engine import Pooling
 from .memory import available_bytes
 from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
@@ -34,7 +35,6 @@ __all__ = [
     "OpenedModel",
     "advised_sampling",
     "cache_dtype",
-    "checkpoint_dtype",
     "open_decoder",
     "open_model",
     "packaged_model",
@@ -153,15 +153,6 @@ def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -
     return "bf16" if own_kernels and multiplies_bf16() else "f16"
 
 
-def checkpoint_dtype(folder: Path) -> str:
-    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
-    from ..checkpoint import Fields, read_json
-
-    config = Fields("config.json", read_json(folder / "config.json"))
-    stored = config.text("dtype", config.text("torch_dtype", "float32"))
-    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
-
-
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
     if config.packed_cache is None:
         return None
@@ -186,6 +177,7 @@ def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
     """A checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
+    from ..checkpoint import checkpoint_dtype
     from ..convert import CheckpointReader
 
     with (
@@ -228,7 +220,6 @@ def _open_file(path: Path, config: EngineConfig) -> OpenedModel:
 
 def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     device = find_device(config.device)
-    available = _memory_at_hand(config, device)
     model = load_model(reader, _placing(device))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
@@ -236,6 +227,24 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     own_kernels = device.kind == "cpu" and config.kernels != "stock"
     kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels, is_kept=not model.config.is_encoder)
     needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
+    with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
+        return _open_with(reader, path, config, device, model, tokenizer, kv_dtype, needs, draft)
+
+
+def _open_with(
+    reader: GGUFReader,
+    path: Path,
+    config: EngineConfig,
+    device: Device,
+    model: LoadedModel,
+    tokenizer: Tokenizer | None,
+    kv_dtype: CacheDType,
+    needs: ModelNeeds,
+    draft: DraftModel | None,
+) -> OpenedModel:
+    n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
+    if draft is not None:
+        needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, available)
     if sizes.n_ctx > needs.n_ctx_train:
         _LOG.warning(
@@ -260,6 +269,9 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
+    drafters: list[Drafter] = [LookupDrafter()]
+    if draft is not None:
+        drafters.append(draft.drafter(executor, sizes, device, config))
     decoder = Decoder(
         executor,
         _vocab_info(tokenizer, n_vocab),
@@ -268,7 +280,11 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
+            speculation=config.speculation or ("off" if draft is None else "auto"),
+            draft_max=config.draft_max,
+            draft_min=config.draft_min,
         ),
+        drafters,
     )
     name = reader.metadata.text("general.name", path.stem)
     sampling = advised_sampling(reader.metadata)
