@@ -254,6 +254,45 @@ void bind_fake_executor(py::module_ &m) {
              py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none());
 }
 
+void bind_speculator(py::module_ &m) {
+    using Wishes = std::vector<std::pair<uint64_t, std::vector<int32_t>>>;
+    py::class_<StepCost>(m, "StepCost")
+        .def(py::init<>())
+        .def("took", &StepCost::took, py::arg("n_rows"), py::arg("seconds"))
+        .def("seconds", &StepCost::seconds, py::arg("n_rows"));
+    py::class_<Speculator>(m, "Speculator")
+        .def(py::init([](std::vector<std::shared_ptr<Drafter>> drafters, int draft_max, int draft_min) {
+                 return std::make_unique<Speculator>(std::move(drafters), SpeculationConfig{draft_max, draft_min});
+             }),
+             py::arg("drafters"), py::kw_only(), py::arg("draft_max") = SpeculationConfig{}.draft_max,
+             py::arg("draft_min") = SpeculationConfig{}.draft_min)
+        .def(
+            "propose",
+            [](Speculator &self, const Wishes &texts, int n_rows) {
+                std::vector<Speculator::Wish> wishes;
+                for (const auto &[id, tokens] : texts) {
+                    Speculator::Wish wish;
+                    wish.sequence = SequenceId{id};
+                    wish.tokens = tokens;
+                    wish.most = self.most();
+                    wish.drafters = self.set("auto");
+                    wishes.push_back(wish);
+                }
+                self.propose(wishes, static_cast<int>(wishes.size()), n_rows);
+                std::vector<std::vector<int32_t>> proposals;
+                for (const Speculator::Wish &wish : wishes) proposals.push_back(wish.proposal);
+                for (const Speculator::Wish &wish : wishes)
+                    if (!wish.proposal.empty())
+                        self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
+                return proposals;
+            },
+            py::arg("texts"), py::arg("n_rows"))
+        .def(
+            "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
+            py::arg("sequence_id"), py::arg("is_right"))
+        .def("took", &Speculator::took, py::arg("n_rows"), py::arg("seconds"));
+}
+
 void bind_drafters(py::module_ &m) {
     py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter").def_property_readonly("name", &Drafter::name);
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
@@ -263,6 +302,7 @@ void bind_drafters(py::module_ &m) {
     py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
         .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
              py::arg("n_ctx"));
+    bind_speculator(m);
     py::class_<SuffixAutomaton>(m, "SuffixAutomaton")
         .def(py::init<>())
         .def("append", &SuffixAutomaton::append, py::arg("token"))

@@ -17,7 +17,9 @@ class StepCost {
     double seconds(int n_rows) const;
 
   private:
-    static constexpr std::array<int, 16> knots = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512};
+    // Kernels take rows by fours, eights, sixteens: few rows are told apart exactly.
+    static constexpr std::array<int, 27> knots = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,  12,  13, 14,
+                                                  15, 16, 17, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512};
     static size_t bin(int n_rows);
     struct Bin {
         double rows = 0, seconds = 0; // means

@@ -355,6 +355,27 @@ class ScriptedDrafter(Drafter):
     def __init__(self, scripts: Sequence[Sequence[int]], *, agreement: float, seed: int = 0, n_vocab: int) -> None: ...
 
 @final
+class StepCost:
+    """Seconds of a step by its number of rows, as they were lately."""
+
+    def __init__(self) -> None: ...
+    def took(self, n_rows: int, seconds: float) -> None: ...
+    def seconds(self, n_rows: int) -> float:
+        """What is expected: never less for more rows; little more for more than were ever seen."""
+
+@final
+class Speculator:
+    """How deep drafts are.  A decoder has its own; this one is for simulation."""
+
+    def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
+    def propose(self, texts: Sequence[tuple[int, Sequence[int]]], n_rows: int) -> list[list[int]]:
+        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned."""
+    def judge(self, sequence_id: int, is_right: bool) -> None:
+        """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
+    def took(self, n_rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+
+@final
 class SuffixAutomaton:
     """A growing text (Blumer et al. 1985)."""
 
