@@ -96,7 +96,7 @@ class Layers:
             whole = kernels.AttentionBatch(
                 row_begin=[0, n], n_kv=[n], tables=[list(range(head_blocks[0]))], slots=slots
             )
-            kernels.kv_write(rows, rows, pools[0], pools[1], whole)
+            kernels.KernelSet().kv_write(rows, rows, pools[0], pools[1], whole)
             return pools[0], pools[1]
         if kv_type == "bf16":
             return (k.view(np.uint32) >> 16).astype(np.uint16), (v.view(np.uint32) >> 16).astype(np.uint16)
@@ -112,7 +112,7 @@ class Layers:
             row_begin=row_begin, n_kv=[n_kv] * case.n_sequences, tables=self.tables, slots=slots
         )
 
-    def pass_over(self, n_workers: int) -> Callable[[], float]:
+    def pass_over(self, used: kernels.KernelSet, n_workers: int) -> Callable[[], float]:
         """A function that attends once with every layer, and gives the multiplications and additions of a layer."""
         case, dim = self.case, self.v_head_dim
         steps = range(case.n_rows, case.n_kv + 1, case.n_rows) if case.n_rows > 1 else [case.n_kv]
@@ -122,7 +122,7 @@ class Layers:
         def run() -> float:
             for k, v in self.layers:
                 for batch in batches:
-                    kernels.paged_attention(
+                    used.paged_attention(
                         self.q, k, v, batch, scale=case.head_dim**-0.5, v_head_dim=dim, n_workers=n_workers
                     )
             return 4.0 * seen * case.n_head * case.head_dim
@@ -149,7 +149,6 @@ def main() -> None:
     parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
     parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
-    kernels.set_isa(options.isa)
     print(f"{options.isa}, {options.kv_dtype} cache, {options.threads} threads")
     print(f"{'':45} {'us/layer':>9} {'GFLOP/s':>8} {'GB/s':>6} {'limit':>6} {'time/limit':>10}")
     memory = [np.ones(int(POOL_BYTES) // 8 // options.threads, np.int64) for _ in range(options.threads)]
@@ -157,7 +156,7 @@ def main() -> None:
         if options.only not in case.name:
             continue
         layers = Layers(case, options.kv_dtype)
-        run = layers.pass_over(options.threads)
+        run = layers.pass_over(kernels.KernelSet(options.isa), options.threads)
         run()
         times, limits = [], []
         for _ in range(5):

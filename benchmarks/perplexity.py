@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from quire import LLM, GGUFReader, ShapeError
-from quire._native.kernels import determinism_costs, set_deterministic, supported_isas
+from quire._native.kernels import KernelSet, supported_isas
 from quire._native.quant import quantize
 from quire.convert import convert
 from quire.engine.loader import packaged_model
@@ -92,10 +92,9 @@ def measure(file: Path, rows: Sequence[Sequence[int]], threads: int, isas: Seque
     for isa in isas:
         with LLM(file, isa=isa, deterministic=True, **options) as model:
             found[isa] = perplexity(model, rows)
-        if determinism_costs():
-            with LLM(file, deterministic=False, **options) as model:
+        if KernelSet(isa).determinism_costs:
+            with LLM(file, isa=isa, deterministic=False, **options) as model:
                 found[f"{isa} free"] = perplexity(model, rows)
-            set_deterministic(True)
     return found
 
 
@@ -123,7 +122,7 @@ def compare(checkpoint: Path, options: argparse.Namespace, documents: Sequence[s
         with LLM(exact, threads=options.threads) as model:
             rows = contexts(model, documents, options.tokens, options.context)
         print(f"{checkpoint.name}, {len(rows)} x {options.context} tokens\n{'':8} {'stock':>10}", end="")
-        free = ["free"] if determinism_costs() else []  # of the last, without determinism
+        free = ["free"] if KernelSet(isas[-1]).determinism_costs else []  # of the last, without determinism
         print("".join(f" {isa:>12}" for isa in [*isas, *free]))
         for dtype in options.types:
             file = Path(scratch) / f"{dtype}-.gguf"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from limits import Kind, Machine, other_load, warning_of_load
 from quire import DType, Tensor, quantize
-from quire._native.kernels import PackedMatrix, isa, multiplies_bf16, set_isa
+from quire._native.kernels import KernelSet, PackedMatrix
 
 TYPES = [
     "f32",
@@ -81,8 +81,8 @@ def activations(n_rows: int, n_in: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((n_rows, n_in)).astype(np.float32)
 
 
-def peak_kind(dtype: str) -> Kind:
-    if dtype in ("f16", "bf16") and multiplies_bf16():
+def peak_kind(dtype: str, kernels: KernelSet) -> Kind:
+    if dtype in ("f16", "bf16") and kernels.multiplies_bf16:
         return "bf16"
     return "f32" if dtype in STORAGE else "int8"
 
@@ -119,7 +119,9 @@ def measured(kind: Kind, machine: Machine, measure: Callable[[], dict[int, float
     return speeds, Limits(statistics.mean(f[0] for f in found), statistics.mean(f[1] for f in found))
 
 
-def measure_ours(dtype: str, table: Table, shape: tuple[int, int], threads: int, rounds: int) -> dict[int, float]:
+def measure_ours(
+    dtype: str, kernels: KernelSet, table: Table, shape: tuple[int, int], threads: int, rounds: int
+) -> dict[int, float]:
     speeds: dict[int, float] = {}
     n_in = shape[1]
     for is_few in (True, False):
@@ -127,7 +129,7 @@ def measure_ours(dtype: str, table: Table, shape: tuple[int, int], threads: int,
         if not rows:
             continue
         n_out = int(LARGE_BYTES / DType(dtype).row_bytes(n_in)) // 64 * 64 if is_few else shape[0]
-        packed = PackedMatrix(weights_of(dtype, n_out, n_in), threads=threads)
+        packed = PackedMatrix(weights_of(dtype, n_out, n_in), kernels, threads=threads)
         file_bytes = n_out * DType(dtype).row_bytes(n_in)
         for n in rows:
             x = activations(n, n_in)
@@ -164,19 +166,18 @@ def main() -> None:
     options = parser.parse_args()
     rows = [int(n) for n in options.rows.split(",")]
     n_out, n_in = (int(n) for n in options.shape.split("x"))
-    if options.isa:
-        set_isa(options.isa)
+    kernels = KernelSet(options.isa)
     machine = Machine(options.threads)
     loads = [other_load()]
-    print(f"{isa()}, {options.threads} threads, medians of {options.rounds}")
+    print(f"{kernels.isa}, {options.threads} threads, medians of {options.rounds}")
     print(f"read bandwidth {machine.read_bandwidth() / 1e9:.1f} GB/s;", end=" ")
     print(", ".join(f"{kind} {machine.peak(kind) / 1e9:.0f} Gop/s" for kind in ("int8", "bf16", "f32")))
     table = Table(rows, (n_out, n_in))
     for dtype in options.types.lower().split(",") if options.types else []:
         ours = measured(
-            peak_kind(dtype),
+            peak_kind(dtype, kernels),
             machine,
-            lambda dtype=dtype: measure_ours(dtype, table, (n_out, n_in), options.threads, options.rounds),
+            lambda dtype=dtype: measure_ours(dtype, kernels, table, (n_out, n_in), options.threads, options.rounds),
         )
         table.line(dtype, *ours)
     if options.torch:

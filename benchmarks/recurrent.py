@@ -19,7 +19,7 @@ from quire import Tensor
 from quire._native import graph
 from quire._native.core import find_device
 from quire._native.graph import CacheSpec, Executor, Tracer, TraceTensor, Weight
-from quire._native.kernels import isa, set_isa, supported_isas
+from quire._native.kernels import KernelSet, supported_isas
 
 N_VOCAB = 64
 
@@ -69,7 +69,7 @@ def cases() -> list[Case]:
 class Bench:
     """A trace of one operation, or of its inputs alone."""
 
-    def __init__(self, case: Case, way: str, rows: int, streams: int, *, is_empty: bool) -> None:
+    def __init__(self, case: Case, way: tuple[str, str], rows: int, streams: int, *, is_empty: bool) -> None:
         random = np.random.default_rng(1)
         self.keep: list[object] = []
 
@@ -94,7 +94,8 @@ class Bench:
             n_blocks=1,
             n_states=0 if is_empty else streams + 1,
             threads=1,
-            kernels=way,  # type: ignore[arg-type]
+            kernels=way[0],  # type: ignore[arg-type]
+            kernel_set=None if way[0] == "stock" else KernelSet(way[1]),
             max_rows=max(rows, streams),
             max_sequences=streams,
         )
@@ -116,7 +117,7 @@ class Bench:
         return time.thread_time() - begin
 
 
-def microseconds(case: Case, way: str, rows: int, streams: int, rounds: int) -> float:
+def microseconds(case: Case, way: tuple[str, str], rows: int, streams: int, rounds: int) -> float:
     """Of a step, what the operation takes."""
     full = Bench(case, way, rows, streams, is_empty=False)
     empty = Bench(case, way, rows, streams, is_empty=True)
@@ -143,17 +144,12 @@ def main() -> None:
     ways = [("stock", "portable"), *(("cpu", each) for each in sets)]
     print(f"| operation | rows | streams | {' | '.join('ggml' if w == 'stock' else i for w, i in ways)} |")
     print("|---|---" + "|---" * (len(ways) + 1) + "|")
-    before = isa()
     for case in (case for case in cases() if options.only in case.name):
         for rows, streams in steps:
             if rows * streams > 512:
                 continue
-            figures = []
-            for way, each in ways:
-                set_isa(each)
-                figures.append(microseconds(case, way, rows, streams, options.rounds))
+            figures = [microseconds(case, way, rows, streams, options.rounds) for way in ways]
             print(f"| {case.name} | {rows} | {streams} | {' | '.join(f'{f:.0f}' for f in figures)} |", flush=True)
-    set_isa(before)
 
 
 if __name__ == "__main__":

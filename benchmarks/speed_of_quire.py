@@ -18,7 +18,6 @@ import random
 import statistics
 
 from quire import LLM, GenerationResult, GGUFReader, SamplingParams
-from quire._native.kernels import isa
 from quire.models import load_model
 
 BLOCK_TOKENS = 32
@@ -94,9 +93,10 @@ def main() -> None:
         generate(llm, [[1, 2, 3]], 4)
         if options.prompt:
             speeds(llm, options)
+        used = llm.isa
         found = [speeds(llm, options) for _ in range(options.repeat)]
     reading, writing = (None if None in each else statistics.median(each) for each in zip(*found, strict=True))
-    print(json.dumps({"reading": reading, "writing": writing, "isa": isa()}))
+    print(json.dumps({"reading": reading, "writing": writing, "isa": used}))
 
 
 if __name__ == "__main__":

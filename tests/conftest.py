@@ -48,13 +48,12 @@ def shared() -> Path:
 
 @pytest.fixture
 def free() -> Iterator[None]:
-    """Kernels as fast as can be; otherwise tests ask for bits that do not depend on company."""
-    from quire._native.kernels import is_deterministic, set_deterministic
+    """Kernels as fast as can be; otherwise tests ask for batch-invariant bits."""
+    from chosen_kernels import chosen, using
 
-    assert is_deterministic()
-    set_deterministic(False)
-    yield
-    set_deterministic(True)
+    assert chosen().is_deterministic
+    with using(deterministic=False):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,9 @@ Pooling pooling(const std::string &name) {
     if (name == "mean") return Pooling::mean;
     if (name == "cls") return Pooling::cls;
     if (name == "last") return Pooling::last;
-    throw RequestError("request", cat("embedding must be none, mean, cls or last but is '", name.substr(0, 40), "'"));
+    if (name == "taps") return Pooling::taps;
+    throw RequestError("request",
+                       cat("embedding must be none, mean, cls, last or taps but is '", name.substr(0, 40), "'"));
 }
 
 // A request and its parameters as they were when it was made.
@@ -282,8 +284,7 @@ void bind_speculator(py::module_ &m) {
                 std::vector<std::vector<int32_t>> proposals;
                 for (const Speculator::Wish &wish : wishes) proposals.push_back(wish.proposal);
                 for (const Speculator::Wish &wish : wishes)
-                    if (!wish.proposal.empty())
-                        self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
+                    if (!wish.proposal.empty()) self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
                 return proposals;
             },
             py::arg("texts"), py::arg("n_rows"))

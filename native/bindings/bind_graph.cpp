@@ -34,7 +34,7 @@ DType kv_dtype(const std::string &text) {
     return parse("executor", "kv_dtype", text, names);
 }
 
-Kernels kernels(const std::string &text) {
+Kernels kernels_named(const std::string &text) {
     static constexpr Named<Kernels> names[] = {
         {"auto", Kernels::automatic}, {"stock", Kernels::stock}, {"cpu", Kernels::cpu}};
     return parse("executor", "kernels", text, names);
@@ -95,18 +95,20 @@ void bind_specs(py::module_ &m) {
     py::class_<RopeSpec>(m, "RopeSpec")
         .def(py::init([](int n_dims, const std::string &layout, float freq_base, float freq_scale, float ext_factor,
                          float attn_factor, float beta_fast, float beta_slow, int n_ctx_orig,
-                         std::shared_ptr<Weight> factors) {
+                         std::shared_ptr<Weight> factors, std::array<int, 3> sections, bool take_turns) {
                  static constexpr Named<RopeLayout> layouts[] = {{"half", RopeLayout::half},
                                                                  {"interleaved", RopeLayout::interleaved}};
                  return RopeSpec{n_dims,     parse("rope", "layout", layout, layouts),
                                  freq_base,  freq_scale,
                                  ext_factor, attn_factor,
                                  beta_fast,  beta_slow,
-                                 n_ctx_orig, std::move(factors)};
+                                 n_ctx_orig, std::move(factors),
+                                 sections,   take_turns};
              }),
              py::kw_only(), py::arg("n_dims"), py::arg("layout"), py::arg("freq_base"), py::arg("freq_scale") = 1.0F,
              py::arg("ext_factor") = 0.0F, py::arg("attn_factor") = 1.0F, py::arg("beta_fast") = 32.0F,
-             py::arg("beta_slow") = 1.0F, py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none());
+             py::arg("beta_slow") = 1.0F, py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none(),
+             py::arg("sections") = std::array<int, 3>{}, py::arg("take_turns") = false);
     py::class_<MoeSpec>(m, "MoeSpec")
         .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale,
                          int n_group, int n_group_used, const std::string &group_score, const std::string &unit,
@@ -157,6 +159,13 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("tokens", &Tracer::tokens)
         .def_property_readonly("positions", &Tracer::positions)
         .def_property_readonly("logit_rows", &Tracer::logit_rows)
+        .def("tap", &Tracer::tap, py::arg("layer"), py::arg("x"))
+        .def_property_readonly("tapped_layers",
+                               [](const Tracer &self) {
+                                   std::vector<int> layers;
+                                   for (const Tap &tap : self.taps()) layers.push_back(tap.layer);
+                                   return layers;
+                               })
         .def(
             "finish", [](Tracer &self, const TraceTensor &logits) { return self.finish(logits, OutputKind::logits); },
             py::arg("logits"))
@@ -260,19 +269,22 @@ void bind_executor(py::module_ &m) {
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
-                         const std::string &kernel_set, int max_rows, int max_sequences, const std::string &repack_mode,
+                         const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
                          std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
+                         std::optional<KernelSet> kernel_set, size_t cache_bytes,
                          const std::shared_ptr<GraphExecutor> &team_of) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
                                                kv_dtype(kv),
-                                               kernels(kernel_set),
+                                               kernels_named(kernels),
                                                max_rows,
                                                max_sequences,
                                                repack(repack_mode),
                                                std::move(cpus),
                                                std::move(packed_cache),
+                                               kernel_set,
+                                               cache_bytes,
                                                team_of ? team_of->team() : nullptr};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
@@ -280,10 +292,12 @@ void bind_executor(py::module_ &m) {
              py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"), py::arg("threads") = 0,
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
-             py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("team_of") = py::none())
+             py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
+             py::arg("cache_bytes") = 0, py::arg("team_of") = py::none())
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)
+        .def_property_readonly("tapped_layers", &GraphExecutor::tapped_layers)
         .def_property_readonly(
             "n_blocks", [](const GraphExecutor &self) { return self.cache().groups().empty() ? 0 : self.n_blocks(0); })
         .def_property_readonly("block_tokens", [](const GraphExecutor &) { return kv_block_tokens; })
@@ -292,6 +306,11 @@ void bind_executor(py::module_ &m) {
         .def_property_readonly("max_sequences", &GraphExecutor::max_sequences)
         .def_property_readonly("kernels",
                                [](const GraphExecutor &self) { return self.uses_own_kernels() ? "cpu" : "stock"; })
+        .def_property_readonly("kernel_set",
+                               [](const GraphExecutor &self) {
+                                   const KernelSet *set = self.kernel_set();
+                                   return set ? std::optional(*set) : std::nullopt;
+                               })
         .def_property_readonly("threads", &GraphExecutor::n_threads)
         .def_property_readonly("n_graphs", &GraphExecutor::n_graphs)
         .def_property_readonly("n_nodes", &GraphExecutor::n_nodes)
@@ -314,8 +333,8 @@ void bind_executor(py::module_ &m) {
             "run",
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
-               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables,
-               std::vector<int32_t> states) {
+               std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
+               std::vector<int32_t> axes) {
                 StepBatch batch;
                 batch.tokens = std::move(tokens);
                 batch.positions = std::move(positions);
@@ -323,11 +342,29 @@ void bind_executor(py::module_ &m) {
                 batch.row_begin = std::move(row_begin);
                 batch.n_kv = std::move(n_kv);
                 batch.states = std::move(states);
+                batch.axes = std::move(axes);
                 batch.groups.assign(self.cache().groups().size(), GroupBatch{std::move(slots), {}, {}});
                 return run_step(self, std::move(batch), tables);
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
-            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{})
+            py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
+            py::arg("axes") = std::vector<int32_t>{})
+        .def(
+            "tap",
+            [](GraphExecutor &self, int layer, int n_rows) {
+                const std::vector<int> layers = self.tapped_layers();
+                const auto found = std::find(layers.begin(), layers.end(), layer);
+                if (found == layers.end())
+                    throw ShapeError("executor", cat("layer ", layer, " must be tapped but is not"));
+                if (n_rows < 0 || n_rows > self.max_rows())
+                    throw ShapeError("executor", cat("n_rows must be 0 to ", self.max_rows(), " but is ", n_rows));
+                const auto [data, n] = self.tap(static_cast<size_t>(found - layers.begin()));
+                if (data == nullptr) throw ShapeError("executor", "a step must come before its taps are read");
+                py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(n)});
+                std::copy(data, data + out.size(), out.mutable_data());
+                return out;
+            },
+            py::arg("layer"), py::arg("n_rows"))
         .def(
             "maxima",
             [](GraphExecutor &self, int n_rows) -> std::optional<py::array_t<float>> {

@@ -11,7 +11,7 @@
 #include "core/q8_layout.h"
 #include "kernels/attention/attention_plan.h"
 #include "kernels/attention/paged_attention.h"
-#include "kernels/isa.h"
+#include "kernels/kernel_set.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -140,8 +140,8 @@ AttentionShape shape_of_pools(const py::array &k_pool, const py::array &v_pool, 
     return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, type, 1.0F};
 }
 
-void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool, const Batch &batch, int n_workers,
-           bool poison_rest) {
+void write(const KernelSet &kernels, const Floats &k, const Floats &v, py::array k_pool, py::array v_pool,
+           const Batch &batch, int n_workers, bool poison_rest) {
     check_array("k", k, 3);
     check_array("v", v, 3);
     const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), dim(v, 2)});
@@ -156,8 +156,9 @@ void write(const Floats &k, const Floats &v, py::array k_pool, py::array v_pool,
     void *k_data = k_pool.mutable_data(), *v_data = v_pool.mutable_data();
     const float *k_rows = k.data(), *v_rows = v.data();
     py::gil_scoped_release release;
-    Workers(n_workers)->for_each(
-        n_workers, 1, [&](int worker) { kv_write(shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers); });
+    Workers(n_workers)->for_each(n_workers, 1, [&](int worker) {
+        kv_write(kernels, shape, view, k_rows, v_rows, k_data, v_data, worker, n_workers);
+    });
     if (poison_rest) kv_poison_rest(shape, view, k_data, v_data);
 }
 
@@ -202,8 +203,8 @@ AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const py:
     return shape;
 }
 
-Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch,
-              const Options &options) {
+Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool, const py::array &v_pool,
+              const Batch &batch, const Options &options) {
     const AttentionShape shape = checked_shape(q, k_pool, v_pool, options);
     if (q.shape(0) < batch.n_rows())
         throw ShapeError("kernels", cat("q must have at least ", batch.n_rows(), " rows but has ", q.shape(0)));
@@ -214,7 +215,7 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
     AttentionBatch view = batch.view();
     AttentionPlan plan;
     plan.add(shape);
-    plan.begin(view, options.n_workers);
+    plan.begin(kernels, view, options.n_workers);
     view.plan = &plan;
     DistanceBias bias;
     if (options.bias) bias = {options.bias->data(), dim(*options.bias, 1)};
@@ -223,15 +224,13 @@ Floats attend(const Floats &q, const py::array &k_pool, const py::array &v_pool,
         bias,     out.mutable_data(), dim(q, 0)};
     py::gil_scoped_release release;
     std::atomic<int> next{0};
-    Workers(options.n_workers)->run([&](int) { paged_attention(shape, view, data, next); });
+    Workers(options.n_workers)->run([&](int) { paged_attention(kernels, shape, view, data, next); });
     return out;
 }
 
 } // namespace
 
 void bind_kernels(py::module_ &m) {
-    m.def("isa", [] { return name(instruction_set()); });
-    m.def("set_isa", [](const std::string &wanted) { set_instruction_set(isa_named(wanted)); }, py::arg("name"));
     m.def("supported_isas", [] { return names_of(supported_instruction_sets()); });
     m.def("poisons", &poisons);
     m.def("emulated_isas", [] { return names_of(emulated_instruction_sets()); });
@@ -240,19 +239,28 @@ void bind_kernels(py::module_ &m) {
              py::arg("tables"), py::arg("slots"))
         .def_property_readonly("n_rows", &Batch::n_rows)
         .def_property_readonly("n_sequences", &Batch::n_sequences);
-    m.def("kv_write", &write, py::arg("k"), py::arg("v"), py::arg("k_pool").noconvert(), py::arg("v_pool").noconvert(),
-          py::arg("batch"), py::arg("n_workers") = 1, py::arg("poison_rest") = false);
-    m.def(
-        "paged_attention",
-        [](const Floats &q, const py::array &k_pool, const py::array &v_pool, const Batch &batch, float scale,
-           std::optional<float> soft_cap, std::optional<int> window, std::optional<Floats> sinks,
-           std::optional<Floats> bias, std::optional<int> v_head_dim, int n_workers) {
-            return attend(q, k_pool, v_pool, batch,
-                          {scale, soft_cap, window, std::move(sinks), std::move(bias), v_head_dim, n_workers});
-        },
-        py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
-        py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
-        py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
+    py::class_<KernelSet>(m, "KernelSet")
+        .def(py::init([](const std::optional<std::string> &isa, std::optional<bool> deterministic) {
+                 return KernelSet(isa ? std::optional(isa_named(*isa)) : std::nullopt, deterministic);
+             }),
+             py::arg("isa") = py::none(), py::kw_only(), py::arg("deterministic") = py::none())
+        .def_property_readonly("isa", [](const KernelSet &self) { return name(self.instruction_set()); })
+        .def_property_readonly("is_deterministic", &KernelSet::is_deterministic)
+        .def_property_readonly("multiplies_bf16", &KernelSet::multiplies_bf16)
+        .def_property_readonly("determinism_costs", &KernelSet::determinism_costs)
+        .def("kv_write", &write, py::arg("k"), py::arg("v"), py::arg("k_pool").noconvert(),
+             py::arg("v_pool").noconvert(), py::arg("batch"), py::arg("n_workers") = 1, py::arg("poison_rest") = false)
+        .def(
+            "paged_attention",
+            [](const KernelSet &self, const Floats &q, const py::array &k_pool, const py::array &v_pool,
+               const Batch &batch, float scale, std::optional<float> soft_cap, std::optional<int> window,
+               std::optional<Floats> sinks, std::optional<Floats> bias, std::optional<int> v_head_dim, int n_workers) {
+                return attend(self, q, k_pool, v_pool, batch,
+                              {scale, soft_cap, window, std::move(sinks), std::move(bias), v_head_dim, n_workers});
+            },
+            py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("batch"), py::kw_only(), py::arg("scale"),
+            py::arg("soft_cap") = py::none(), py::arg("window") = py::none(), py::arg("sinks") = py::none(),
+            py::arg("bias") = py::none(), py::arg("v_head_dim") = py::none(), py::arg("n_workers") = 1);
 }
 
 } // namespace quire::bindings

@@ -17,7 +17,8 @@ using Floats = py::array_t<float, py::array::c_style>;
 // A matrix in the layout of our own products, made from a tensor.
 class PackedMatrix {
   public:
-    explicit PackedMatrix(const Tensor &tensor, int threads) : packed_(pack(tensor, Repack::keep, threads)) {}
+    PackedMatrix(const Tensor &tensor, const KernelSet &kernels, int threads)
+        : kernels_(kernels), packed_(pack(kernels, tensor, Repack::keep, threads)) {}
 
     int64_t n_out() const { return packed_.weights.n_out; }
     int64_t n_in() const { return packed_.weights.n_in; }
@@ -34,7 +35,7 @@ class PackedMatrix {
             throw ShapeError("matmul", cat("x must be [1 or more, ", n_in(), "]"));
         check_workers(n_workers);
         const int n_rows = static_cast<int>(x.shape(0));
-        const Matrix matrix = packed_matrix(packed_.weights);
+        const Matrix matrix = packed_matrix(kernels_, packed_.weights);
         const bool as_is = raw || !matrix.rounds();
         Floats out({x.shape(0), static_cast<py::ssize_t>(n_out())});
         const float *rows = x.data();
@@ -44,27 +45,26 @@ class PackedMatrix {
         if (!as_is) {
             static thread_local AlignedMemory rounded;
             uint8_t *to = rounded.at_least(static_cast<size_t>(n_rows * matrix.x_row_bytes()));
-            workers->for_each(n_workers, 1, [&](int i) { round_rows(matrix, rows, n_rows, i, n_workers, to); });
+            workers->for_each(n_workers, 1,
+                              [&](int i) { round_rows(kernels_, matrix, rows, n_rows, i, n_workers, to); });
             matmul.x = to;
         }
         std::atomic<int> next{0};
-        workers->run([&](int) { packed_matmul(matmul, next, n_workers); });
+        workers->run([&](int) { packed_matmul(kernels_, matmul, next, n_workers); });
         return out;
     }
 
   private:
+    KernelSet kernels_;
     PackedTensor packed_;
 };
 
 } // namespace
 
 void bind_matmul(py::module_ &m) {
-    m.def("multiplies_bf16", &multiplies_bf16);
-    m.def("is_deterministic", &is_deterministic);
-    m.def("set_deterministic", &set_deterministic, py::arg("on"));
-    m.def("determinism_costs", &determinism_costs);
     py::class_<PackedMatrix>(m, "PackedMatrix")
-        .def(py::init<const Tensor &, int>(), py::arg("tensor"), py::kw_only(), py::arg("threads") = 1)
+        .def(py::init<const Tensor &, const KernelSet &, int>(), py::arg("tensor"), py::arg("kernels") = KernelSet(),
+             py::kw_only(), py::arg("threads") = 1)
         .def_property_readonly("shape",
                                [](const PackedMatrix &self) { return py::make_tuple(self.n_out(), self.n_in()); })
         .def_property_readonly("size_bytes", &PackedMatrix::size_bytes)

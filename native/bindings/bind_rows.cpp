@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
+#include "kernels/kernel_set.h"
 #include "kernels/rows/row_kernels.h"
 #include "kernels/thread_team.h"
 
@@ -22,22 +23,22 @@ void expect_alike(const Floats &a, const Floats &b) {
 
 Floats like(const Floats &x) { return Floats(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim())); }
 
-Floats rms_norm(const Floats &x, const std::optional<Floats> &weight, float eps) {
+Floats rms_norm(const KernelSet &kernels, const Floats &x, const std::optional<Floats> &weight, float eps) {
     const auto n = x.shape(x.ndim() - 1);
     if (weight && weight->size() != n) throw ShapeError("rows", cat("weight must be [", n, "]"));
     Floats out = like(x);
     for (py::ssize_t i = 0; i + n <= x.size(); i += n)
-        row_kernels().rms_norm(x.data() + i, weight ? weight->data() : nullptr, eps, out.mutable_data() + i, n);
+        kernels.rows().rms_norm(x.data() + i, weight ? weight->data() : nullptr, eps, out.mutable_data() + i, n);
     return out;
 }
 
-Floats rotate(const Floats &x, const Floats &cosines, const Floats &sines, bool interleaved) {
+Floats rotate(const KernelSet &set, const Floats &x, const Floats &cosines, const Floats &sines, bool interleaved) {
     expect_alike(x, cosines);
     expect_alike(x, sines);
     if (x.ndim() != 1 || x.size() % 2 != 0) throw ShapeError("rows", "x must have one dimension of even size");
     Floats out = like(x);
     std::copy(x.data(), x.data() + x.size(), out.mutable_data());
-    const RowKernels &kernels = row_kernels();
+    const RowKernels &kernels = set.rows();
     (interleaved ? kernels.rotate_interleaved : kernels.rotate_half)(out.mutable_data(), cosines.data(), sines.data(),
                                                                      x.size());
     return out;
@@ -62,35 +63,38 @@ class Team {
 } // namespace
 
 void bind_rows(py::module_ &m) {
-    m.def("rms_norm", &rms_norm, py::arg("x"), py::arg("weight"), py::arg("eps"));
-    m.def("rotate", &rotate, py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
-          py::arg("interleaved") = false);
-    m.def(
-        "activate",
-        [](const Floats &x, const std::string &name) {
-            Floats out = like(x);
-            row_kernels().activate(activation_named(name), x.data(), out.mutable_data(), x.size());
-            return out;
-        },
-        py::arg("x"), py::arg("activation"));
-    m.def(
-        "gate",
-        [](const Floats &gate, const Floats &up, const std::string &name) {
-            expect_alike(gate, up);
-            Floats out = like(gate);
-            row_kernels().gate(activation_named(name), gate.data(), up.data(), out.mutable_data(), gate.size());
-            return out;
-        },
-        py::arg("gate"), py::arg("up"), py::arg("activation"));
-    m.def(
-        "soft_cap",
-        [](const Floats &x, float cap) {
-            Floats out = like(x);
-            row_kernels().soft_cap(x.data(), cap, out.mutable_data(), x.size());
-            return out;
-        },
-        py::arg("x"), py::arg("cap"));
-    m.def("largest", [](const Floats &x) { return row_kernels().largest(x.data(), x.size()); }, py::arg("x"));
+    py::class_<KernelSet>(m.attr("KernelSet"))
+        .def("rms_norm", &rms_norm, py::arg("x"), py::arg("weight"), py::arg("eps"))
+        .def("rotate", &rotate, py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
+             py::arg("interleaved") = false)
+        .def(
+            "activate",
+            [](const KernelSet &self, const Floats &x, const std::string &name) {
+                Floats out = like(x);
+                self.rows().activate(activation_named(name), x.data(), out.mutable_data(), x.size());
+                return out;
+            },
+            py::arg("x"), py::arg("activation"))
+        .def(
+            "gate",
+            [](const KernelSet &self, const Floats &gate, const Floats &up, const std::string &name) {
+                expect_alike(gate, up);
+                Floats out = like(gate);
+                self.rows().gate(activation_named(name), gate.data(), up.data(), out.mutable_data(), gate.size());
+                return out;
+            },
+            py::arg("gate"), py::arg("up"), py::arg("activation"))
+        .def(
+            "soft_cap",
+            [](const KernelSet &self, const Floats &x, float cap) {
+                Floats out = like(x);
+                self.rows().soft_cap(x.data(), cap, out.mutable_data(), x.size());
+                return out;
+            },
+            py::arg("x"), py::arg("cap"))
+        .def(
+            "largest", [](const KernelSet &self, const Floats &x) { return self.rows().largest(x.data(), x.size()); },
+            py::arg("x"));
     py::class_<Team>(m, "ThreadTeam")
         .def(py::init<int, std::vector<int>>(), py::arg("n_workers"), py::kw_only(),
              py::arg("cpus") = std::vector<int>{})

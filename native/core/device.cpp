@@ -73,8 +73,8 @@ void load_backends() {
     static std::once_flag once;
     std::call_once(once, [] {
         ggml_log_set(quiet, nullptr);
-        // ggml's tiled products compute a row differently when more rows come with it; every row by itself keeps a
-        // sequence's bits independent of its company (DESIGN section 7).  The switch is read at the first product.
+        // ggml's tiled products compute a row differently when more rows come with it.  Without them a row's bits do not
+        // depend on the rest of the batch.  ggml reads the switch at the first product.
         setenv("GGML_CPU_TILED_MM", "0", 1);
         fs::path best_cpu;
         int best_score = 0;

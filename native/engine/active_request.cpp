@@ -120,8 +120,9 @@ std::optional<Event> ActiveRequest::read_prompt(int64_t first, const ItemRows &r
 
 void ActiveRequest::add_hidden(int64_t first, const ItemRows &rows) {
     const size_t size = rows.hidden.size() / rows.n;
-    if (request.pooling == Pooling::none) {
-        hidden_rows.insert(hidden_rows.end(), rows.hidden.begin(), rows.hidden.end());
+    if (request.pooling == Pooling::none || request.pooling == Pooling::taps) {
+        const std::span<const float> added = request.pooling == Pooling::taps ? rows.taps : rows.hidden;
+        hidden_rows.insert(hidden_rows.end(), added.begin(), added.end());
         n_hidden_rows += static_cast<int64_t>(rows.n);
         return;
     }
@@ -146,7 +147,7 @@ void ActiveRequest::add_log_probs(int64_t first, const ItemRows &rows, std::span
 
 Event ActiveRequest::embedding_event() {
     Event made = event(EventKind::embedding, 0);
-    if (request.pooling == Pooling::none) {
+    if (n_hidden_rows > 0 && !hidden_rows.empty()) {
         made.n_logit_rows = n_hidden_rows;
         made.logits = std::exchange(hidden_rows, {});
         return made;

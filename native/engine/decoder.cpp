@@ -49,7 +49,10 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
 }
 
 RequestId Decoder::submit(Request request) {
-    if (request.task == Task::embedding && executor_->n_hidden() == 0)
+    const bool reads_taps = request.pooling == Pooling::taps;
+    if (reads_taps && executor_->tapped_layers().empty())
+        throw UnsupportedError("request", "the model must be traced with taps for its layers' states but is not");
+    if (request.task == Task::embedding && !reads_taps && executor_->n_hidden() == 0)
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
     const DrafterSet drafters = drafters_for(request);
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "engine/row_scan.h"
 
@@ -14,6 +15,7 @@ class ItemRows {
     std::span<float> logits;       // [n, n_vocab]
     std::span<float> maxima;       // [n, strips]; empty where they are not known
     std::span<const float> hidden; // [n, n_hidden]; empty where nobody wants them
+    std::vector<float> taps;       // [n, of all tapped layers]; likewise
 
     LogitRow row(size_t i) const { return {part(logits, i), part(maxima, i)}; }
     LogitRow last() const { return row(n - 1); }

@@ -23,7 +23,8 @@ enum class Task {
     embedding,     // no sampling: the answer is made of the prompt's hidden states
 };
 // Which hidden states an embedding is: those of each token, their mean, the first token's (BERT's [CLS]), or the last's.
-enum class Pooling { none, mean, cls, last };
+// Taps: of each token those after all tapped layers, side by side.
+enum class Pooling { none, mean, cls, last, taps };
 // Who looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 

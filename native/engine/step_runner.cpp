@@ -8,7 +8,8 @@ namespace quire {
 
 StepRunner::StepRunner(std::shared_ptr<Executor> executor)
     : executor_(std::move(executor)), n_vocab_(static_cast<size_t>(executor_->n_vocab())),
-      n_strips_(n_logit_strips(n_vocab_)), n_hidden_(static_cast<size_t>(executor_->n_hidden())) {}
+      n_strips_(n_logit_strips(n_vocab_)), n_hidden_(static_cast<size_t>(executor_->n_hidden())),
+      n_taps_(executor_->tapped_layers().size()) {}
 
 void StepRunner::make(const CacheEdit &edit) {
     const bool is_state = edit.group == CacheEdit::states;
@@ -24,19 +25,34 @@ void StepRunner::make_edits(const Plan &plan) {
 
 void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden) {
     fill_batch(batch_, plan, pool);
-    batch_.hidden = n_hidden_ > 0 ? hidden : HiddenStates::unwanted;
+    batch_.hidden = n_hidden_ + n_taps_ > 0 ? hidden : HiddenStates::unwanted;
     logits_ = executor_->run(batch_);
     maxima_ = executor_->maxima();
     hidden_ = batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr;
+    taps_.clear();
+    first_row_ = 0;
+    if (batch_.hidden == HiddenStates::wanted)
+        for (size_t i = 0; i < n_taps_; ++i) taps_.push_back(executor_->tap(i));
+}
+
+// Of the last n rows of an item, those of all taps side by side.
+std::vector<float> StepRunner::tapped(size_t end, size_t n) const {
+    std::vector<float> rows;
+    for (size_t row = end - n; row < end && !taps_.empty(); ++row)
+        for (const Executor::TapRows &tap : taps_)
+            rows.insert(rows.end(), tap.data + row * tap.n, tap.data + (row + 1) * tap.n);
+    return rows;
 }
 
 ItemRows StepRunner::next_rows(const PlanItem &item) {
     const auto n = static_cast<size_t>(item.n_logit_rows);
+    first_row_ += static_cast<size_t>(item.n_tokens);
     if (n == 0) return {};
     ItemRows rows;
     rows.n = n;
     rows.logits = {logits_, n * n_vocab_};
     if (maxima_ != nullptr) rows.maxima = {maxima_, n * n_strips_};
+    rows.taps = tapped(first_row_, n);
     if (hidden_ != nullptr) rows.hidden = {hidden_, n * n_hidden_};
     logits_ += n * n_vocab_;
     if (maxima_ != nullptr) maxima_ += n * n_strips_;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/item_rows.h"
 #include "engine/scheduler.h"
@@ -23,11 +24,14 @@ class StepRunner {
 
   private:
     void make(const CacheEdit &edit);
+    std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
-    size_t n_vocab_, n_strips_, n_hidden_;
+    size_t n_vocab_, n_strips_, n_hidden_, n_taps_;
     StepBatch batch_;
     float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
     const float *hidden_ = nullptr;               // it and maxima may be null
+    std::vector<Executor::TapRows> taps_;         // of the whole run, where they are wanted
+    size_t first_row_ = 0;                        // of the next item
 };
 
 } // namespace quire

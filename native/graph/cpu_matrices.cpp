@@ -36,8 +36,9 @@ const Matrix *CpuMatrices::find(const WeightRef &weight) {
     if (!known.empty()) return known.front();
     const Shape &shape = weight->tensor.shape();
     const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight);
-    known.push_back(&matrices_.emplace_back(
-        packed != nullptr ? packed_matrix(*packed) : Matrix{{}, file_rows(weight, shape[1]), shape[0], shape[1]}));
+    known.push_back(&matrices_.emplace_back(packed != nullptr
+                                                ? packed_matrix(kernels_, *packed)
+                                                : Matrix{{}, file_rows(weight, shape[1]), shape[0], shape[1]}));
     return known.front();
 }
 
@@ -49,7 +50,7 @@ const std::vector<const Matrix *> &CpuMatrices::experts(const WeightRef &weight)
     if (const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight)) {
         PackedWeights first = *packed; // of all experts, whose rows fill whole tiles
         first.n_out = shape[1];
-        matrix = packed_matrix(first);
+        matrix = packed_matrix(kernels_, first);
     } else {
         matrix = {{}, file_rows(weight, shape[2]), shape[1], shape[2]};
     }

@@ -30,8 +30,9 @@ int rows_together(int64_t row_floats) {
     return static_cast<int>(std::max<int64_t>(1, floats / std::max<int64_t>(1, row_floats)));
 }
 
-CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<AttentionPlan> &plans, GroupBatch &own_rows)
-    : batch(from), groups(plans.size()), team(threads) {
+CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, const KernelSet &set, std::vector<AttentionPlan> &plans,
+               GroupBatch &own_rows)
+    : batch(from), groups(plans.size()), team(threads), kernels(set) {
     if (groups.size() > from.groups.size()) lay_out(own_rows, from);
     for (size_t g = 0; g < groups.size(); ++g) {
         AttentionBatch &attention = groups[g];
@@ -43,7 +44,7 @@ CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, std::vector<Attention
         attention.table_begin = group.table_begin.data();
         attention.tables = group.tables.data();
         attention.slots = group.slots.data();
-        plans[g].begin(attention, team.n_workers());
+        plans[g].begin(kernels, attention, team.n_workers());
         attention.plan = &plans[g];
     }
 }
@@ -80,7 +81,9 @@ void CpuProgram::show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, Cpu
 void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
     logits_ = logits;
     const int end = static_cast<int>(nodes_.size());
-    for (CpuValue *read : {logits, maxima_, hidden_, hidden_from_}) { // by the caller, or by the last node
+    std::vector<CpuValue *> last = taps_; // read by the caller, or by the last node
+    last.insert(last.end(), {logits, maxima_, hidden_, hidden_from_});
+    for (CpuValue *read : last) {
         if (read == nullptr) continue;
         if (read->first < 0) read->first = end;
         read->last = end;
@@ -106,7 +109,7 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
 }
 
 float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
-    const CpuRun run(batch, team, plans_, own_rows_);
+    const CpuRun run(batch, team, kernels_, plans_, own_rows_);
     if (poisons()) {
         for (const CpuValue &value : values_)
             if (!value.is_blocks)

@@ -14,6 +14,7 @@
 #include "graph/executor.h"
 #include "graph/operations.h"
 #include "kernels/attention/attention_plan.h"
+#include "kernels/kernel_set.h"
 #include "kernels/thread_team.h"
 
 namespace quire {
@@ -36,9 +37,11 @@ struct CpuRun {
     const StepBatch &batch;
     std::vector<AttentionBatch> groups; // of the cache
     ThreadTeam &team;
+    const KernelSet &kernels;
 
     // A plan for each group of the cache, and perhaps one more, of rows that are not cached: `own_rows` tells where.
-    CpuRun(const StepBatch &batch, ThreadTeam &team, std::vector<AttentionPlan> &plans, GroupBatch &own_rows);
+    CpuRun(const StepBatch &batch, ThreadTeam &team, const KernelSet &kernels, std::vector<AttentionPlan> &plans,
+           GroupBatch &own_rows);
     int n(Lead lead) const {
         return static_cast<int>(lead == Lead::tokens ? batch.tokens.size() : batch.logit_rows.size());
     }
@@ -63,6 +66,8 @@ struct CpuProgramLimits {
 // Invariants: values are used by nodes that were added with them; after finish() none is added.
 class CpuProgram {
   public:
+    explicit CpuProgram(const KernelSet &kernels) : kernels_(kernels) {}
+    const KernelSet &kernels() const { return kernels_; }
     CpuValue *value(Lead lead, int64_t row_bytes, int64_t rows_per_lead = 1);
     CpuValue *block_value(int64_t block_bytes);
     CpuValue *floats(Lead lead, int64_t n) { return value(lead, n * static_cast<int64_t>(sizeof(float))); }
@@ -74,6 +79,10 @@ class CpuProgram {
     void finish(CpuValue *logits, CpuProgramLimits limits);
     // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
     void show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from);
+
+    // Values that the caller reads after each step, in order.
+    void show_tap(CpuValue *value) { taps_.push_back(value); }
+    const float *tap(size_t i) const { return taps_[i]->floats(); }
 
     // The largest of each strip of logits: a value of the program.
     void show_maxima(CpuValue *value) { maxima_ = value; }
@@ -91,6 +100,7 @@ class CpuProgram {
     const std::set<std::string> &stock_operations() const { return stock_operations_; }
 
   private:
+    KernelSet kernels_;
     std::deque<CpuValue> values_; // of fixed addresses
     std::vector<std::unique_ptr<CpuNode>> nodes_;
     std::set<std::string> stock_operations_;
@@ -99,6 +109,7 @@ class CpuProgram {
     const CpuValue *logits_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
+    std::vector<CpuValue *> taps_;
     std::vector<AttentionPlan> plans_; // of the step at hand, by group; the last may be that of its own rows
     GroupBatch own_rows_;
 };

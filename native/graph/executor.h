@@ -25,6 +25,8 @@ struct GroupBatch {
 struct StepBatch {
     std::vector<int32_t> tokens; // [n_rows] ids
     std::vector<int32_t> positions; // [n_rows] position in the sequence
+    // [3, n_rows] places in time, height and width, for rotations with sections; empty: the position in all three.
+    std::vector<int32_t> axes;
     std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
     std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
     std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
@@ -62,6 +64,14 @@ class Executor {
     // Of the last run's logits the largest of every strip of logit_strip of them (the last may have fewer), not a number
     // where one is not finite: [logit_rows.size(), strips], the caller's like the logits.  Null where they are not known.
     virtual float *maxima() { return nullptr; }
+    // Taps: the layers after which a step leaves its hidden states, ascending; and those of the last run, [rows, n] in the
+    // order of the batch, valid until the next one.
+    struct TapRows {
+        const float *data;
+        size_t n;
+    };
+    virtual std::vector<int> tapped_layers() const { return {}; }
+    virtual TapRows tap(size_t /*of tapped_layers()*/) { return {nullptr, 0}; }
     // Size of the hidden states that logits are made of; 0 where they cannot be had.
     virtual int n_hidden() const { return 0; }
     // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.

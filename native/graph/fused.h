@@ -1,6 +1,8 @@
 // The operations of graph/operations/ by name.  All throw ShapeError where shapes do not fit.
 #pragma once
 
+#include <array>
+
 #include "graph/tracer.h"
 #include "kernels/rows/row_kernels.h"
 
@@ -24,6 +26,12 @@ struct RopeSpec {
     float beta_slow;
     int n_ctx_orig;
     WeightRef factors; // may be null
+    // How many pairs turn by the row's place in time, height and width (M-RoPE, Wang et al. 2024): one after the other, or
+    // taking turns (Qwen3-VL).  Zeros: all by its position.
+    std::array<int, 3> sections{};
+    bool take_turns = false;
+    bool has_sections() const { return sections != std::array<int, 3>{}; }
+    int axis_of(int pair) const; // 0: time, 1: height, 2: width
     bool operator==(const RopeSpec &) const = default;
 };
 TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec);
@@ -65,8 +73,8 @@ TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows);
 
 // From a router's scores to the experts of a token and their weights (operations/moe.cpp).
 enum class Gating {
-    softmax,           // over all experts
-    sigmoid,           // of each score
+    softmax, // over all experts
+    sigmoid, // of each score
     softmax_of_chosen, // over the scores of those chosen
 };
 enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
@@ -85,14 +93,14 @@ struct MoeSpec {
     Routing routing;
     ExpertUnit unit;
     Activation activation;
-    bool is_squared = false;            // activation(up) ** 2, of ungated ones
+    bool is_squared = false; // activation(up) ** 2, of ungated ones
     float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu
-    bool weighs_input = false;          // the weight goes to the expert's input instead of its output
+    bool weighs_input = false; // the weight goes to the expert's input instead of its output
 };
 struct MoeWeights {
-    WeightRef gate, up, down;                // gate is null where experts are ungated
-    WeightRef selection_bias;                // [n_expert] added to what is ranked, not to weights; may be null
-    WeightRef expert_scale;                  // [n_expert] multiplies weights; may be null
+    WeightRef gate, up, down; // gate is null where experts are ungated
+    WeightRef selection_bias; // [n_expert] added to what is ranked, not to weights; may be null
+    WeightRef expert_scale; // [n_expert] multiplies weights; may be null
     WeightRef gate_bias, up_bias, down_bias; // [n_expert, n]; may be null
 };
 TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec);

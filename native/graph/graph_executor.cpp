@@ -20,7 +20,9 @@ namespace {
 size_t budget_of(const CacheLayout &layout, const ExecutorOptions &options) {
     const auto n_blocks = static_cast<size_t>(std::max(0, options.n_blocks - 1));
     const auto n_states = static_cast<size_t>(std::max(0, options.n_states - 1));
-    return n_blocks * layout.block_bytes() + n_states * layout.state_bytes();
+    size_t block_bytes = n_blocks * layout.block_bytes();
+    if (options.cache_bytes > 0) block_bytes = std::min(block_bytes, options.cache_bytes);
+    return block_bytes + n_states * layout.state_bytes();
 }
 
 // On the CPU memory is taken when it is written, so that each group has ids for as much of the budget as it may get.
@@ -80,16 +82,18 @@ GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool 
 } // namespace
 
 struct OwnProgram {
+    KernelSet kernels;
     std::unique_ptr<PackedModel> packed; // null without kernels that read it
     CpuMatrices matrices;
     CpuProgram program;
     std::shared_ptr<ThreadTeam> team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
-        : packed(options.repack != Repack::no
-                     ? std::make_unique<PackedModel>(trace, options.repack, options.n_threads, options.packed_cache)
-                     : nullptr),
-          matrices(packed.get()), program(lower_cpu({trace, store, matrices, limits})),
+        : kernels(options.kernel_set.value_or(KernelSet())),
+          packed(options.repack != Repack::no ? std::make_unique<PackedModel>(kernels, trace, options.repack,
+                                                                              options.n_threads, options.packed_cache)
+                                              : nullptr),
+          matrices(kernels, packed.get()), program(lower_cpu({trace, store, matrices, limits, kernels})),
           team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {}
 };
 
@@ -97,7 +101,8 @@ struct StockGraphs {
     GraphBuckets buckets;
     GraphCache cache;
     StepInputs inputs;
-    std::vector<float> logits, hidden; // on devices whose memory is not the host's
+    std::vector<float> logits, hidden; // copies, and `taps`, on devices whose memory is not the host's
+    std::vector<std::vector<float>> taps;
     const LoweredGraph *last = nullptr;
 
     StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits)
@@ -113,14 +118,15 @@ struct StockGraphs {
         inputs.fill(graph, batch);
         cache.run(graph);
         last = &graph;
+        n_tokens = batch.tokens.size();
         n_rows = batch.logit_rows.size();
-        return rows(graph.output, logits);
+        return rows(graph.output, n_rows, logits);
     }
 
-    size_t n_rows = 0; // of logits, in the last run
-    float *rows(const ggml_tensor *tensor, std::vector<float> &copy) const {
+    size_t n_tokens = 0, n_rows = 0; // n_rows: of logits; both of the last run
+    static float *rows(const ggml_tensor *tensor, size_t n, std::vector<float> &copy) {
         if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<float *>(tensor->data);
-        copy.resize(n_rows * static_cast<size_t>(tensor->ne[0]));
+        copy.resize(n * static_cast<size_t>(tensor->ne[0]));
         ggml_backend_tensor_get(tensor, copy.data(), 0, copy.size() * sizeof(float));
         return copy.data();
     }
@@ -143,6 +149,10 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
         throw UnsupportedError("executor",
                                "kv_dtype q8_0 must be used with Quire's own kernels but they are not in use here");
     }
+    if (options.kernel_set) {
+        throw UnsupportedError("executor",
+                               "a kernel set must go with Quire's own kernels but they are not in use here");
+    }
     if (!options.cpus.empty()) {
         throw UnsupportedError("executor",
                                "a processor mask must go with Quire's own kernels but they are not in use here");
@@ -154,11 +164,16 @@ GraphExecutor::~GraphExecutor() = default;
 
 std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
 
+size_t GraphExecutor::cache_bytes() const {
+    return std::min(store_.size_bytes(), budget_bytes_ + cache().block_bytes() + cache().state_bytes());
+}
+
 size_t GraphExecutor::compute_bytes() const {
     return own_ ? own_->program.size_bytes() : stock_->cache.compute_bytes();
 }
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
+const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernels : nullptr; }
 size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }
 std::vector<std::string> GraphExecutor::stock_operations() const {
     if (!own_) return {};
@@ -175,6 +190,7 @@ void GraphExecutor::check(const StepBatch &batch) const {
     };
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
     expect(batch.positions.size() == n_rows, "positions must be as many as tokens");
+    expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
     expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1, "row_begin and n_kv must agree");
@@ -223,7 +239,22 @@ const float *GraphExecutor::hidden() {
     if (own_) return own_->program.hidden();
     return stock_->last == nullptr || stock_->last->hidden == nullptr
                ? nullptr
-               : stock_->rows(stock_->last->hidden, stock_->hidden);
+               : StockGraphs::rows(stock_->last->hidden, stock_->n_rows, stock_->hidden);
+}
+
+std::vector<int> GraphExecutor::tapped_layers() const {
+    std::vector<int> layers;
+    for (const Tap &tap : trace_.taps) layers.push_back(tap.layer);
+    return layers;
+}
+
+Executor::TapRows GraphExecutor::tap(size_t i) {
+    const Operation &operation = trace_.operations[static_cast<size_t>(trace_.taps.at(i).operation)];
+    const auto n = static_cast<size_t>(operation.shape.rest[0]);
+    if (own_) return {own_->program.tap(i), n};
+    if (stock_->last == nullptr) return {nullptr, n};
+    stock_->taps.resize(trace_.taps.size());
+    return {StockGraphs::rows(stock_->last->taps[i], stock_->n_tokens, stock_->taps[i]), n};
 }
 
 static_assert(logit_strip == static_cast<size_t>(strip_columns));

@@ -7,6 +7,7 @@
 #include "graph/executor.h"
 #include "graph/graph_key.h"
 #include "graph/packed_model.h"
+#include "kernels/kernel_set.h"
 
 namespace quire {
 
@@ -25,11 +26,14 @@ struct ExecutorOptions {
     Repack repack;     // weights that our own products read
     std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
     std::optional<PackedCacheOptions> packed_cache;
-    std::shared_ptr<ThreadTeam> team =
-        nullptr; // of another executor that never runs at the same time; null: an own one
+    std::optional<KernelSet> kernel_set; // that our own kernels compute with; none: the default one
+    // Of the blocks of all groups together, where that is less than n_blocks of each: windows need fewer.  0: that many.
+    size_t cache_bytes = 0;
+    // Of another executor, which never runs at the same time; null: an own one.
+    std::shared_ptr<ThreadTeam> team = nullptr;
 };
 
-struct OwnProgram;  // of our own kernels, with its matrices and its threads
+struct OwnProgram; // of our own kernels, with its matrices and its threads
 struct StockGraphs; // of ggml's operators, one for each padded size
 
 class GraphExecutor : public Executor {
@@ -58,16 +62,19 @@ class GraphExecutor : public Executor {
     float *run(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
     const float *hidden() override;
+    std::vector<int> tapped_layers() const override;
+    TapRows tap(size_t i) override;
 
     std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
-    size_t cache_bytes() const { return store_.size_bytes(); }
+    size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
     size_t compute_bytes() const;
     size_t packed_bytes() const;
     const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
     std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
-    size_t n_nodes() const;  // of the program of our own; 0 where there is none
+    size_t n_nodes() const; // of the program of our own; 0 where there is none
     bool uses_own_kernels() const { return own_ != nullptr; }
+    const KernelSet *kernel_set() const; // null without kernels of our own
     int n_threads() const { return backend_.n_threads(); }
 
   private:

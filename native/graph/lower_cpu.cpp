@@ -8,18 +8,20 @@
 namespace quire {
 
 CpuLowering::CpuLowering(const CpuProgramInputs &inputs)
-    : in_(inputs), values_(trace().operations.size()), left_norms_(values_.size()), done_(values_.size()),
-      head_steps_(values_.size()), users_(values_.size()) {
+    : in_(inputs), program_(inputs.kernels), values_(trace().operations.size()), left_norms_(values_.size()),
+      done_(values_.size()), head_steps_(values_.size()), users_(values_.size()) {
     const auto n = static_cast<int>(values_.size());
     for (int i = 0; i < n; ++i)
         for (int input : operation(i).inputs) users_[at(input)].push_back(i);
     users_[at(trace().output)].push_back(-1);
+    for (const Tap &tap : trace().taps) users_[at(tap.operation)].push_back(-1);
     for (int i = 0; i < n; ++i) operation(i).kind->prepare(*this, i);
 }
 
 CpuProgram CpuLowering::lower() {
     for (int i = 0; i < static_cast<int>(values_.size()); ++i)
         if (!is_done(i)) operation(i).kind->add_nodes(*this, i);
+    for (const Tap &tap : trace().taps) program_.show_tap(value(tap.operation));
     show_hidden();
     program_.finish(value(trace().output), in_.limits);
     return std::move(program_);

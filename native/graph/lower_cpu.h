@@ -14,6 +14,7 @@ struct CpuProgramInputs {
     const KvStore &store;
     CpuMatrices &matrices;
     CpuProgramLimits limits;
+    const KernelSet &kernels;
 };
 
 // What the nodes refer to must outlive the program: weights, store, matrices.

@@ -47,7 +47,14 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
         out.hidden = graph.values[static_cast<size_t>(trace.hidden)];
         ggml_set_output(out.hidden); // so that nothing is put into its memory
     }
+    for (const Tap &tap : trace.taps) {
+        // A value may be a view of what later operations write to.
+        ggml_tensor *copy = ggml_cont(out.context.get(), graph.values[static_cast<size_t>(tap.operation)]);
+        ggml_set_output(copy);
+        out.taps.push_back(copy);
+    }
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
+    for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
     ggml_build_forward_expand(out.graph, out.output);
     return out;
 }

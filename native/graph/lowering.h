@@ -30,6 +30,7 @@ struct GroupHeads {
 struct GraphInputs {
     ggml_tensor *tokens = nullptr;     // i32 [n_tokens]
     ggml_tensor *positions = nullptr;  // i32 [n_tokens]
+    ggml_tensor *axes = nullptr;       // i32 [4 * n_tokens]: time, height, width, time
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
     // Rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
     std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
@@ -54,6 +55,7 @@ struct LoweredGraph {
     GraphInputs inputs;
     ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
+    std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.

@@ -77,6 +77,11 @@ struct Operation {
 // What a forward pass ends with: logits, or vectors (of embeddings, or scores of classes).
 enum class OutputKind { logits, vectors };
 
+// The hidden state after a layer, which a step leaves for all of its rows.
+struct Tap {
+    int layer, operation; // operation: [tokens, n]
+};
+
 // A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` that keeps rows is
 // written once; the output is [rows, n].
 struct Trace {
@@ -87,6 +92,7 @@ struct Trace {
     int64_t n_vocab; // of the logits, or else of the ids that the model reads
     // [rows, n]: the output where it is vectors, else what the matrix of the output reads; -1 where it is no product
     int hidden = -1;
+    std::vector<Tap> taps = {}; // by layer, ascending
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
     bool attends_both_ways() const;

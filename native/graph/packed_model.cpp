@@ -70,9 +70,9 @@ void lock(uint8_t *memory, size_t size_bytes) {
 
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
 
-PackedWeights packed_form(const Tensor &tensor) {
+PackedWeights packed_form(const KernelSet &kernels, const Tensor &tensor) {
     const int64_t n_in = tensor.shape().back();
-    const bool is_rounded = tensor.dtype() == DType::f16 && multiplies_bf16();
+    const bool is_rounded = tensor.dtype() == DType::f16 && kernels.multiplies_bf16();
     const WeightFormat format = is_rounded ? WeightFormat::bf16 : *format_of(tensor.dtype());
     return {format, tensor.n_elements() / n_in, n_in, nullptr, is_rounded};
 }
@@ -88,8 +88,8 @@ bool can_pack(const Tensor &tensor) {
 
 namespace {
 
-PackedTensor pack_into(std::shared_ptr<uint8_t> memory, const Tensor &tensor, Repack repack, int n_threads) {
-    PackedWeights packed = packed_form(tensor);
+PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, const Tensor &tensor, Repack repack,
+                       int n_threads) {
     if (repack == Repack::lock) lock(memory.get(), static_cast<size_t>(packed.size_bytes()));
     packed.data = memory.get();
     std::atomic<int64_t> next{0};
@@ -115,16 +115,18 @@ PackedTensor pack_into(std::shared_ptr<uint8_t> memory, const Tensor &tensor, Re
 
 } // namespace
 
-PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads) {
+PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack, int n_threads) {
     if (!can_pack(tensor)) {
         throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
                                               name(tensor.dtype()), ' ', to_string(tensor.shape())));
     }
-    return pack_into(pages(static_cast<size_t>(packed_form(tensor).size_bytes())), tensor, repack, n_threads);
+    const PackedWeights packed = packed_form(kernels, tensor);
+    return pack_into(pages(static_cast<size_t>(packed.size_bytes())), packed, tensor, repack, n_threads);
 }
 
-PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
-                         const std::optional<PackedCacheOptions> &cache_options) {
+PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
+                         const std::optional<PackedCacheOptions> &cache_options)
+    : kernels_(kernels) {
     std::vector<WeightRef> weights;
     for (const WeightRef &weight : matrices_of(trace)) {
         if (can_pack(weight->tensor)) weights.push_back(weight);
@@ -134,7 +136,7 @@ PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
         return;
     }
     std::vector<PackedSource> sources;
-    for (const WeightRef &weight : weights) sources.push_back({packed_form(weight->tensor), &weight->tensor});
+    for (const WeightRef &weight : weights) sources.push_back({form_of(weight), &weight->tensor});
     PackedCache cache(*cache_options, sources, n_threads);
     if (const std::shared_ptr<MappedFile> file = cache.find()) {
         for (size_t i = 0; i < weights.size(); ++i) {
@@ -154,15 +156,17 @@ PackedModel::PackedModel(const Trace &trace, Repack repack, int n_threads,
     cache_notes_ = cache.notes();
 }
 
+PackedWeights PackedModel::form_of(const WeightRef &weight) const { return packed_form(kernels_, weight->tensor); }
+
 void PackedModel::pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache) {
     // One piece of memory: large pages would cover little of matrices that begin and end within them.
     size_t size_bytes = 0;
-    for (const WeightRef &weight : weights) size_bytes += static_cast<size_t>(packed_form(weight->tensor).size_bytes());
+    for (const WeightRef &weight : weights) size_bytes += static_cast<size_t>(form_of(weight).size_bytes());
     if (size_bytes == 0) return;
     const std::shared_ptr<uint8_t> memory = pages(size_bytes);
     uint8_t *next = memory.get();
     for (const WeightRef &weight : weights) {
-        PackedTensor packed = pack_into({memory, next}, weight->tensor, repack, n_threads);
+        PackedTensor packed = pack_into({memory, next}, form_of(weight), weight->tensor, repack, n_threads);
         next += packed.weights.size_bytes();
         if (cache != nullptr) cache->write(packed.weights);
         take(weight, std::move(packed));

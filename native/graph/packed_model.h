@@ -9,6 +9,7 @@
 
 #include "graph/operations.h"
 #include "graph/packed_cache.h"
+#include "kernels/kernel_set.h"
 #include "kernels/matmul/packed_weights.h"
 
 namespace quire {
@@ -30,15 +31,15 @@ struct PackedTensor {
 // Whether there is a layout for the tensor: a matrix, or several of one shape, [n, n_out, n_in], which are packed as one
 // of n * n_out rows.
 bool can_pack(const Tensor &tensor);
-// UnsupportedError where there is none, CapacityError when memory does not suffice.
-PackedTensor pack(const Tensor &tensor, Repack repack, int n_threads);
+// F16 becomes BF16 where the kernels multiply that.  UnsupportedError where there is no layout, CapacityError when memory does not suffice.
+PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack, int n_threads);
 
 class PackedModel {
   public:
     // Packs every matrix that a product, a table look-up or experts of the trace read, where there is a layout for it.
     // CapacityError when memory does not suffice.  With a cache the packed matrices come from its file where there is one
     // for them, and are written to one where there is none.
-    PackedModel(const Trace &trace, Repack repack, int n_threads,
+    PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
                 const std::optional<PackedCacheOptions> &cache = std::nullopt);
 
     // The packed form, or null.
@@ -48,8 +49,10 @@ class PackedModel {
     const std::vector<std::string> &cache_notes() const { return cache_notes_; } // what went wrong with the cache
 
   private:
+    PackedWeights form_of(const WeightRef &weight) const;
     void pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache);
     void take(const WeightRef &weight, PackedTensor packed);
+    KernelSet kernels_;
     std::map<const Weight *, PackedTensor> matrices_;
     size_t size_bytes_ = 0;
     bool from_cache_ = false;

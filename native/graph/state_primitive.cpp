@@ -30,7 +30,8 @@ class StateNode : public CpuNode {
             const auto sequence = static_cast<size_t>(item / n_parts);
             const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
             const StateRows rows{begin, end - begin, states_ + batch.states[sequence] * n_state_};
-            kernel_.run(recurrent_kernels(), {{inputs.data(), inputs_.size()}, out_->floats()}, rows, item % n_parts);
+            kernel_.run(run.kernels.recurrent(), {{inputs.data(), inputs_.size()}, out_->floats()}, rows,
+                        item % n_parts);
         });
     }
 

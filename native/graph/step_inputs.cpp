@@ -119,6 +119,17 @@ void StepInputs::fill_row_bias_columns(ggml_tensor *target, int n) {
     upload(target, ints_);
 }
 
+// ggml has a fourth stream, which Qwen3-VL's pairs beyond their sections turn by: that is time, as in transformers.
+void StepInputs::fill_axes(ggml_tensor *target, const StepBatch &batch) {
+    if (target == nullptr) return;
+    const size_t n = static_cast<size_t>(target->ne[0]) / 4, n_rows = batch.positions.size();
+    ints_.assign(4 * n, 0);
+    for (size_t stream = 0; stream < 4; ++stream)
+        for (size_t row = 0; row < n_rows; ++row)
+            ints_[stream * n + row] = batch.axes.empty() ? batch.positions[row] : batch.axes[stream % 3 * n_rows + row];
+    upload(target, ints_);
+}
+
 void StepInputs::fill_sequences(ggml_tensor *target, const StepBatch &batch) {
     if (target == nullptr) return;
     const size_t n = batch.n_kv.size();
@@ -135,6 +146,7 @@ void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
     fill_padded(inputs.tokens, batch.tokens);
     fill_padded(inputs.positions, batch.positions);
     fill_padded(inputs.logit_rows, batch.logit_rows);
+    fill_axes(inputs.axes, batch);
     for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
     for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(target, batch, window);

@@ -19,6 +19,7 @@ class StepInputs {
     void fill_row_mask(ggml_tensor *target, const StepBatch &batch, int window);
     void fill_bias_columns(ggml_tensor *target, const StepBatch &batch, int n);
     void fill_row_bias_columns(ggml_tensor *target, int n);
+    void fill_axes(ggml_tensor *target, const StepBatch &batch);
     void fill_sequences(ggml_tensor *target, const StepBatch &batch);
     void fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime);
     std::vector<int32_t> ints_;

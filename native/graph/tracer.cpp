@@ -83,6 +83,17 @@ void Tracer::claim_state(const char *place, int layer, int index, int64_t n) {
     claimed = true;
 }
 
+void Tracer::tap(int layer, const TraceTensor &x) {
+    if (x.tracer.get() != this || finished_)
+        throw ShapeError("tap", "taps must be declared before the trace is finished, of its own values");
+    if (layer < 0 || (!taps_.empty() && layer <= taps_.back().layer))
+        throw ShapeError("tap", cat("layers must ascend from 0 but ", layer, " comes after ",
+                                    taps_.empty() ? -1 : taps_.back().layer));
+    if (x.shape().lead != Lead::tokens || x.shape().rest.size() != 1)
+        throw ShapeError("tap", cat("a hidden state must be [tokens, n] but is ", shape_text(x.shape())));
+    taps_.push_back({layer, x.id});
+}
+
 Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
     if (output.tracer.get() != this || finished_)
         throw ShapeError("trace", "a trace must be finished once, with its own value");
@@ -103,7 +114,7 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
                                               cache_[layer].states[i].name, " of layer ", layer, " does not"));
     }
     finished_ = true;
-    Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id};
+    Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id, taps_};
     const bool both_ways = trace.attends_both_ways();
     if (both_ways && !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
         throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");

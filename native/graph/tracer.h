@@ -26,6 +26,9 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     TraceTensor positions() { return {shared_from_this(), positions_operation}; }
     TraceTensor logit_rows() { return {shared_from_this(), logit_rows_operation}; }
 
+    // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers ascend.
+    void tap(int layer, const TraceTensor &x);
+    const std::vector<Tap> &taps() const { return taps_; }
     // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.
     Trace finish(const TraceTensor &output, OutputKind kind);
 
@@ -44,6 +47,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     std::vector<bool> written_; // by layer
     std::vector<std::vector<bool>> claimed_; // by layer and state
     std::vector<Operation> operations_;
+    std::vector<Tap> taps_;
     bool finished_ = false;
 };
 

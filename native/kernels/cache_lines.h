@@ -1,4 +1,4 @@
-// A line of memory asked for before it is read.  Included by each instruction set's file; nothing here has external
+// Prefetches a line of memory.  Included by each instruction set's file; nothing here has external
 // linkage.
 #pragma once
 

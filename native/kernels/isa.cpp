@@ -1,7 +1,6 @@
 #include "kernels/isa.h"
 
 #include <algorithm>
-#include <atomic>
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -15,12 +14,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-
-#include "core/error.h"
-#include "kernels/attention/attention_kernels.h"
-#include "kernels/matmul/matmul_kernels.h"
-#include "kernels/rows/recurrent_kernels.h"
-#include "kernels/rows/row_kernels.h"
 
 namespace quire {
 namespace {
@@ -84,11 +77,6 @@ std::vector<InstructionSet> find_supported() {
     return found;
 }
 
-std::atomic<InstructionSet> &current() {
-    static std::atomic<InstructionSet> value{supported_instruction_sets().back()};
-    return value;
-}
-
 } // namespace
 
 std::string name(InstructionSet set) {
@@ -115,87 +103,6 @@ std::vector<InstructionSet> emulated_instruction_sets() {
     const InstructionSet needed{Isa::avx512, DotProducts::bytes};
     if (std::find(known.begin(), known.end(), needed) == known.end()) return {};
     return {{Isa::avx512, DotProducts::emulated_tiles}};
-}
-
-InstructionSet instruction_set() { return current().load(std::memory_order_relaxed); }
-
-void set_instruction_set(InstructionSet set) {
-    auto known = emulated_instruction_sets();
-    known.insert(known.end(), supported_instruction_sets().begin(), supported_instruction_sets().end());
-    if (std::find(known.begin(), known.end(), set) == known.end()) {
-        throw UnsupportedError("isa", cat("this machine must run ", name(set), " but does not"));
-    }
-    current().store(set, std::memory_order_relaxed);
-}
-
-const AttentionKernels &attention_kernels(KvType type) {
-    const InstructionSet set = instruction_set();
-#if defined(__x86_64__)
-    const bool bytes = type == KvType::q8 && set.dot_products != DotProducts::none;
-    if (type == KvType::bf16) {
-        if (set.dot_products == DotProducts::bf16) return avx512bf16::attention_kernels;
-        if (set.dot_products == DotProducts::tiles) return avx512amx::attention_kernels;
-        if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_attention_kernels;
-    }
-    if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
-    if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::attention_kernels;
-#endif
-    (void)set;
-    (void)type;
-    return portable::attention_kernels;
-}
-
-const RowKernels &row_kernels() {
-#if defined(__x86_64__)
-    if (isa() == Isa::avx512) return avx512::row_kernels;
-    if (isa() == Isa::avx2) return avx2::row_kernels;
-#elif defined(__aarch64__)
-    if (isa() == Isa::neon) return neon::row_kernels;
-#endif
-    return portable::row_kernels;
-}
-
-const RecurrentKernels &recurrent_kernels() {
-#if defined(__x86_64__)
-    if (isa() == Isa::avx512) return avx512::recurrent_kernels;
-    if (isa() == Isa::avx2) return avx2::recurrent_kernels;
-#elif defined(__aarch64__)
-    if (isa() == Isa::neon) return neon::recurrent_kernels;
-#endif
-    return portable::recurrent_kernels;
-}
-
-const MatmulKernels &matmul_kernels() {
-    const InstructionSet set = instruction_set();
-#if defined(__x86_64__)
-    if (set.dot_products == DotProducts::tiles) return avx512amx::matmul_kernels;
-    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_matmul_kernels;
-    const bool bytes = set.dot_products != DotProducts::none;
-    if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
-    if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;
-#elif defined(__aarch64__)
-    if (set.dot_products == DotProducts::matrices) return neoni8mm::matmul_kernels;
-    if (set.isa == Isa::neon) return neon::matmul_kernels;
-#endif
-    (void)set;
-    return portable::matmul_kernels;
-}
-
-const FloatMatmulKernels &float_matmul_kernels() {
-    const InstructionSet set = instruction_set();
-#if defined(__x86_64__)
-    if (set.dot_products == DotProducts::tiles) return avx512amx::float_matmul_kernels;
-    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_float_matmul_kernels;
-    if (set.dot_products == DotProducts::bf16) return avx512bf16::float_matmul_kernels;
-    if (set.isa == Isa::avx512) return avx512::float_matmul_kernels;
-    if (set.isa == Isa::avx2) return avx2::float_matmul_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::float_matmul_kernels;
-#endif
-    (void)set;
-    return portable::float_matmul_kernels;
 }
 
 } // namespace quire

@@ -1,4 +1,4 @@
-// The instruction sets that kernels are compiled for, and which of them is in use.
+// The instruction sets that kernels are compiled for.
 #pragma once
 
 #include <optional>
@@ -29,10 +29,5 @@ std::optional<InstructionSet> instruction_set_from_name(const std::string &name)
 const std::vector<InstructionSet> &supported_instruction_sets();
 // Those that compute in software what the machine lacks: for tests only, and never chosen by itself.
 std::vector<InstructionSet> emulated_instruction_sets();
-// The one in use: the best supported one unless set_instruction_set chose another.
-InstructionSet instruction_set();
-inline Isa isa() { return instruction_set().isa; }
-// Use a lower one (tests, comparisons), for the whole process; UnsupportedError if this machine does not run it.
-void set_instruction_set(InstructionSet set);
 
 } // namespace quire

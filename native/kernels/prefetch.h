@@ -14,21 +14,21 @@ namespace {
 // How far ahead of its first use a tile is prefetched, where tiles follow each other in memory.  Sapphire Rapids follows
 // several streams (avx512amx/few_rows.cpp), or lines of several pages (in_turn).
 constexpr int ahead_bytes = 4096;
-// By few rows.  One row reads codes so fast that the hardware, left alone, brings them at the memory's bandwidth; Zen 4
-// drops what a program asks for beyond the 24 lines that its first level waits for, and these have a latency of 170 ns, a
-// third of the bandwidth.  With more rows the reading is too slow for it to look far ahead: 6 to 7 KB are best, with 4 KB
-// a fifth is lost.  Of codes of a byte, lines asked for at a short distance help.
+// By few rows.  One row reads codes so fast that the hardware prefetcher alone reaches the memory's bandwidth.  Zen 4
+// drops prefetches beyond the 24 lines that its first level waits for; with a latency of 170 ns these give a third of
+// the bandwidth.  More rows read too slowly for the hardware to look far ahead: 6 to 7 KB are best, 4 KB lose a fifth.
+// Codes of a byte gain by a prefetch at a short distance.
 constexpr int codes_ahead_bytes = 6144, fast_ahead_bytes = 1024;
-// Lines are asked for as often as with chunks of 64 columns also where those are longer: some fifty lines at once, a chunk
-// of Q6_K, cost a third of the bandwidth (Zen 3).
+// Longer chunks, too, are prefetched in parts of 64 columns: some fifty lines at once, a chunk of Q6_K, cost a third of
+// the bandwidth (Zen 3).
 constexpr int asking_groups = 2;
 template <CacheLevel level = CacheLevel::second>
 [[gnu::always_inline]] inline void prefetch(const uint8_t *chunk, int64_t size_bytes) {
     for (int64_t i = 0; i < size_bytes; i += register_bytes) prefetch_line<level>(chunk + i);
 }
 
-// Of every `1 << log_pages` pages one piece each is asked for in turn: processors of Intel's prefetch by pages, each only
-// some lines ahead, and with four pages under way memory that is read from one place on arrives a fifth faster.
+// Prefetches take one piece of each of `1 << log_pages` pages in turn.  Intel's processors prefetch by pages, each only
+// some lines ahead; with four pages under way, memory that is read in order arrives a fifth faster.
 constexpr int64_t piece_bytes = 256, page_pieces = 4096 / piece_bytes;
 constexpr int64_t turn_of(int64_t piece, int log_pages) {
     const int64_t in_pages = piece & ((page_pieces << log_pages) - 1),
@@ -36,13 +36,13 @@ constexpr int64_t turn_of(int64_t piece, int log_pages) {
     return piece - in_pages + page * page_pieces + (in_pages >> log_pages);
 }
 static_assert(turn_of(64, 2) == 64 && turn_of(65, 2) == 64 + 16 && turn_of(68, 2) == 65 && turn_of(127, 2) == 127);
-// What to ask for in place of `at`; in the end each piece once.
+// What to prefetch in place of `at`; each piece has its turn once.
 [[gnu::always_inline]] inline const uint8_t *in_turn(const uint8_t *at, int log_pages) {
     const auto piece = static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) / piece_bytes);
     return at + (turn_of(piece, log_pages) - piece) * piece_bytes;
 }
 
-// Weights that later work reads, asked for evenly while this work goes on: `step` bytes each time.
+// Weights that later work reads, prefetched evenly while this work goes on: `step` bytes each time.
 struct Ahead {
     const uint8_t *at = nullptr, *end = nullptr; // nothing to ask for
     int64_t step = 0;

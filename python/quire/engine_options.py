@@ -40,7 +40,8 @@ class EngineOption:
 
     ``flags``: its names on the command line, with spaces between; empty where it has none.  ``server_only``: it is
     about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
-    first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.
+    first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.  ``is_ints``: a tuple of ints
+    within ``limits``, ascending.
     """
 
     flags: str = ""
@@ -52,6 +53,7 @@ class EngineOption:
     hexadecimal: bool = False
     is_bool: bool = False
     is_float: bool = False
+    is_ints: bool = False
 
 
 def _option(default: T, option: EngineOption) -> T:
@@ -85,7 +87,7 @@ _ISA = EngineOption(
 )  # fmt: skip
 _DETERMINISTIC = EngineOption(
     flags="--deterministic", is_bool=True,
-    help="An answer's bits do not depend on its company in a batch; slower where 'quire devices' shows AMX.",
+    help="An answer's bits do not depend on the rest of the batch; slower where 'quire devices' shows AMX.",
 )  # fmt: skip
 _LOAD = EngineOption(
     flags="--load", choices=get_args(LoadMode), help="Map the file, read it into memory, or keep the mapping there."
@@ -111,6 +113,7 @@ _MAX_SEQUENCES = EngineOption(
     help="In a batch [32, or as memory allows].",
 )  # fmt: skip
 _MEMORY_BYTES = EngineOption(limits=(1, 2**60))
+_TAPS = EngineOption(limits=(0, 2**16), is_ints=True)
 _STEP_S = EngineOption(
     flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
     help="Of one step, where reading less of a prompt makes it shorter.",
@@ -142,29 +145,28 @@ _DRAFT_MIN = EngineOption(
 class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
-    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one,
-    and else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was
-    trained on, as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical
-    processors that the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache;
-    ``"auto"`` is ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``;
-    ``"q8_0"`` (8 bits, with a scale per token and head) needs Quire's own kernels.  ``n_blocks``: blocks of 32
-    tokens in the cache, shared by all sequences; ``None`` is a context, or 1024 tokens for each of
-    ``max_sequences`` where that is more, within half of the memory that the weights leave.  ``kernels``: ``"auto"``
-    (Quire's own where there are some), ``"stock"`` (ggml's only), ``"cpu"``.  ``isa``: the instruction set of
-    Quire's kernels in the whole process, from this model on; ``None`` leaves it, at first the best of this machine.
-    ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what the cache
-    held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``), and holds
-    for the whole process, from this model on; ``None`` leaves it, at first False.  ``load``: ``"mmap"`` maps the
-    file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in memory.  ``packed_cache``: a folder in which the
-    weights are kept as Quire's kernels read them, for the next start; ``None``: nowhere.  ``quantize``: the mix that
-    weights of F32, F16 or BF16 become while they are read, as ``quire quantize`` names it; ``None``: they stay.
-    ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``: budgets of one step; ``None`` is 512 and
-    32, or less where memory is short.  ``memory_bytes``: what the model with its cache may take; ``None``: what the
-    machine has left.
-    ``step_s``: seconds that a step may take, where reading less of a prompt makes it shorter; ``None``: any time.
-    ``snapshot_tokens``: where a model keeps a recurrent state, copies of it are cached at most so many tokens apart
-    (and at the ends of prompts and messages), so that a text which diverges from an earlier one is not computed
-    again from its beginning.
+    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one, and
+    else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
+    as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical processors that
+    the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is
+    ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits,
+    with a scale per token and head) needs Quire's own kernels.  ``n_blocks``: blocks of 32 tokens in the cache, shared
+    by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more, within
+    half of the memory that the weights leave.  ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"``
+    (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels for this model; ``None``: the best of
+    this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
+    the cache held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``);
+    ``None``: whether ``QUIRE_DETERMINISTIC=1`` is in the environment.  Models of one process may differ in
+    both.  ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in
+    memory.  ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start;
+    ``None``: nowhere.  ``quantize``: the mix that weights of F32, F16 or BF16 become while they are read, as ``quire
+    quantize`` names it; ``None``: they stay. ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``:
+    budgets of one step; ``None`` is 512 and 32, or less where memory is short.  ``memory_bytes``: what the model with
+    its cache may take; ``None``: what the machine has left. ``step_s``: seconds that a step may take, where reading
+    less of a prompt makes it shorter; ``None``: any time. ``snapshot_tokens``: where a model keeps a recurrent state,
+    copies of it are cached at most so many tokens apart (and at the ends of prompts and messages), so that a text
+    which diverges from an earlier one is not computed again from its beginning.  ``taps``: layers, numbered from 0,
+    whose hidden states ``LLM.hidden_states`` can give.
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
@@ -195,6 +197,7 @@ class EngineConfig:
     speculation: Speculation | None = _option(None, _SPECULATION)
     draft_max: int = _option(16, _DRAFT_MAX)
     draft_min: int = _option(0, _DRAFT_MIN)
+    taps: tuple[int, ...] = _option((), _TAPS)
 
     def __post_init__(self) -> None:
         defaults = {entry.name: entry.default for entry in fields(self)}
@@ -202,8 +205,8 @@ class EngineConfig:
             value: object = self.__dict__[name]
             if value is not None or defaults[name] is not None:
                 _check(name, option, value)
-        for name in ("isa", "packed_cache"):
-            if self.__dict__[name] is not None and self.kernels == "stock":
+        for name in ("isa", "packed_cache", "deterministic"):
+            if self.__dict__[name] and self.kernels == "stock":
                 raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
         if self.draft_min > self.draft_max:
             raise RequestError(
@@ -227,6 +230,11 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         low, high = option.limits
         if not isinstance(value, int | float) or isinstance(value, bool) or not low < value <= high:
             raise RequestError(f"[engine] {name} must be above {low} and at most {high} but is {value!r:.40}")
+    elif option.is_ints:
+        assert option.limits is not None
+        ints = list(value) if isinstance(value, tuple) else [-1]
+        if not all(type(each) is int and each >= 0 for each in ints) or sorted({*ints}) != ints:
+            raise RequestError(f"[engine] {name} must be a tuple of ints from 0 that ascend but is {value!r:.40}")
     elif option.limits is not None:
         low, high = option.limits
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

@@ -435,9 +435,9 @@ def test_files_that_are_no_models(tmp_path):
         LLM(device="abacus")
     with pytest.raises(UnsupportedError, match=r"^\[isa\] the instruction set must be one of portable,.*'sse9'"):
         LLM(isa="sse9")
-    for name in ("isa", "packed_cache"):
+    for name, value in {"isa": "portable", "packed_cache": "portable", "deterministic": True}.items():
         with pytest.raises(RequestError, match=rf"^\[engine\] {name} must be None with kernels 'stock'"):
-            LLM(**{name: "portable"}, kernels="stock")
+            LLM(**{name: value}, kernels="stock")
 
 
 @pytest.mark.parametrize(
@@ -530,14 +530,37 @@ def test_a_processor_mask_reaches_the_threads() -> None:
         LLM(cpu_mask=0)
 
 
-def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
-    before = kernels.isa()
+def test_models_of_one_process_may_differ_in_their_kernels() -> None:
+    """Each has the bits that it has alone, while another with other kernels answers in between."""
+    settings = [{"isa": isa, "deterministic": on} for isa in kernels.supported_isas() for on in (True, False)]
+    params = SamplingParams(max_tokens=6, temperature=0.0, logprobs=5, ignore_eos=True)
+
+    def answers(model: LLM) -> list[object]:
+        return [(each.token_ids, each.logprobs) for each in model.generate(PROMPTS[:3], params)]
+
+    def opened(setting: dict[str, object]) -> LLM:
+        return LLM(threads=1, n_ctx=64, **setting)
+
+    alone = []
+    for setting in settings:
+        with opened(setting) as model:
+            alone.append(answers(model))
+    models = [opened(setting) for setting in settings]
     try:
-        for isa in kernels.supported_isas():
-            with LLM(threads=1, n_ctx=64, isa=isa) as model:
-                assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")
+        assert [model.isa for model in models] == [setting["isa"] for setting in settings]
+        for model, expected in [*zip(models, alone, strict=True), *reversed(list(zip(models, alone, strict=True)))]:
+            assert answers(model) == expected
     finally:
-        kernels.set_isa(before)
+        for model in models:
+            model.close()
+    assert len(kernels.supported_isas()) == 1 or any(found != alone[0] for found in alone)
+
+
+def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
+    for isa in kernels.supported_isas():
+        with LLM(threads=1, n_ctx=64, isa=isa) as model:
+            assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")
+            assert model.isa == isa
     with LLM(threads=1, n_ctx=64, kernels="stock") as model:
         assert model.kv_dtype == "f16"
     with LLM(threads=1, n_ctx=64, kv_dtype="f16") as model:

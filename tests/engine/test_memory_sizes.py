@@ -15,7 +15,7 @@ from quire.engine import LLM
 from quire.engine.config import EngineConfig
 from quire.engine.loader import packaged_model
 from quire.engine.memory import available_bytes
-from quire.engine.sizes import ModelNeeds, Sizes, choose_sizes
+from quire.engine.sizes import GroupNeeds, ModelNeeds, Sizes, choose_sizes
 from quire.errors import CapacityError
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -65,6 +65,30 @@ def test_recurrent_states_have_a_quarter_at_most() -> None:
     assert sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=10).n_states == 21
     with pytest.raises(CapacityError, match="states of 40 sequences must fit into the 2048 MiB beside the weights"):
         sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=40)
+
+
+# Gemma 3 of 1B parameters: of 26 layers 22 see the last 512 tokens.  A block of a layer takes 32 KiB.
+GEMMA = replace(
+    MODEL, block_bytes=26 * 32 * 1024, limited=(GroupNeeds(22 * 32 * 1024, 512),), n_ctx_train=32768, token_bytes=1024
+)
+GEMMA_ROWS = 4 * 32768 + 22 * 512  # of one layer and token, that a context needs
+
+
+def test_windows_need_only_what_they_reach() -> None:
+    one = sizes(1000 * GIB, GEMMA, n_ctx=32768, max_sequences=1)
+    assert (one.n_ctx, one.n_blocks) == (32768, 1025)
+    assert GEMMA_ROWS * 1024 <= one.cache_bytes <= 1.1 * GEMMA_ROWS * 1024
+    # A window, the partial block before it and a step of 512 tokens, which begin anywhere in a block: 34 blocks.
+    assert one.cache_bytes == (4 * 1024 + 22 * 34) * 32 * 1024
+    # 300 MiB are left, half of them for the cache: all of the context, where full layers alone would have 180 blocks.
+    small = sizes(GIB + 330 * MIB, GEMMA)
+    assert small.n_ctx == 32768
+    assert small.cache_bytes <= 165 * MIB
+    with pytest.raises(CapacityError, match="n_ctx 32768 must fit"):
+        sizes(GIB + 330 * MIB, replace(GEMMA, limited=()), n_ctx=32768)
+    # Where nothing else tells, windows count as the others: blocks that are given, and graphs that are planned for all.
+    assert sizes(1000 * GIB, GEMMA, n_blocks=100).cache_bytes == 0
+    assert sizes(1000 * GIB, replace(GEMMA, paged=False)).cache_bytes == 0
 
 
 def test_what_is_given_is_kept() -> None:

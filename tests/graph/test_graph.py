@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quire._native import graph
 from quire._native.core import Tensor, find_device
-from quire._native.kernels import isa, set_isa, supported_isas
+from quire._native.kernels import KernelSet, emulated_isas, supported_isas
 from quire._native.quant import quantize
 from quire.errors import InternalError, ShapeError, UnsupportedError
 
@@ -400,26 +400,39 @@ def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens:
     np.testing.assert_allclose(found, expected, atol=3e-2 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("first", [supported_isas()[0], supported_isas()[-1]])
 @pytest.mark.parametrize("name", ["bias", "experts"])
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_another_instruction_set_may_be_chosen_later(dtype: str, name: str, first: str) -> None:
-    """How a matrix and its activations are laid out stays as it was when the model was loaded."""
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
+def test_executors_of_one_process_may_differ(dtype: str, name: str) -> None:
+    """Each gives the bits that it gives alone, while others with other kernels take turns with it."""
 
     def stored(_: str, value: Array) -> Tensor:
         return quantize(value, dtype) if value.ndim > 1 else Tensor.from_numpy(value)
 
     weights, tokens = random_weights(6), tokens_of(50)
-    expected = numpy_forward(weights, VARIANTS[name], tokens)
-    before = isa()
-    try:
-        set_isa(first)
-        ex = executor(trace(weights, VARIANTS[name], stored), kernels="cpu")
-        for each in supported_isas():
-            set_isa(each)
-            np.testing.assert_allclose(run_one(ex, tokens), expected, atol=2e-2 * np.abs(expected).max())
-    finally:
-        set_isa(before)
+    isas = [*supported_isas(), *emulated_isas()]
+    sets = [KernelSet(isa, deterministic=on) for isa in isas for on in (True, False)]
+
+    def made(kernel_set: KernelSet) -> graph.Executor:
+        ex = executor(trace(weights, VARIANTS[name], stored), kernels="cpu", kernel_set=kernel_set)
+        assert ex.kernel_set is not None
+        assert (ex.kernel_set.isa, ex.kernel_set.is_deterministic) == (kernel_set.isa, kernel_set.is_deterministic)
+        return ex
+
+    alone = [run_one(made(each), tokens) for each in sets]
+    assert len({found.tobytes() for found in alone}) > 1 or len(isas) == 1
+    together = [made(each) for each in sets]
+    for _ in range(2):
+        for ex, expected in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(run_one(ex, tokens), expected)
+    if dtype != "q8_0":  # whose activations of 8 bits may choose other experts
+        expected = numpy_forward(weights, VARIANTS[name], tokens)
+        for found in alone:
+            np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+
+
+def test_a_kernel_set_needs_our_own_kernels() -> None:
+    with pytest.raises(UnsupportedError, match=r"^\[executor\] a kernel set must go with Quire's own kernels"):
+        executor(trace(random_weights(6), VARIANTS["bias"]), kernels="stock", kernel_set=KernelSet())
 
 
 def test_a_mask_of_processors_needs_our_own_kernels() -> None:

@@ -209,7 +209,7 @@ class StateBench(Bench):
             for ids in self.ids
         ]
 
-    def run_plan(self, plan: Plan, way: str, *, threads: int = 2) -> list[Array]:
+    def run_plan(self, plan: Plan, way: str, *, threads: int = 2, isa: str | None = None) -> list[Array]:
         """Each step of the plan takes so many tokens more of each sequence that it names."""
         executor = Executor(
             self.trace,
@@ -218,6 +218,7 @@ class StateBench(Bench):
             n_states=len(self.lengths) + 1,
             threads=threads,
             kernels=way,  # type: ignore[arg-type]
+            kernel_set=None if isa is None else kernels.KernelSet(isa),
             max_rows=256,
             max_sequences=128,
         )
@@ -284,14 +285,9 @@ def test_the_bits_do_not_depend_on_the_steps(case: Case, way: str) -> None:
 @pytest.mark.parametrize("isa", kernels.supported_isas())
 @pytest.mark.parametrize("case", BY_NAME)
 def test_every_instruction_set_equals_numpy(case: Case, isa: str) -> None:
-    before = kernels.isa()
-    kernels.set_isa(isa)
-    try:
-        bench = StateBench(case, LENGTHS)
-        for found, expected in zip(bench.run_plan(CHUNKED, "cpu"), bench.expected(), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
-    finally:
-        kernels.set_isa(before)
+    bench = StateBench(case, LENGTHS)
+    for found, expected in zip(bench.run_plan(CHUNKED, "cpu", isa=isa), bench.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
 
 
 def _conv(bench: Bench, *, channels: int = 4, kernel: int = 3, layer: int = 0, state: int = 0) -> TraceTensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import chosen, using
 from quire._native import kernels
 from quire.errors import ShapeError, UnsupportedError
 
@@ -23,10 +24,8 @@ ISAS = [*kernels.supported_isas(), *kernels.emulated_isas()]
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = kernels.isa()
-    kernels.set_isa(request.param)
-    yield request.param
-    kernels.set_isa(before)
+    with using(request.param):
+        yield request.param
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def q8_codes(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
 
 def multiplies_pairs(kv_type: str) -> bool:
     """Whether queries and weights are rounded to BF16, too, and subnormal numbers are multiplied as zero."""
-    return kv_type == "bf16" and kernels.isa() in ("avx512bf16", "avx512amx", "avx512amx-emulated")
+    return kv_type == "bf16" and chosen().isa in ("avx512bf16", "avx512amx", "avx512amx-emulated")
 
 
 def multiplied(x: Array, kv_type: str) -> npt.NDArray[np.float64]:
@@ -175,11 +174,11 @@ class Cache:
             parts = [getattr(each, name)[each.n_cached : each.n_cached + n] for each, n in work]
             return np.concatenate(parts)
 
-        kernels.kv_write(gather("k"), gather("v"), self.k_pool, self.v_pool, batch, n_workers)
+        chosen().kv_write(gather("k"), gather("v"), self.k_pool, self.v_pool, batch, n_workers)
         q = gather("q")
         q = np.concatenate([q, np.full((n_padding, *q.shape[1:]), np.nan, np.float32)])
         s = self.shape
-        out = kernels.paged_attention(
+        out = chosen().paged_attention(
             q, self.k_pool, self.v_pool, batch,
             scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, bias=self.bias, v_head_dim=s.v_head_dim,
             n_workers=n_workers,
@@ -502,20 +501,16 @@ def test_tiles_are_for_more_than_four_queries(group: int) -> None:
     """Where bits may depend on company, those of few queries are of the instruction set without tiles."""
 
     def last_row(isa: str) -> Array:
-        before = kernels.isa()
-        kernels.set_isa(isa)
-        try:
+        with using(isa):
             cache = Cache(Shape(n_head=2 * group, n_kv_head=2, kv_type="bf16"))
             sequence = cache.add(600, seed=1)
             cache.step([(sequence, 599)])
             (row,) = cache.step([(sequence, 1)], n_workers=2)
-        finally:
-            kernels.set_isa(before)
         return row
 
     found, without = last_row("avx512amx"), last_row("avx512bf16")
-    kernels.set_deterministic(True)
-    by_tiles = last_row("avx512amx")
+    with using(deterministic=True):
+        by_tiles = last_row("avx512amx")
     assert not np.array_equal(without, by_tiles)
     np.testing.assert_array_equal(found, without if group <= 4 else by_tiles)
 
@@ -554,7 +549,7 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
                 pools = [np.zeros(shape, want.dtype) for shape in ((3, 2, n, BLOCK), (3, 2, BLOCK, n))]
                 slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
                 batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
-                kernels.kv_write(k, -k, pools[0], pools[1], batch, 2)
+                chosen().kv_write(k, -k, pools[0], pools[1], batch, 2)
                 by_token = [pools[0].transpose(0, 3, 1, 2), pools[1].transpose(0, 2, 1, 3)]
                 for pool, expected in zip(by_token, (want, wanted_negated(k, kv_type)), strict=True):
                     rows = pool.reshape(96, 2, n)[slots]
@@ -577,7 +572,7 @@ def test_what_a_step_leaves_of_its_blocks_is_poisoned(kv_type: str) -> None:
     else:
         kind = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kv_type]
         pools = [np.zeros(shape, kind) for shape in ((5, n_heads, dim, BLOCK), (5, n_heads, BLOCK, dim))]
-    kernels.kv_write(k, k, *pools, batch, poison_rest=True)
+    chosen().kv_write(k, k, *pools, batch, poison_rest=True)
     for pool, is_k in zip(pools, (True, False), strict=True):
         if kv_type == "q8_0":
             values = pool[:, :, -4 * BLOCK :].copy().view(np.float32)[..., None]
@@ -601,7 +596,7 @@ def test_kv_write_of_codes(isa: str, n: int) -> None:
     pools = [np.full((3, 2, q8_bytes(n)), 85, np.int8) for _ in range(2)]
     slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
     batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
-    kernels.kv_write(k, -k, pools[0], pools[1], batch, 2)
+    chosen().kv_write(k, -k, pools[0], pools[1], batch, 2)
     padded = -(-n // 4) * 4
     codes = [pool[:, :, : BLOCK * padded] for pool in pools]
     by_token = [
@@ -631,22 +626,25 @@ def stored_values(rows: npt.NDArray[np.generic], kv_type: str) -> Array:
 def test_no_sequences_and_empty_sequences(isa: str) -> None:
     k_pool, pool = np.zeros((2, 1, 4, BLOCK), np.float32), np.zeros((2, 1, BLOCK, 4), np.float32)
     nothing = kernels.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
-    out = kernels.paged_attention(np.ones((3, 2, 4), np.float32), k_pool, pool, nothing, scale=1.0)
+    out = chosen().paged_attention(np.ones((3, 2, 4), np.float32), k_pool, pool, nothing, scale=1.0)
     assert out.shape == (3, 2, 4)
     assert not out.any()
     batch = kernels.AttentionBatch(row_begin=[0, 0, 1, 1], n_kv=[5, 1, 0], tables=[[1], [1], []], slots=[32])
     pool[1, 0, 0] = 2.0
-    out = kernels.paged_attention(np.ones((1, 2, 4), np.float32), k_pool, pool, batch, scale=1.0)
+    out = chosen().paged_attention(np.ones((1, 2, 4), np.float32), k_pool, pool, batch, scale=1.0)
     np.testing.assert_array_equal(out, np.full((1, 2, 4), 2.0, np.float32))
 
 
 def test_instruction_sets() -> None:
-    before = kernels.isa()
-    assert before == kernels.supported_isas()[-1]
+    assert kernels.KernelSet().isa == kernels.supported_isas()[-1]
+    assert kernels.KernelSet().is_deterministic  # in all tests: conftest.py
+    assert not kernels.KernelSet(deterministic=False).is_deterministic
     assert kernels.supported_isas()[0] == "portable"
     with pytest.raises(UnsupportedError, match=r"must be one of portable.* but is 'sse9'"):
-        kernels.set_isa("sse9")
-    assert kernels.isa() == before
+        kernels.KernelSet("sse9")
+    for known in sorted({"avx512amx", "neoni8mm"}.difference(kernels.supported_isas())):
+        with pytest.raises(UnsupportedError, match=rf"^\[isa\] this machine must run {known} but does not"):
+            kernels.KernelSet(known)
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -661,34 +659,34 @@ def test_wrong_arguments_are_refused() -> None:
             batch(**changes)
     q, pool = np.zeros((2, 4, 8), np.float32), np.zeros((2, 2, BLOCK, 8), np.float16)
     k_pool = np.zeros((2, 2, 8, BLOCK), np.float16)
-    kernels.paged_attention(q, k_pool, pool, batch(), scale=1.0)
+    chosen().paged_attention(q, k_pool, pool, batch(), scale=1.0)
     v_pools = (pool[:1], pool[:, :1], pool.astype(np.float32), pool[:, :, :16], pool.astype(np.int16))
     for v_pool in (*v_pools, np.asfortranarray(pool)):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, k_pool, v_pool, batch(), scale=1.0)
+            chosen().paged_attention(q, k_pool, v_pool, batch(), scale=1.0)
     for bad in (q[:1], q[:, :3], q[:, :, :4], q[0]):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(bad, k_pool, pool, batch(), scale=1.0)
+            chosen().paged_attention(bad, k_pool, pool, batch(), scale=1.0)
     for options in ({"window": 0}, {"soft_cap": 0.0}, {"sinks": np.zeros(3, np.float32)}, {"n_workers": 0}):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, k_pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
+            chosen().paged_attention(q, k_pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
     for changes in ({"tables": [[2]]}, {"tables": [[-1]]}, {"slots": [32, 64]}, {"slots": [-1, 32]}):
         with pytest.raises(ShapeError):
-            kernels.paged_attention(q, k_pool, pool, batch(**changes), scale=1.0)
+            chosen().paged_attention(q, k_pool, pool, batch(**changes), scale=1.0)
     read_only = k_pool.copy()
     read_only.flags.writeable = False
     k = np.zeros((2, 2, 8), np.float32)
     with pytest.raises(ValueError, match="not writeable"):
-        kernels.kv_write(k, k, read_only, pool, batch())
+        chosen().kv_write(k, k, read_only, pool, batch())
     with pytest.raises(ShapeError):
-        kernels.kv_write(k, k[:1], k_pool, pool, batch())
+        chosen().kv_write(k, k[:1], k_pool, pool, batch())
     codes = np.zeros((2, 2, q8_bytes(8)), np.int8)
-    kernels.kv_write(k, k, codes, codes.copy(), batch())
-    kernels.paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=8)
+    chosen().kv_write(k, k, codes, codes.copy(), batch())
+    chosen().paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=8)
     with pytest.raises(ShapeError, match="v_head_dim must be given for an 8-bit cache"):
-        kernels.paged_attention(q, codes, codes, batch(), scale=1.0)
+        chosen().paged_attention(q, codes, codes, batch(), scale=1.0)
     with pytest.raises(ShapeError, match="the bytes of a block and head of v_pool must be 512 but is 384"):
-        kernels.paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=12)
+        chosen().paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=12)
     for bad_pool in (codes[:, :, :-4], codes[:1], codes.reshape(2, 2, 32, 12)):
         with pytest.raises(ShapeError):
-            kernels.kv_write(k, k, codes, np.ascontiguousarray(bad_pool), batch())
+            chosen().kv_write(k, k, codes, np.ascontiguousarray(bad_pool), batch())

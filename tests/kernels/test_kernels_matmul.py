@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import quire
+from chosen_kernels import chosen, using
 from matmul_bounds import (
     FLOATS,
     MANY_ROWS,
@@ -19,12 +20,9 @@ from matmul_bounds import (
 )
 from quire import ShapeError, UnsupportedError, dequantize, quantize
 from quire._native.kernels import (
+    KernelSet,
     PackedMatrix,
-    determinism_costs,
     emulated_isas,
-    isa,
-    set_deterministic,
-    set_isa,
     supported_isas,
 )
 
@@ -38,10 +36,8 @@ ISAS = [*supported_isas(), *emulated_isas()]
 
 @pytest.fixture(params=ISAS)
 def each_isa(request):
-    before = isa()
-    set_isa(request.param)
-    yield request.param
-    set_isa(before)
+    with using(request.param):
+        yield request.param
 
 
 by_tiles = pytest.mark.parametrize("each_isa", [isa for isa in ISAS if "amx" in isa], indirect=True)
@@ -62,7 +58,7 @@ def check(dtype: str, weights: np.ndarray, x: np.ndarray, **options: object) -> 
 
 
 def check_tensor(tensor: quire.Tensor, x: np.ndarray, **options: object) -> np.ndarray:
-    found = PackedMatrix(tensor).multiply(x, **options)
+    found = PackedMatrix(tensor, chosen()).multiply(x, **options)
     assert found.dtype == np.float32
     seen = seen_activations(x, tensor.dtype.name)
     arithmetic = arithmetic_bound(seen, tensor)
@@ -81,7 +77,7 @@ def test_packing_keeps_every_value(dtype, shape):
     weights = normal(n_out, n_in)
     weights[0, :3] = [1e-7, 0, -1e-6]  # subnormal as f16
     tensor = quantize(weights, dtype)
-    packed = PackedMatrix(tensor, threads=3)
+    packed = PackedMatrix(tensor, chosen(), threads=3)
     assert packed.shape == (n_out, n_in)
     np.testing.assert_array_equal(packed.values(), held_weights(tensor))
 
@@ -90,8 +86,8 @@ def test_f16_is_rounded_where_bf16_is_multiplied(each_isa):
     """Nothing is lost of weights that were BF16 before, but for the subnormal numbers of F16."""
     values = normal(70, 96)
     as_bf16 = dequantize(quantize(values, "bf16"))
-    np.testing.assert_array_equal(PackedMatrix(quantize(as_bf16, "f16")).values(), as_bf16)
-    others = PackedMatrix(quantize(values, "f16")).values()
+    np.testing.assert_array_equal(PackedMatrix(quantize(as_bf16, "f16"), chosen()).values(), as_bf16)
+    others = PackedMatrix(quantize(values, "f16"), chosen()).values()
     exact = dequantize(quantize(values, "f16"))
     assert (others == exact).all() == (not rounds_to_bf16("f16"))
     assert (np.abs(others - exact) <= 2.0**-8 * np.abs(exact)).all()
@@ -103,13 +99,13 @@ def test_packing_takes_any_bytes(dtype):
     d = quire.DType(dtype)
     storage = np.random.default_rng(3).integers(0, 256, (48, d.row_bytes(512)), np.uint8)
     tensor = quire.Tensor.from_numpy(storage.view({"f32": "f4", "f16": "f2", "bf16": "u2"}.get(dtype, "u1")), dtype)
-    np.testing.assert_array_equal(PackedMatrix(tensor).values(), held_weights(tensor))
+    np.testing.assert_array_equal(PackedMatrix(tensor, chosen()).values(), held_weights(tensor))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_packing_costs_little_memory(dtype):
     tensor = quantize(normal(64, 1024), dtype)
-    assert PackedMatrix(tensor).size_bytes <= 1.06 * tensor.size_bytes
+    assert PackedMatrix(tensor, chosen()).size_bytes <= 1.06 * tensor.size_bytes
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -124,7 +120,7 @@ def test_products(each_isa, dtype, n_rows):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_rows_bits_are_its_own(each_isa, dtype):
     """Alone, among others, in any part, by any number of workers, rounded by each worker or once."""
-    weights = PackedMatrix(quantize(normal(1100, 1024), dtype))
+    weights = PackedMatrix(quantize(normal(1100, 1024), dtype), chosen())
     x = normal(400, 1024, seed=1)
     whole = weights.multiply(x, n_workers=3)
     for row in (0, 5, 191, 192, 399):
@@ -167,7 +163,7 @@ def test_the_usual_error_is_small(each_isa, dtype):
     """Of normal activations and weights, relative to the root mean square of the product."""
     x, tensor = normal(16, 2048, seed=1), quantize(normal(64, 2048, seed=2), dtype)
     exact = x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
-    error = np.sqrt(np.square(PackedMatrix(tensor).multiply(x) - exact).mean() / np.square(exact).mean())
+    error = np.sqrt(np.square(PackedMatrix(tensor, chosen()).multiply(x) - exact).mean() / np.square(exact).mean())
     limit = 7e-3 if dtype in QUANTIZED else 3e-3 if rounds_to_bf16(dtype) else 1e-6
     assert error < limit
 
@@ -199,7 +195,7 @@ def test_many_rows_of_any_weights_and_activations(each_isa, dtype):
 @pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_among_many_rows_bits_are_a_row_s_own(each_isa, dtype):
-    weights = PackedMatrix(quantize(normal(300, 1536), dtype))
+    weights = PackedMatrix(quantize(normal(300, 1536), dtype), chosen())
     x = normal(70 if each_isa in emulated_isas() else 600, 1536, seed=1)
     whole = weights.multiply(x, n_workers=3)
     for first, n in [(0, 25), (3, 25), (20, 32), (37, 33), (1, 65)]:
@@ -213,13 +209,13 @@ def test_among_many_rows_bits_are_a_row_s_own(each_isa, dtype):
 def test_many_rows_are_nearer_to_the_product(dtype):
     x, tensor = normal(MANY_ROWS, 2048, seed=1), quantize(normal(64, 2048, seed=2), dtype)
     exact = x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
-    found = PackedMatrix(tensor).multiply(x)
+    found = PackedMatrix(tensor, chosen()).multiply(x)
     error = np.sqrt(np.square(found - exact).mean() / np.square(exact).mean())
-    assert error < (3e-3 if determinism_costs() else 7e-3)
-    few = np.concatenate([PackedMatrix(tensor).multiply(x[i : i + 8]) for i in range(0, MANY_ROWS, 8)])
-    assert (found == few).all() == (not determinism_costs())
-    set_deterministic(True)
-    np.testing.assert_array_equal(PackedMatrix(tensor).multiply(x), few)
+    assert error < (3e-3 if chosen().determinism_costs else 7e-3)
+    few = np.concatenate([PackedMatrix(tensor, chosen()).multiply(x[i : i + 8]) for i in range(0, MANY_ROWS, 8)])
+    assert (found == few).all() == (not chosen().determinism_costs)
+    with using(deterministic=True):
+        np.testing.assert_array_equal(PackedMatrix(tensor, chosen()).multiply(x), few)
 
 
 @pytest.mark.usefixtures("each_isa", "free")
@@ -228,7 +224,7 @@ def test_many_rows_are_nearer_to_the_product(dtype):
 def test_what_is_not_finite_shows_among_many_rows(value, column):
     x = normal(40, 1056)
     x[3, column] = value
-    found = PackedMatrix(quantize(normal(32, 1056), "q8_0")).multiply(x)
+    found = PackedMatrix(quantize(normal(32, 1056), "q8_0"), chosen()).multiply(x)
     assert not np.isfinite(found[3]).any()
     assert np.isfinite(np.delete(found, 3, axis=0)).all()
 
@@ -247,14 +243,14 @@ def test_what_is_not_finite_shows(each_isa, value, n_in, column):
     x = normal(8, n_in)
     x[3, column] = value
     for raw in (False, True):
-        found = PackedMatrix(quantize(normal(32, n_in), "q8_0")).multiply(x, raw=raw)
+        found = PackedMatrix(quantize(normal(32, n_in), "q8_0"), chosen()).multiply(x, raw=raw)
         assert not np.isfinite(found[3]).any()
         assert np.isfinite(np.delete(found, 3, axis=0)).all()
 
 
 def test_instruction_sets_give_the_same_bits():
     """Integer sums are exact and floats are summed in one order; weights of 16 or 32 bits agree within rounding."""
-    before = isa()
+    best = chosen().isa
     x = normal(40, 512, seed=5)
     x[3, :32] = 0
     x[4] *= np.float32(1e-20)
@@ -264,27 +260,24 @@ def test_instruction_sets_give_the_same_bits():
         d = quire.DType(dtype)
         tensors[dtype + " of noise"] = quire.Tensor.from_numpy(storage[:, : d.row_bytes(512)].copy(), dtype)
     for name, tensor in tensors.items():
-        packed = PackedMatrix(tensor)
         found = {}
-        try:
-            for each in (*supported_isas(), *emulated_isas()):
-                set_isa(each)
-                found[each] = [packed.multiply(x[:n]) for n in (1, 2, 3, 7, 40)]
-        finally:
-            set_isa(before)
+        for each in (*supported_isas(), *emulated_isas()):
+            packed = PackedMatrix(tensor, KernelSet(each))
+            found[each] = [packed.multiply(x[:n]) for n in (1, 2, 3, 7, 40)]
         for each, products in found.items():
-            for some, best in zip(products, found[before], strict=True):
+            for some, wanted in zip(products, found[best], strict=True):
                 if name in FLOATS:
-                    size = np.abs(x[: len(some)]) @ np.abs(packed.values()).T
-                    rounds = name != "f32" and not {each, before}.isdisjoint(MULTIPLYING_BF16)
-                    bound = 2.0**-8 if rounds else 1e-6
-                    assert (np.abs(some - best) <= bound * size).all()
+                    size = np.abs(x[: len(some)]) @ np.abs(dequantize(tensor)).T
+                    rounds = name != "f32" and not {each, best}.isdisjoint(MULTIPLYING_BF16)
+                    factor = 2 if name == "f16" else 1  # its weights are rounded to BF16, too
+                    bound = 2.0**-8 * factor if rounds else 1e-6
+                    assert (np.abs(some - wanted) <= bound * size).all()
                 else:
-                    np.testing.assert_array_equal(some, best, err_msg=f"{name} {each}")
+                    np.testing.assert_array_equal(some, wanted, err_msg=f"{name} {each}")
 
 
 def test_calls_of_several_threads_do_not_meet():
-    packed = PackedMatrix(quantize(normal(130, 256), "q4_k"))
+    packed = PackedMatrix(quantize(normal(130, 256), "q4_k"), chosen())
     inputs = [normal(20, 256, seed=seed) for seed in range(6)]
     alone = [packed.multiply(x) for x in inputs]
     with ThreadPoolExecutor(4) as pool:
@@ -294,10 +287,10 @@ def test_calls_of_several_threads_do_not_meet():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(UnsupportedError, match="iq3_s"):
-        PackedMatrix(quantize(normal(16, 256), "iq3_s"))
+        PackedMatrix(quantize(normal(16, 256), "iq3_s"), chosen())
     with pytest.raises(UnsupportedError, match=r"\[2, 15, 32\]"):  # a tile would hold rows of two matrices
-        PackedMatrix(quantize(normal(2, 15, 32), "q8_0"))
-    packed = PackedMatrix(quantize(normal(16, 32), "q8_0"))
+        PackedMatrix(quantize(normal(2, 15, 32), "q8_0"), chosen())
+    packed = PackedMatrix(quantize(normal(16, 32), "q8_0"), chosen())
     for x in (normal(1, 31), normal(32), normal(0, 32)):
         with pytest.raises(ShapeError, match=r"\[1 or more, 32\]"):
             packed.multiply(x)
@@ -308,6 +301,6 @@ def test_what_does_not_fit_is_refused():
 
 def test_matrices_of_one_shape_are_packed_as_one():
     values = normal(3, 16, 64)
-    packed = PackedMatrix(quantize(values, "q8_0"))
+    packed = PackedMatrix(quantize(values, "q8_0"), chosen())
     assert packed.shape == (48, 64)
     np.testing.assert_array_equal(packed.values(), dequantize(quantize(values, "q8_0")).reshape(48, 64))

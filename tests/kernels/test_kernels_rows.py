@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import chosen, using
 from quire._native import kernels
 from quire.errors import ShapeError, UnsupportedError
 
@@ -17,10 +18,8 @@ SIZES = [1, 2, 3, 7, 15, 16, 17, 64, 80, 129, 1024]
 
 @pytest.fixture(params=kernels.supported_isas(), autouse=True)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = kernels.isa()
-    kernels.set_isa(request.param)
-    yield request.param
-    kernels.set_isa(before)
+    with using(request.param):
+        yield request.param
 
 
 def numbers(n: int, scale: float = 3.0, seed: int = 0) -> Array:
@@ -33,8 +32,8 @@ def test_rms_norm(n: int, scale: float) -> None:
     x, weight = numbers(3 * n, scale).reshape(3, n), numbers(n, seed=5)
     wide = x.astype(np.float64)
     expected = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
-    np.testing.assert_allclose(kernels.rms_norm(x, None, 1e-6), expected, rtol=2e-6, atol=1e-30)
-    np.testing.assert_allclose(kernels.rms_norm(x, weight, 1e-6), expected * weight, rtol=2e-6, atol=1e-30)
+    np.testing.assert_allclose(chosen().rms_norm(x, None, 1e-6), expected, rtol=2e-6, atol=1e-30)
+    np.testing.assert_allclose(chosen().rms_norm(x, weight, 1e-6), expected * weight, rtol=2e-6, atol=1e-30)
 
 
 @pytest.mark.parametrize("n", [2, 6, 14, 16, 30, 34, 64, 80, 128])
@@ -43,7 +42,7 @@ def test_rotate(n: int, interleaved: bool) -> None:
     x, cosines, sines = numbers(n), numbers(n, 1.0, 1), numbers(n, 1.0, 2)
     partner = x.reshape(-1, 2)[:, ::-1].reshape(-1) if interleaved else np.roll(x, n // 2)
     expected = x.astype(np.float64) * cosines + partner.astype(np.float64) * sines
-    found = kernels.rotate(x, cosines, sines, interleaved=interleaved)
+    found = chosen().rotate(x, cosines, sines, interleaved=interleaved)
     np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
 
 
@@ -65,16 +64,16 @@ def test_activations_and_gates(activation: str, n: int) -> None:
     x, up = numbers(n, 4.0), numbers(n, seed=9)
     expected = double(x, activation)
     # What cancels near zero is small beside the operand.
-    np.testing.assert_allclose(kernels.activate(x, activation), expected, rtol=1e-6, atol=3e-7 * np.abs(x).max())
+    np.testing.assert_allclose(chosen().activate(x, activation), expected, rtol=1e-6, atol=3e-7 * np.abs(x).max())
     np.testing.assert_allclose(
-        kernels.gate(x, up, activation), expected * up, rtol=2e-6, atol=1e-6 * np.abs(x).max() * np.abs(up).max()
+        chosen().gate(x, up, activation), expected * up, rtol=2e-6, atol=1e-6 * np.abs(x).max() * np.abs(up).max()
     )
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
 def test_activations_of_extremes(activation: str) -> None:
     x = np.array([0.0, -0.0, 1e-40, -1e-40, 88.0, -88.0, 200.0, -200.0, 1e30, -1e30, np.inf, np.nan], np.float32)
-    found = kernels.activate(x, activation)
+    found = chosen().activate(x, activation)
     assert found[:2].tolist() == [0.0, 0.0]
     assert np.abs(found[2:4]).max() <= 1e-40
     np.testing.assert_allclose(found[[4, 6, 8]], x[[4, 6, 8]], rtol=1e-6)
@@ -88,24 +87,24 @@ def test_activations_of_extremes(activation: str) -> None:
 def test_soft_cap(n: int) -> None:
     x = numbers(n, 40.0)
     expected = 30 * np.tanh(x.astype(np.float64) / 30)
-    np.testing.assert_allclose(kernels.soft_cap(x, 30.0), expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(chosen().soft_cap(x, 30.0), expected, rtol=2e-6, atol=1e-6)
 
 
 def test_odd_arguments_are_refused() -> None:
     with pytest.raises(ShapeError, match="one shape"):
-        kernels.gate(numbers(3), numbers(4), "silu")
+        chosen().gate(numbers(3), numbers(4), "silu")
     with pytest.raises(UnsupportedError, match="'swish'"):
-        kernels.activate(numbers(3), "swish")
+        chosen().activate(numbers(3), "swish")
     with pytest.raises(ShapeError, match="even size"):
-        kernels.rotate(numbers(3), numbers(3), numbers(3))
+        chosen().rotate(numbers(3), numbers(3), numbers(3))
 
 
 @pytest.mark.parametrize("n", [0, *SIZES])
 def test_largest(n: int) -> None:
     x = numbers(n) - 5
-    assert kernels.largest(x) == x.max(initial=-np.inf)
+    assert chosen().largest(x) == x.max(initial=-np.inf)
     for i in {0, n // 2, n - 1} if n else set():
         for strange in (np.nan, np.inf, -np.inf):
             y = x.copy()
             y[i] = strange
-            assert math.isnan(kernels.largest(y))
+            assert math.isnan(chosen().largest(y))

@@ -17,7 +17,7 @@
 
 #include "kernels/attention/attention_plan.h"
 #include "kernels/matmul/file_blocks.h"
-#include "kernels/isa.h"
+#include "kernels/kernel_set.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/rows/recurrent_kernels.h"
@@ -94,7 +94,7 @@ float rounded_to_bf16(float x) {
 }
 
 // Products of the packed weights, and their bits.
-std::vector<float> check_products(const Case &c, std::mt19937 random) {
+std::vector<float> check_products(const KernelSet &kernels, const Case &c, std::mt19937 random) {
     const int64_t blocks = c.n_in / file_block_columns(c.format);
     PackedWeights weights{c.format, c.n_out, c.n_in, nullptr};
     const std::vector<uint8_t> file = noise(static_cast<size_t>(c.n_out * blocks * file_block_bytes(c.format)), random);
@@ -104,14 +104,14 @@ std::vector<float> check_products(const Case &c, std::mt19937 random) {
     weights.data = packed.data();
 
     const std::vector<float> x = normal(static_cast<size_t>(c.n_rows * c.n_in), random);
-    const Memory rounded(packed_matrix(weights).x_row_bytes() * c.n_rows);
+    const Memory rounded(packed_matrix(kernels, weights).x_row_bytes() * c.n_rows);
     const QuantizedRows codes{c.n_in, rounded.data()};
-    if (!weights.is_float()) round_rows(packed_matrix(weights), x.data(), c.n_rows, 0, 1, rounded.data());
+    if (!weights.is_float()) round_rows(kernels, packed_matrix(kernels, weights), x.data(), c.n_rows, 0, 1, rounded.data());
     std::vector<float> out(static_cast<size_t>(c.n_rows * c.n_out), std::numeric_limits<float>::quiet_NaN());
     std::atomic<int> next{0};
-    packed_matmul({weights, weights.is_float() ? x.data() : nullptr, rounded.data(), c.n_rows, out.data()}, next, 1);
+    packed_matmul(kernels, {weights, weights.is_float() ? x.data() : nullptr, rounded.data(), c.n_rows, out.data()}, next, 1);
 
-    const DotProducts products = instruction_set().dot_products;
+    const DotProducts products = kernels.instruction_set().dot_products;
     const bool rounds = c.format == WeightFormat::bf16 &&
                         (products == DotProducts::bf16 || products == DotProducts::tiles ||
                          products == DotProducts::emulated_tiles);
@@ -132,21 +132,21 @@ std::vector<float> check_products(const Case &c, std::mt19937 random) {
             holds = holds && std::fabs(out[static_cast<size_t>(r * c.n_out + o)] - sum) <= 2e-5 * size + 1e-30;
         }
     }
-    expect(holds, name(instruction_set()) + " product with " + c.name + ", " + std::to_string(c.n_rows) + " rows");
+    expect(holds, name(kernels.instruction_set()) + " product with " + c.name + ", " + std::to_string(c.n_rows) + " rows");
     return out;
 }
 
-void check_rows(std::mt19937 random) {
+void check_rows(const KernelSet &kernels, std::mt19937 random) {
     for (int n : {1, 3, 4, 15, 16, 17, 70}) {
         const std::vector<float> a = normal(static_cast<size_t>(n), random), b = normal(static_cast<size_t>(n), random);
         std::vector<float> out(static_cast<size_t>(n));
-        row_kernels().add(a.data(), b.data(), out.data(), n);
+        kernels.rows().add(a.data(), b.data(), out.data(), n);
         bool holds = true;
         for (size_t i = 0; i < out.size(); ++i) holds = holds && out[i] == a[i] + b[i];
-        row_kernels().soft_cap(a.data(), 2.0F, out.data(), n);
+        kernels.rows().soft_cap(a.data(), 2.0F, out.data(), n);
         for (size_t i = 0; i < out.size(); ++i)
             holds = holds && std::fabs(out[i] - 2 * std::tanh(double{a[i]} / 2)) < 1e-6;
-        expect(holds, name(instruction_set()) + " rows of " + std::to_string(n));
+        expect(holds, name(kernels.instruction_set()) + " rows of " + std::to_string(n));
     }
 }
 
@@ -157,21 +157,21 @@ double worst_of(const std::vector<float> &found, const std::vector<double> &expe
 }
 
 // Three taps over n channels, after two rows of the past.
-void check_conv(size_t n, std::mt19937 random) {
+void check_conv(const KernelSet &kernels, size_t n, std::mt19937 random) {
     constexpr size_t n_rows = 5, width = 3;
     const std::vector<float> x = normal((n_rows + width - 1) * n, random), taps = normal(width * n, random);
     std::vector<float> out(n_rows * n);
     const auto channels = static_cast<int64_t>(n);
     const float *first = x.data() + (width - 1) * n;
-    recurrent_kernels().conv(
+    kernels.recurrent().conv(
         {n_rows, channels, channels, width, false, first, x.data(), taps.data(), nullptr, out.data()});
     std::vector<double> expected(out.size());
     for (size_t i = 0; i < out.size(); ++i)
         for (size_t j = 0; j < width; ++j) expected[i] += double{taps[j * n + i % n]} * x[i + j * n];
-    expect(worst_of(out, expected) < 1e-5, name(instruction_set()) + " convolution of " + std::to_string(n));
+    expect(worst_of(out, expected) < 1e-5, name(kernels.instruction_set()) + " convolution of " + std::to_string(n));
 }
 
-void check_scan(size_t n, std::mt19937 random) {
+void check_scan(const KernelSet &kernels, size_t n, std::mt19937 random) {
     constexpr size_t n_rows = 4, n_state = 3;
     const std::vector<float> x = normal(n_rows * n, random), b = normal(n_rows * n_state, random),
                              c = normal(n_rows * n_state, random);
@@ -180,7 +180,7 @@ void check_scan(size_t n, std::mt19937 random) {
     for (float &each : dt) each = std::fabs(each);
     for (float &each : a) each = -std::fabs(each);
     const auto channels = static_cast<int64_t>(n);
-    recurrent_kernels().scan({n_rows, channels, channels, n_state, x.data(), dt.data(), b.data(), c.data(), a.data(),
+    kernels.recurrent().scan({n_rows, channels, channels, n_state, x.data(), dt.data(), b.data(), c.data(), a.data(),
                               nullptr, state.data(), out.data()});
     std::vector<double> expected(out.size()), h(n * n_state);
     for (size_t i = 0; i < out.size(); ++i) {
@@ -193,11 +193,11 @@ void check_scan(size_t n, std::mt19937 random) {
             expected[i] += each * c[row * n_state + s];
         }
     }
-    expect(worst_of(out, expected) < 1e-4, name(instruction_set()) + " scan of " + std::to_string(n));
+    expect(worst_of(out, expected) < 1e-4, name(kernels.instruction_set()) + " scan of " + std::to_string(n));
 }
 
 // The gated delta rule of one head.
-void check_delta(size_t n_value, bool by_key, std::mt19937 random) {
+void check_delta(const KernelSet &kernels, size_t n_value, bool by_key, std::mt19937 random) {
     constexpr size_t n_rows = 4, n_key = 7;
     const std::vector<float> q = normal(n_rows * n_key, random), v = normal(n_rows * n_value, random);
     std::vector<float> k = normal(n_rows * n_key, random), g = normal(n_rows * n_key, random),
@@ -217,7 +217,7 @@ void check_delta(size_t n_value, bool by_key, std::mt19937 random) {
     rows.beta = {beta.data(), 1};
     rows.state = state.data();
     rows.out = out.data();
-    recurrent_kernels().outer(rows);
+    kernels.recurrent().outer(rows);
     std::vector<double> expected(out.size()), s(n_key * n_value);
     for (size_t r = 0; r < n_rows; ++r) {
         for (size_t j = 0; j < n_value; ++j) {
@@ -234,11 +234,11 @@ void check_delta(size_t n_value, bool by_key, std::mt19937 random) {
             }
         }
     }
-    expect(worst_of(out, expected) < 1e-4, name(instruction_set()) + " delta rule of " + std::to_string(n_value));
+    expect(worst_of(out, expected) < 1e-4, name(kernels.instruction_set()) + " delta rule of " + std::to_string(n_value));
 }
 
 // One sequence of 45 tokens in two blocks, of which the last n_rows (at most 3) are new; two heads read each kv head.
-void check_attention(KvType type, const char *type_name, int n_rows, std::mt19937 random) {
+void check_attention(const KernelSet &kernels, KvType type, const char *type_name, int n_rows, std::mt19937 random) {
     constexpr int n_kv = 45, n_head = 4, n_kv_head = 2, dim = 20;
     const AttentionShape shape{n_head, n_kv_head, dim, dim, type, 0.3F};
     const int value_bytes = type == KvType::f32 ? 4 : 2;
@@ -254,17 +254,17 @@ void check_attention(KvType type, const char *type_name, int n_rows, std::mt1993
     for (int t = 0; t < n_kv; ++t) {
         const size_t at = static_cast<size_t>(t) * n_kv_head * dim;
         const int32_t slot = tables[t / kv_block_tokens] * kv_block_tokens + t % kv_block_tokens;
-        kv_write_rows(shape, {1, &slot, k.data() + at, v.data() + at}, k_pool.data(), v_pool.data());
+        kv_write_rows(kernels, shape, {1, &slot, k.data() + at, v.data() + at}, k_pool.data(), v_pool.data());
     }
     const int32_t slots[] = {74 - 32, 75 - 32, 76 - 32};
     AttentionBatch batch{n_rows, 1, row_begin, sequence_kv, table_begin, tables, slots + 3 - n_rows};
     AttentionPlan plan;
     plan.add(shape);
-    plan.begin(batch, 1);
+    plan.begin(kernels, batch, 1);
     batch.plan = &plan;
     std::vector<float> out(rows * n_head * dim);
     std::atomic<int> next{0};
-    paged_attention(shape, batch, {q.data(), k_pool.data(), v_pool.data(), nullptr, out.data(), n_rows}, next);
+    paged_attention(kernels, shape, batch, {q.data(), k_pool.data(), v_pool.data(), nullptr, out.data(), n_rows}, next);
     double worst = 0;
     for (size_t row = 0; row < rows; ++row) {
         for (size_t head = 0; head < n_head; ++head) {
@@ -282,7 +282,7 @@ void check_attention(KvType type, const char *type_name, int n_rows, std::mt1993
         }
     }
     const double bound = type == KvType::f32 ? 1e-5 : type == KvType::f16 ? 5e-3 : 4e-2;
-    expect(worst <= bound, name(instruction_set()) + " attention of " + std::to_string(n_rows) + " rows with a cache of " + type_name);
+    expect(worst <= bound, name(kernels.instruction_set()) + " attention of " + std::to_string(n_rows) + " rows with a cache of " + type_name);
 }
 
 } // namespace
@@ -298,7 +298,6 @@ int main(int n_arguments, char **arguments) {
         sets.push_back(*set);
     }
     if (sets.empty()) sets = supported_instruction_sets();
-    set_deterministic(true); // all instruction sets have the same bits
     int n_cases = 0;
     for (const auto &format : formats) {
         const int64_t block = file_block_columns(format.format) == 1 ? 32 : file_block_columns(format.format);
@@ -306,8 +305,8 @@ int main(int n_arguments, char **arguments) {
             const Case c{format.format, format.name, 35, block * (n_rows == 2 ? 1 : 3), n_rows};
             std::vector<float> first;
             for (InstructionSet set : sets) {
-                set_instruction_set(set);
-                const std::vector<float> out = check_products(c, std::mt19937(static_cast<unsigned>(n_rows)));
+                const KernelSet kernels(set, true); // so that all have the same bits
+                const std::vector<float> out = check_products(kernels, c, std::mt19937(static_cast<unsigned>(n_rows)));
                 if (first.empty()) first = out;
                 if (format.format > WeightFormat::bf16)
                     expect(std::memcmp(first.data(), out.data(), out.size() * sizeof(float)) == 0,
@@ -317,19 +316,19 @@ int main(int n_arguments, char **arguments) {
         }
     }
     for (InstructionSet set : sets) {
-        set_instruction_set(set);
-        check_rows(std::mt19937(7));
+        const KernelSet kernels(set, true);
+        check_rows(kernels, std::mt19937(7));
         for (const size_t n : {1, 4, 19, 37, 64}) {
-            check_conv(n, std::mt19937(9));
-            check_scan(n, std::mt19937(10));
-            check_delta(n, false, std::mt19937(11));
-            check_delta(n, true, std::mt19937(12));
+            check_conv(kernels, n, std::mt19937(9));
+            check_scan(kernels, n, std::mt19937(10));
+            check_delta(kernels, n, false, std::mt19937(11));
+            check_delta(kernels, n, true, std::mt19937(12));
         }
         for (const int n_rows : {1, 3}) {
-            check_attention(KvType::f32, "f32", n_rows, std::mt19937(8));
-            check_attention(KvType::f16, "f16", n_rows, std::mt19937(8));
-            check_attention(KvType::bf16, "bf16", n_rows, std::mt19937(8));
-            check_attention(KvType::q8, "8 bits", n_rows, std::mt19937(8));
+            check_attention(kernels, KvType::f32, "f32", n_rows, std::mt19937(8));
+            check_attention(kernels, KvType::f16, "f16", n_rows, std::mt19937(8));
+            check_attention(kernels, KvType::bf16, "bf16", n_rows, std::mt19937(8));
+            check_attention(kernels, KvType::q8, "8 bits", n_rows, std::mt19937(8));
         }
         std::printf("checked %s\n", name(set).c_str());
     }

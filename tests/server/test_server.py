@@ -286,8 +286,12 @@ def test_models_health_status_and_figures(client: httpx.Client) -> None:
     for name, key in (("prompt_tokens", "prompt_tokens"), ("generated_tokens", "completion_tokens")):
         assert after[f"quire_{name}_total"] - before[f"quire_{name}_total"] == answer["usage"][key]
     assert after["quire_time_to_first_token_seconds_count"] == before["quire_time_to_first_token_seconds_count"] + 1
+    uses = {name: value for name, value in after.items() if name.startswith("quire_cache_bytes{")}
+    labels = [f'quire_cache_bytes{{kind="full",model="tiny-chat",use="{use}"}}' for use in ("cached", "held")]
+    assert sorted(uses) == labels
     names = [f'quire_cache_blocks{part}{{model="tiny-chat"}}' for part in ("", "_free")]
     wait_until(lambda: len({figures(client)[name] for name in names}) == 1)
+    wait_until(lambda: figures(client)[labels[1]] == 0 < figures(client)[labels[0]])
 
 
 def figures(client: httpx.Client) -> dict[str, float]:

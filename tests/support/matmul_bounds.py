@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import quire
+from chosen_kernels import chosen
 from quire import dequantize
-from quire._native.kernels import determinism_costs, is_deterministic, isa
 
 FLOATS = ["f32", "f16", "bf16"]
 MULTIPLYING_BF16 = [
@@ -38,8 +38,8 @@ def rounded_to_bf16(x: np.ndarray) -> np.ndarray:
 def rounds_to_bf16(dtype: str, n_rows: int = 1) -> bool:
     """Whether the instruction set in use multiplies weights of the type, and so many rows with them, as BF16."""
     if dtype in ("f16", "bf16"):
-        return isa() in MULTIPLYING_BF16
-    return dtype != "f32" and n_rows >= MANY_ROWS and determinism_costs() and not is_deterministic()
+        return chosen().isa in MULTIPLYING_BF16
+    return dtype != "f32" and n_rows >= MANY_ROWS and chosen().determinism_costs and not chosen().is_deterministic
 
 
 def held_weights(tensor: quire.Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,7 +42,7 @@ class Bench:
         traced = graph.embed(self.tracer.tokens, self.weight(table))
         return graph.reshape(traced, list(shape)), table[self.tokens].reshape(-1, *shape)
 
-    def run(self, y: TraceTensor, kernels: str) -> Array:
+    def run(self, y: TraceTensor, kernels: str, axes: Sequence[int] = ()) -> Array:
         n = int(np.prod([int(d) for d in y.shape[1:]]))
         flat = graph.reshape(y, [n])
         trace = self.tracer.finish(graph.select_rows(flat, self.tracer.logit_rows))
@@ -55,5 +56,6 @@ class Bench:
             row_begin=[0, rows],
             n_kv=[rows],
             tables=[],
+            axes=axes,
         )
         return out.reshape(rows, *[int(d) for d in y.shape[1:]])

@@ -36,12 +36,12 @@ void CacheNode::run(const CpuRun &run) {
     run.team.for_each((n_rows + each - 1) / each, grain, [&](int item) {
         const int first = item * each, end = std::min(first + each, n_rows);
         for (int row = first; row < end; ++row) {
-            q_.apply(row);
-            k_.apply(row);
+            q_.apply(run.kernels.rows(), row);
+            k_.apply(run.kernels.rows(), row);
         }
         const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
                           v_->floats() + first * v_floats};
-        kv_write_rows(shape_, rows, pools_.k_data(), pools_.v_data());
+        kv_write_rows(run.kernels, shape_, rows, pools_.k_data(), pools_.v_data());
     });
     if (poisons()) kv_poison_rest(shape_, attention, pools_.k_data(), pools_.v_data());
 }
@@ -80,7 +80,7 @@ void AttendNode::run(const CpuRun &run) {
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;
     std::atomic<int> next{0};
-    auto attend = [&](int) { paged_attention(shape_, attention, data, next); };
+    auto attend = [&](int) { paged_attention(run.kernels, shape_, attention, data, next); };
     work < alone_multiplications ? attend(0) : run.team.run(attend);
 }
 

@@ -22,7 +22,7 @@ class ElementNode : public CpuNode {
         const int64_t n = a_->n_floats();
         run.team.for_each(run.n(a_->lead), rows_together(n), [&](int row) {
             const float *b = b_ == nullptr ? nullptr : b_->floats() + row * n;
-            elements_(row_kernels(), a_->floats() + row * n, b, out_->floats() + row * n, n);
+            elements_(run.kernels.rows(), a_->floats() + row * n, b, out_->floats() + row * n, n);
         });
     }
 

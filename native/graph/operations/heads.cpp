@@ -10,9 +10,8 @@
 
 namespace quire {
 
-void HeadSteps::apply(int64_t row) const {
+void HeadSteps::apply(const RowKernels &kernels, int64_t row) const {
     const int64_t n = int64_t{n_head} * head_dim;
-    const RowKernels &kernels = row_kernels();
     for (float *head = x->floats() + row * n, *end = head + n; head < end; head += head_dim) {
         if (norm) kernels.rms_norm(head, norm->weight, norm->eps, head, head_dim);
         if (!rotation) continue;
@@ -33,7 +32,7 @@ void HeadsNode::run(const CpuRun &run) {
     run.team.for_each(run.n(x_->lead), rows_together(2 * n), [&](int row) {
         if (x_ != steps_.x)
             std::memcpy(steps_.x->floats() + row * n, x_->floats() + row * n, static_cast<size_t>(x_->row_bytes));
-        steps_.apply(row);
+        steps_.apply(run.kernels.rows(), row);
     });
 }
 

@@ -28,7 +28,7 @@ struct HeadSteps {
     std::optional<RowNorm> norm;
     std::optional<Rotation> rotation;
 
-    void apply(int64_t row) const;
+    void apply(const RowKernels &kernels, int64_t row) const;
     std::vector<CpuValue *> used() const;
 };
 

@@ -52,10 +52,10 @@ class RoundNode : public CpuNode {
             uint8_t *to = out_->data + row * row_bytes;
             if (norm_) {
                 float *normed = stays_floats ? reinterpret_cast<float *>(to) : scratch(n);
-                row_kernels().rms_norm(x, norm_->weight, norm_->eps, normed, n);
+                run.kernels.rows().rms_norm(x, norm_->weight, norm_->eps, normed, n);
                 x = normed;
             }
-            if (!stays_floats) round_row(*matrix_, form, x, to);
+            if (!stays_floats) round_row(run.kernels, *matrix_, form, x, to);
         });
     }
 
@@ -91,7 +91,7 @@ class ProductNode : public CpuNode {
         product_.n_rows = product_.form_rows = run.n(lead_);
         if (product_.n_rows == 0) return;
         const bool alone = product_cost_bytes(product_) < alone_bytes;
-        const ProductItems items(product_, alone ? 1 : run.team.n_workers());
+        const ProductItems items(run.kernels, product_, alone ? 1 : run.team.n_workers());
         run.team.for_each(items.size(), alone ? items.size() : 1, [&](int item) { items.run(item); });
     }
 

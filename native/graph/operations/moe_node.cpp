@@ -95,10 +95,10 @@ void MoeNode::sort() {
 namespace {
 
 // Place `place` of rows in the form that the matrix wants for so many.
-void to_form(const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int place) {
+void to_form(const KernelSet &kernels, const Matrix &matrix, int form_rows, const float *x, uint8_t *rows, int place) {
     const RowForm form = matrix.form(form_rows);
     uint8_t *to = rows + place * matrix.x_row_bytes(form);
-    if (form != RowForm::floats) return round_row(matrix, form, x, to);
+    if (form != RowForm::floats) return round_row(kernels, matrix, form, x, to);
     std::copy(x, x + matrix.n_in, reinterpret_cast<float *>(to));
 }
 
@@ -108,11 +108,11 @@ void MoeNode::gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) cons
     run.team.for_each(first_.back(), 4, [&](int place) {
         const int choice = place_choice_[static_cast<size_t>(place)];
         const float *x = values_.x->floats() + choice / routing_.n_used * matrix.n_in;
-        if (!spec_.weighs_input) return to_form(matrix, form_rows_, x, to->data, place);
+        if (!spec_.weighs_input) return to_form(run.kernels, matrix, form_rows_, x, to->data, place);
         static thread_local std::vector<float> weighed;
         weighed.resize(static_cast<size_t>(matrix.n_in));
-        row_kernels().scale(x, choices_[static_cast<size_t>(choice)].weight, weighed.data(), matrix.n_in);
-        to_form(matrix, form_rows_, weighed.data(), to->data, place);
+        run.kernels.rows().scale(x, choices_[static_cast<size_t>(choice)].weight, weighed.data(), matrix.n_in);
+        to_form(run.kernels, matrix, form_rows_, weighed.data(), to->data, place);
     });
 }
 
@@ -121,7 +121,7 @@ void MoeNode::run_products(const CpuRun &run, std::vector<Product> &products) co
     std::vector<ProductItems> items;
     std::vector<int> ends;
     for (const Product &product : products) {
-        items.emplace_back(product, run.team.n_workers());
+        items.emplace_back(run.kernels, product, run.team.n_workers());
         ends.push_back((ends.empty() ? 0 : ends.back()) + items.back().size());
     }
     if (items.empty()) return;
@@ -164,19 +164,19 @@ void MoeNode::multiply(const CpuRun &run) {
     }
     run_products(run, gated);
     run.team.for_each(first_.back(), 4, [&](int place) {
-        apply_unit(place);
-        to_form(down, form_rows_, values_.gate->floats() + place * ffn, values_.rounded->data, place);
+        apply_unit(run.kernels.rows(), place);
+        to_form(run.kernels, down, form_rows_, values_.gate->floats() + place * ffn, values_.rounded->data, place);
     });
     run_products(run, lowered);
 }
 
 // What the products have not done already.
-void MoeNode::apply_unit(int64_t place) const {
+void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
     const int64_t n = experts_.up.front()->n_out;
     float *gate = values_.gate->floats() + place * n;
     if (spec_.unit == ExpertUnit::ungated) {
-        row_kernels().activate(spec_.activation, gate, gate, n);
-        if (spec_.is_squared) row_kernels().multiply(gate, gate, gate, n);
+        kernels.activate(spec_.activation, gate, gate, n);
+        if (spec_.is_squared) kernels.multiply(gate, gate, gate, n);
     } else if (spec_.unit == ExpertUnit::clamped_swiglu) {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i) {
@@ -187,14 +187,14 @@ void MoeNode::apply_unit(int64_t place) const {
 }
 
 // Best first: a fixed order.
-void MoeNode::combine(int row) const {
+void MoeNode::combine(const RowKernels &kernels, int row) const {
     const int64_t dim = experts_.down.front()->n_out;
     float *out = values_.out->floats() + row * dim;
     const Choice *choices = choices_.data() + static_cast<size_t>(row) * static_cast<size_t>(routing_.n_used);
     std::fill(out, out + dim, 0.0F);
     for (int u = 0; u < routing_.n_used; ++u)
-        row_kernels().add_scaled(values_.down->floats() + choices[u].place * dim,
-                                 spec_.weighs_input ? 1.0F : choices[u].weight, out, dim);
+        kernels.add_scaled(values_.down->floats() + choices[u].place * dim,
+                           spec_.weighs_input ? 1.0F : choices[u].weight, out, dim);
 }
 
 void MoeNode::run(const CpuRun &run) {
@@ -208,7 +208,7 @@ void MoeNode::run(const CpuRun &run) {
     gather(run, *experts_.up.front(), values_.for_up);
     if (values_.for_gate != values_.for_up) gather(run, *experts_.gate.front(), values_.for_gate);
     multiply(run);
-    run.team.for_each(n_rows, 4, [&](int row) { combine(row); });
+    run.team.for_each(n_rows, 4, [&](int row) { combine(run.kernels.rows(), row); });
 }
 
 } // namespace quire

@@ -39,9 +39,9 @@ class MoeNode : public CpuNode {
     void keep_best_groups(std::vector<float> &ranked) const;
     void sort();
     void gather(const CpuRun &run, const Matrix &matrix, CpuValue *to) const;
-    void apply_unit(int64_t place) const;
+    void apply_unit(const RowKernels &kernels, int64_t place) const;
     void multiply(const CpuRun &run);
-    void combine(int row) const;
+    void combine(const RowKernels &kernels, int row) const;
     void run_products(const CpuRun &run, std::vector<Product> &products) const;
 
     MoeWeights weights_;

@@ -1,15 +1,38 @@
 #include "graph/operations/rope.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
+#include "graph/lower_stock.h"
 #include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
+
+int RopeSpec::axis_of(int pair) const {
+    for (int axis : {1, 2}) {
+        const int n = sections[static_cast<size_t>(axis)], first = axis == 1 ? sections[0] : sections[0] + sections[1];
+        if (take_turns ? pair % 3 == axis && pair < 3 * n : pair >= first && pair < first + n) return axis;
+    }
+    return 0;
+}
+
+namespace {
+
+void expect_sections(const RopeSpec &spec) {
+    if (!spec.has_sections()) return;
+    const auto [time, height, width] = spec.sections;
+    if (time < 0 || height < 0 || width < 0 || time + height + width != spec.n_dims / 2 ||
+        spec.layout != RopeLayout::half)
+        throw ShapeError("rope", cat("sections must be of ", spec.n_dims / 2, " pairs of the layout half but are ",
+                                     time, ", ", height, ", ", width));
+}
+
+} // namespace
 
 TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec) {
     expect_rank("rope", "x", x, 2);
@@ -22,6 +45,7 @@ TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec sp
     expect_positive("rope", "freq_base", spec.freq_base);
     expect_positive("rope", "freq_scale", spec.freq_scale);
     expect_f32("rope", spec.factors, {spec.n_dims / 2});
+    expect_sections(spec);
     return x.tracer->record(std::make_shared<Rope>(std::move(spec)), {x, positions}, x.shape());
 }
 
@@ -30,6 +54,15 @@ std::string Rope::describe() const { return cat("rope ", spec_.n_dims, " base ",
 ggml_tensor *Rope::lower(const StockParts &p) const {
     const int mode = spec_.layout == RopeLayout::half ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     ggml_tensor *factors = spec_.factors ? p.weight(spec_.factors) : nullptr;
+    if (spec_.has_sections()) {
+        ggml_tensor *&axes = p.graph->out.inputs.axes;
+        if (axes == nullptr) axes = p.graph->new_input(GGML_TYPE_I32, 4 * p.lead, 0, "axes");
+        std::array<int, GGML_MROPE_SECTIONS> sections{spec_.sections[0], spec_.sections[1], spec_.sections[2], 0};
+        return ggml_rope_multi(p.context, p.inputs[0], axes, factors, spec_.n_dims, sections.data(),
+                               spec_.take_turns ? GGML_ROPE_TYPE_IMROPE : GGML_ROPE_TYPE_MROPE, spec_.n_ctx_orig,
+                               spec_.freq_base, spec_.freq_scale, spec_.ext_factor, spec_.attn_factor, spec_.beta_fast,
+                               spec_.beta_slow);
+    }
     return ggml_rope_ext(p.context, p.inputs[0], p.inputs[1], factors, spec_.n_dims, mode, spec_.n_ctx_orig,
                          spec_.freq_base, spec_.freq_scale, spec_.ext_factor, spec_.attn_factor, spec_.beta_fast,
                          spec_.beta_slow);
@@ -44,14 +77,17 @@ class RotationTableNode : public CpuNode {
     void run(const CpuRun &run) override {
         const int64_t n = out_->n_floats();
         run.team.for_each(run.n(Lead::tokens), rows_together(n * 16), [&](int row) {
-            fill(static_cast<float>(run.batch.positions[static_cast<size_t>(row)]), out_->floats() + row * n);
+            fill(places_of(run.batch, static_cast<size_t>(row)), out_->floats() + row * n);
         });
     }
 
   private:
-    void fill(float position, float *row) const;
+    using Places = std::array<float, 3>; // by axis
+    static Places places_of(const StepBatch &batch, size_t row);
+    void fill(const Places &places, float *row) const;
     RopeSpec spec_;
-    std::vector<float> frequencies_, stretch_; // of each pair; stretch_: the share that is not interpolated
+    std::vector<size_t> axes_;                 // of each pair
+    std::vector<float> frequencies_, stretch_; // likewise; stretch_: the share that is not interpolated
     float magnitude_;
     CpuValue *out_;
 };
@@ -71,6 +107,7 @@ RotationTableNode::RotationTableNode(const RopeSpec &spec, CpuValue *out)
         magnitude_ *= 1.0F + 0.1F * std::log(1.0F / spec.freq_scale);
     }
     for (int i = 0; i < spec.n_dims / 2; ++i) {
+        axes_.push_back(static_cast<size_t>(spec.axis_of(i)));
         const double factor = factors == nullptr ? 1.0 : factors[i];
         frequencies_.push_back(static_cast<float>(std::pow(base, -2.0 * i / n) / factor));
         const double ramp = 1 - std::clamp((i - low) / std::max(0.001, high - low), 0.0, 1.0);
@@ -78,13 +115,21 @@ RotationTableNode::RotationTableNode(const RopeSpec &spec, CpuValue *out)
     }
 }
 
-void RotationTableNode::fill(float position, float *row) const {
+RotationTableNode::Places RotationTableNode::places_of(const StepBatch &batch, size_t row) {
+    const size_t n = batch.positions.size();
+    Places places{};
+    for (size_t axis = 0; axis < places.size(); ++axis)
+        places[axis] = static_cast<float>(batch.axes.empty() ? batch.positions[row] : batch.axes[axis * n + row]);
+    return places;
+}
+
+void RotationTableNode::fill(const Places &places, float *row) const {
     float *cosines = row, *sines = row + spec_.n_dims;
     const int pairs = spec_.n_dims / 2;
     const bool half = spec_.layout == RopeLayout::half;
     for (int i = 0; i < pairs; ++i) {
         const auto at = static_cast<size_t>(i);
-        const float full = position * frequencies_[at], scaled = full * spec_.freq_scale;
+        const float full = places[axes_[at]] * frequencies_[at], scaled = full * spec_.freq_scale;
         const float angle = stretch_[at] == 0 ? scaled : scaled * (1 - stretch_[at]) + full * stretch_[at];
         const float cosine = std::cos(angle) * magnitude_, sine = std::sin(angle) * magnitude_;
         const int first = half ? i : 2 * i, second = half ? i + pairs : 2 * i + 1;

@@ -67,9 +67,6 @@ struct AttentionKernels {
     void (*attend_few)(const AttentionTile &tile) = nullptr;
 };
 
-// Of the instruction set in use.
-const AttentionKernels &attention_kernels(KvType type);
-
 namespace portable {
 extern const AttentionKernels attention_kernels;
 }

@@ -39,8 +39,9 @@ AttentionPlan::Layout::Layout(const AttentionShape &shape)
       most_together_(std::clamp(usual_tile_queries / group_, 1, cut_.n_kv_head)) {}
 
 // Large tiles read K and V less often, but there must be enough of them for all workers.
-void AttentionPlan::Layout::cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers) {
-    int queries = attention_kernels(cut_.type).tile_queries;
+void AttentionPlan::Layout::cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch,
+                                int n_workers) {
+    int queries = kernels.attention(cut_.type).tile_queries;
     make_tiles(plan, batch, queries / tile_heads_);
     while (queries > usual_tile_queries && count_items(false) < enough_items * n_workers) {
         queries /= 2;
@@ -157,7 +158,7 @@ const AttentionPlan::Layout *AttentionPlan::find(const AttentionShape &shape) co
     return nullptr;
 }
 
-// Sequences whose tables begin alike become neighbours, those that share more nearer to each other.
+// Sequences whose tables begin alike become neighbours; the more they share, the nearer they are.
 void AttentionPlan::order_sequences(const AttentionBatch &batch) {
     order_.resize(static_cast<size_t>(batch.n_sequences));
     std::iota(order_.begin(), order_.end(), 0);
@@ -170,7 +171,7 @@ void AttentionPlan::order_sequences(const AttentionBatch &batch) {
     });
 }
 
-void AttentionPlan::begin(const AttentionBatch &batch, int n_workers) {
+void AttentionPlan::begin(const KernelSet &kernels, const AttentionBatch &batch, int n_workers) {
     order_sequences(batch);
     rows_.clear();
     may_join_.clear();
@@ -183,7 +184,7 @@ void AttentionPlan::begin(const AttentionBatch &batch, int n_workers) {
             may_join_.push_back(row > 0 || is_alike);
         }
     }
-    for (Layout &layout : layouts_) layout.cut(*this, batch, n_workers);
+    for (Layout &layout : layouts_) layout.cut(kernels, *this, batch, n_workers);
 }
 
 } // namespace quire

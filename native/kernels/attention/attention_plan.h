@@ -55,7 +55,7 @@ class AttentionPlan {
       private:
         friend class AttentionPlan;
         explicit Layout(const AttentionShape &shape);
-        void cut(const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
+        void cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
         void make_tiles(const AttentionPlan &plan, const AttentionBatch &batch, int tile_rows);
         void add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end);
         int heads_of(const Tile &tile) const { return tile.n_rows > 1 ? 1 : together_; } // kv heads of an item
@@ -77,7 +77,7 @@ class AttentionPlan {
     // Layers of this shape will attend.
     void add(const AttentionShape &shape);
     // Before each step, by one thread.  The batch's arrays must stay while the step runs.
-    void begin(const AttentionBatch &batch, int n_workers);
+    void begin(const KernelSet &kernels, const AttentionBatch &batch, int n_workers);
     const Layout *find(const AttentionShape &shape) const;
     const std::vector<Row> &rows() const { return rows_; }
 

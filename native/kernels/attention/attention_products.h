@@ -185,8 +185,8 @@ template <class L, class T> class Values {
 
     static constexpr int weighed_together = width; // tokens
 
-    // Weights relative to the largest score take the place of the scores of tokens [begin, end) of the step, those of an
-    // 8-bit cache times the scales of their tokens.  The sum of the weights.
+    // Overwrites the scores of tokens [begin, end) with their weights relative to the largest score; with an 8-bit cache,
+    // times the scales of their tokens.  Returns the sum of the weights.
     [[gnu::always_inline]] static float weigh(const T *const *blocks, int dim, float *scores, int begin, int end,
                                               float largest) {
         Vec sum = L::set(0.0F);

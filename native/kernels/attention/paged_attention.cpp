@@ -11,7 +11,6 @@
 #include "core/q8_layout.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_plan.h"
-#include "kernels/determinism.h"
 
 namespace quire {
 namespace {
@@ -38,11 +37,11 @@ size_t scratch_floats(const AttentionShape &shape, const AttentionKernels &kerne
 // What a worker needs to attend to the items of one plan.
 class Worker {
   public:
-    Worker(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
-           const AttentionPlan &plan)
-        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(attention_kernels(shape.type)),
+    Worker(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
+           const AttentionData &data, const AttentionPlan &plan)
+        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(kernels.attention(shape.type)),
           scratch_(thread_scratch(scratch_floats(shape, kernels_))),
-          few_queries_(is_deterministic() ? 0 : kernels_.few_queries) {}
+          few_queries_(kernels.is_deterministic() ? 0 : kernels_.few_queries) {}
 
     void attend(const AttentionPlan::Item &item) {
         AttentionTile tile{};
@@ -103,8 +102,7 @@ class Worker {
     TileQuery queries_[max_tile_queries];
 };
 
-void write_values(KvType type, const float *from, void *pool, int64_t at, int n) {
-    const AttentionKernels &kernels = attention_kernels(type);
+void write_values(const AttentionKernels &kernels, KvType type, const float *from, void *pool, int64_t at, int n) {
     switch (type) {
     case KvType::f32: std::memcpy(static_cast<float *>(pool) + at, from, static_cast<size_t>(n) * sizeof(float)); break;
     case KvType::bf16: kernels.to_bf16(from, static_cast<uint16_t *>(pool) + at, n); break;
@@ -120,18 +118,19 @@ template <class T> void scatter(const T *from, void *pool, int64_t at, int n) {
 
 constexpr int piece = 128; // dimensions converted at a time
 
-void write_keys(KvType type, const float *from, void *pool, int64_t at, int n) {
+void write_keys(const AttentionKernels &kernels, KvType type, const float *from, void *pool, int64_t at, int n) {
     if (type == KvType::f32) return scatter(from, pool, at, n);
     uint16_t rounded[piece];
     for (int d = 0; d < n; d += piece) {
         const int some = std::min(piece, n - d);
-        write_values(type, from + d, rounded, 0, some);
+        write_values(kernels, type, from + d, rounded, 0, some);
         scatter(rounded, pool, at + int64_t{d} * kv_block_tokens, some);
     }
 }
 
 // One token of one head in an 8-bit cache; `rows` is where the head's K or V of the block begin.
 struct Q8Token {
+    const AttentionKernels &kernels;
     uint8_t *rows;
     int64_t offset; // of the token in its block
     int dim;
@@ -139,7 +138,7 @@ struct Q8Token {
     void write(const float *from, bool by_dimension) const {
         static thread_local std::vector<int8_t> codes;
         codes.assign(q8_codes_bytes(dim, 1), 0);
-        const float scale = attention_kernels(KvType::q8).to_q8(from, codes.data(), dim);
+        const float scale = kernels.to_q8(from, codes.data(), dim);
         std::memcpy(rows + q8_codes_bytes(dim, kv_block_tokens) + static_cast<size_t>(offset) * sizeof scale, &scale,
                     sizeof scale);
         if (!by_dimension) {
@@ -151,15 +150,15 @@ struct Q8Token {
     }
 };
 
-void write_q8(const AttentionShape &shape, int64_t slot, const float *k, const float *v, uint8_t *k_pool,
-              uint8_t *v_pool) {
+void write_q8(const AttentionKernels &kernels, const AttentionShape &shape, int64_t slot, const float *k,
+              const float *v, uint8_t *k_pool, uint8_t *v_pool) {
     const int64_t block = slot / kv_block_tokens, offset = slot % kv_block_tokens;
     const auto k_bytes = static_cast<int64_t>(q8_head_bytes(shape.head_dim, kv_block_tokens));
     const auto v_bytes = static_cast<int64_t>(q8_head_bytes(shape.v_head_dim, kv_block_tokens));
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {
         const int64_t at = block * shape.n_kv_head + head;
-        Q8Token{k_pool + at * k_bytes, offset, shape.head_dim}.write(k + head * shape.head_dim, true);
-        Q8Token{v_pool + at * v_bytes, offset, shape.v_head_dim}.write(v + head * shape.v_head_dim, false);
+        Q8Token{kernels, k_pool + at * k_bytes, offset, shape.head_dim}.write(k + head * shape.head_dim, true);
+        Q8Token{kernels, v_pool + at * v_bytes, offset, shape.v_head_dim}.write(v + head * shape.v_head_dim, false);
     }
 }
 
@@ -198,13 +197,14 @@ void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, vo
     }
 }
 
-void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
+void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
+    const AttentionKernels &kernels = set.attention(shape.type);
     const int64_t k_floats = int64_t{shape.n_kv_head} * shape.head_dim;
     const int64_t v_floats = int64_t{shape.n_kv_head} * shape.v_head_dim;
     if (shape.type == KvType::q8) {
         for (int i = 0; i < rows.n; ++i)
-            write_q8(shape, rows.slots[i], rows.k + i * k_floats, rows.v + i * v_floats, static_cast<uint8_t *>(k_pool),
-                     static_cast<uint8_t *>(v_pool));
+            write_q8(kernels, shape, rows.slots[i], rows.k + i * k_floats, rows.v + i * v_floats,
+                     static_cast<uint8_t *>(k_pool), static_cast<uint8_t *>(v_pool));
         return;
     }
     // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.
@@ -212,29 +212,29 @@ void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool
         for (int i = 0; i < rows.n; ++i) {
             const int64_t block = rows.slots[i] / kv_block_tokens, offset = rows.slots[i] % kv_block_tokens;
             const int64_t at = (block * shape.n_kv_head + head) * kv_block_tokens;
-            write_keys(shape.type, rows.k + i * k_floats + head * shape.head_dim, k_pool, at * shape.head_dim + offset,
-                       shape.head_dim);
-            write_values(shape.type, rows.v + i * v_floats + head * shape.v_head_dim, v_pool,
+            write_keys(kernels, shape.type, rows.k + i * k_floats + head * shape.head_dim, k_pool,
+                       at * shape.head_dim + offset, shape.head_dim);
+            write_values(kernels, shape.type, rows.v + i * v_floats + head * shape.v_head_dim, v_pool,
                          (at + offset) * shape.v_head_dim, shape.v_head_dim);
         }
     }
 }
 
-void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
-              void *v_pool, int worker, int n_workers) {
+void kv_write(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch, const float *k,
+              const float *v, void *k_pool, void *v_pool, int worker, int n_workers) {
     const int64_t begin = int64_t{batch.n_rows} * worker / n_workers;
     const int64_t end = int64_t{batch.n_rows} * (worker + 1) / n_workers;
     const int64_t head = begin * shape.n_kv_head;
     const KvRows rows{static_cast<int>(end - begin), batch.slots + begin, k + head * shape.head_dim,
                       v + head * shape.v_head_dim};
-    kv_write_rows(shape, rows, k_pool, v_pool);
+    kv_write_rows(kernels, shape, rows, k_pool, v_pool);
 }
 
-void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
-                     std::atomic<int> &next) {
+void paged_attention(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
+                     const AttentionData &data, std::atomic<int> &next) {
     const AttentionPlan::Layout *layout = batch.plan->find(shape);
     if (layout == nullptr) throw InternalError("attention", "a layer's shape must be added to the plan but is not");
-    Worker worker(shape, batch, data, *batch.plan);
+    Worker worker(kernels, shape, batch, data, *batch.plan);
     int index = next.fetch_add(1, std::memory_order_relaxed);
     for (; index < layout->n_items(); index = next.fetch_add(1, std::memory_order_relaxed))
         worker.attend(layout->item(index));

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "core/block_tokens.h"
+#include "kernels/kernel_set.h"
 
 namespace quire {
 
@@ -85,19 +86,20 @@ struct KvRows {
 };
 
 // Write their K and V, rounding to nearest even.  Threads may write different slots at a time.
-void kv_write_rows(const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool);
+void kv_write_rows(const KernelSet &kernels, const AttentionShape &shape, const KvRows &rows, void *k_pool,
+                   void *v_pool);
 
 // Write K and V of the real rows, k [rows, n_kv_head, head_dim], v [rows, n_kv_head, v_head_dim], to their slots.  Each
 // of n_workers threads calls this with its own index and writes a share of the rows.
-void kv_write(const AttentionShape &shape, const AttentionBatch &batch, const float *k, const float *v, void *k_pool,
-              void *v_pool, int worker, int n_workers);
+void kv_write(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch, const float *k,
+              const float *v, void *k_pool, void *v_pool, int worker, int n_workers);
 
 // Poison (core/poison.h) what the tokens of a step leave of their blocks, which a sequence's next tokens will fill.
 void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, void *k_pool, void *v_pool);
 
 // Attention of every row to what it sees of its sequence's cache.  Each worker calls this with the same arguments; work items
 // come from batch.plan by `next`, which the caller sets to zero before, so that a late worker delays only its own item.
-void paged_attention(const AttentionShape &shape, const AttentionBatch &batch, const AttentionData &data,
-                     std::atomic<int> &next);
+void paged_attention(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
+                     const AttentionData &data, std::atomic<int> &next);
 
 } // namespace quire

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// 2^x for x <= 0, as good as BF16 can hold it: relative error below 9e-5, and 2^0 = 1.
+// 2^x for x <= 0, as exact as BF16 can be: relative error below 9e-5, and 2^0 = 1.
 [[gnu::always_inline]] inline __m512 rough_exponential2(__m512 x) {
     const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); // x less the integer below it
     __m512 p = _mm512_set1_ps(0.07706704F);
@@ -23,8 +23,8 @@ namespace {
     return _mm512_scalef_ps(p, x);
 }
 
-// Weights relative to `largest` of tokens [begin, end), whole blocks, take the first half of the place of the step's
-// scores, which are read before they are written over.  Their sum.  Rounds::to_bf16(low, high): 32 numbers of BF16.
+// Overwrites the scores of tokens [begin, end), whole blocks, with their weights relative to `largest`, in half the space:
+// each score is read before its place is written.  Returns the sum.  Rounds::to_bf16(low, high): 32 numbers of BF16.
 template <class Rounds>
 [[gnu::always_inline]] inline float weigh_scores(float *scores, int begin, int end, float largest) {
     auto *weights = reinterpret_cast<uint16_t *>(scores);

@@ -23,7 +23,7 @@ inline __m512i transposed(__m512i x) {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
 }
 
-// Of four registers, the combination over the four numbers of each part: number 4 r + p of the result is of part p of
+// Combines the four numbers in each 128-bit part of four registers.  Number 4 r + p of the result comes from part p of
 // register r.
 template <class Combine> __m512i over_numbers(const __m512i *x, Combine combine) {
     const __m512i a = combine(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
@@ -31,7 +31,7 @@ template <class Combine> __m512i over_numbers(const __m512i *x, Combine combine)
     return transposed(combine(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)));
 }
 
-// The bits of the largest magnitude of each group; those of what is no finite number are larger than all others.
+// The bits of the largest magnitude of each group.  Bits of infinities and NaNs are larger than all others.
 inline __m512i largest_bits(const float *from) {
     const auto larger = [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); };
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);

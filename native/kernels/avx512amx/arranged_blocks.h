@@ -1,4 +1,4 @@
-// Blocks of a BF16 cache, arranged for products of tiles; and memory asked for meanwhile.
+// Arranges blocks of a BF16 cache for products of tiles, and prefetches memory meanwhile.
 #pragma once
 
 #include "kernels/attention/attention_tile.h"
@@ -12,8 +12,8 @@ namespace {
 // Of a step through the keys.
 constexpr int long_step_blocks = 8, long_step = long_step_blocks * block_tokens;
 
-// Memory to be asked for while there is other work: little by little, as the processor has few buffers for lines that are
-// under way, and blocks lie anywhere, so that it does not foresee them.
+// Memory to prefetch while there is other work.  Blocks lie anywhere, so the hardware does not foresee them; it has few
+// buffers for lines under way, so they are prefetched little by little.
 class Ahead {
   public:
     void clear() { n_pieces_ = next_ = n_lines_ = 0; }
@@ -57,8 +57,8 @@ template <class Ask>
 }
 
 // Values from dimension d on, of `tokens` of a block, to [pairs of tokens][16 n dimensions][2], where interleave() leaves
-// these tokens' weights; zeros for its other tokens.  Added to `strange`: which are not finite, if that is asked.  `ask`
-// is called for every two tokens.
+// these tokens' weights; zeros for its other tokens.  If `asked`, marks in `strange` which are not finite.  Calls `ask`
+// for every two tokens.
 template <int n, class Ask>
 [[gnu::always_inline]] inline void arrange_values(const uint16_t *from, int64_t dim, int64_t d, Range tokens,
                                                   uint16_t *to, bool asked, __mmask32 &strange, const Ask &ask) {

@@ -12,11 +12,11 @@ namespace {
 constexpr int64_t tile_bytes_bf16 = 1024;
 constexpr int64_t strip_bytes = 4 * 64; // a line of each of four tiles, side by side in memory
 constexpr int64_t steps_ahead = 2;
-// Steps whose tiles are kept in a ring, and how many before their products they are made: by then they have reached the
-// cache.
+// A ring keeps the tiles of so many steps.  They are made so many steps before their products, to reach the cache by
+// then.
 constexpr int64_t made_steps = 8, made_ahead = 6;
 constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
-// Lines of four tiles side by side are read by few rows, and asked for so far ahead, of so many pages in turn.
+// Few rows read the lines of four tiles side by side, and prefetch them so far ahead, from so many pages in turn.
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
 constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // with every step of two tiles
@@ -88,7 +88,7 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // One tile of A with four of B, whose lines stand side by side; what is read soon is asked for.
+    // One tile of A with four of B, whose lines lie side by side; prefetches what is read soon.
     void multiply_strip(const BlockProduct &p) const {
         begin<0, 0, 0>(p);
         begin<1, 0, 1>(p);
@@ -125,8 +125,8 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // What the steps after the next one read is asked for, as neither 32 rows nor two tiles' columns stay in the first-level
-    // cache; all at once, not a little between any two instructions on tiles, it would take a third longer.
+    // Prefetches what the steps after the next one read: neither 32 rows nor two tiles' columns stay in the first-level
+    // cache.  A little of it between any two tile instructions: all at once would take a third longer.
     template <int rows, int columns, int b_stride, bool asks>
     [[gnu::always_inline]] static void multiply_steps(const BlockProduct &p) {
         Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, b_stride, p.b_step};

@@ -66,10 +66,10 @@ struct TileInstructions {
 
     // One step on top of registers 0 to 3, of A in 4 and 5 and B in 6 and 7; `more`: another one comes.
     //
-    // Each register is loaded for the next step as soon as its last product is under way, and between(0) to between(7) are
-    // what is done between any two instructions on tiles.  Where another thread shares the core these need both: too few
-    // instructions are looked ahead at, and a load directly behind a product delays them (from the first-level cache 27 ns
-    // a product, with six other instructions between 18, of which the product alone takes 16).
+    // Each register is loaded for the next step as soon as its last product has begun; between(0) to between(7) run
+    // between any two tile instructions.  Both matter where another thread shares the core, which then looks less far
+    // ahead, and where a load directly after a product stalls: with operands in the first-level cache a product takes
+    // 27 ns, with six other instructions in between 18 ns, alone 16 ns.
     template <int rows, int columns, bool more, class Between>
     [[gnu::always_inline]] static void multiply_step(Operands &at, const Between &between) {
         add_product<0, 4, 6>();

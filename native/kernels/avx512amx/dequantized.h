@@ -38,7 +38,7 @@ template <WeightFormat format> struct DequantizedWeights {
         }
     }
 
-    // What is read so much later is asked for: products under way leave the processor little to look ahead with.
+    // Prefetches what is read so much later: while products run, the processor hardly looks ahead by itself.
     [[gnu::always_inline]] void ask_ahead(int64_t tile, int64_t group) const {
         constexpr int64_t group_bytes = From::chunk_bytes / From::chunk_groups;
         const uint8_t *at = first + tile * tile_bytes + group * group_bytes + made_ahead_bytes;

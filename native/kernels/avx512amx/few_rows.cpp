@@ -1,7 +1,7 @@
 // Products of few rows with tiles as they lie in memory: what takes the time is reading the weights.
 //
-// All tiles of a strip are read side by side.  So many places at a time keep more of the memory's lines under way than
-// one place does, however far ahead that is asked for: Sapphire Rapids prefetches by pages, each only some lines ahead.
+// All tiles of a strip are read side by side.  Several streams keep more lines of memory under way than one does, however
+// far ahead that one is prefetched: Sapphire Rapids prefetches by pages, each only some lines ahead.
 #include <atomic>
 
 #include "kernels/avx512vnni/vnni_lanes.h"
@@ -22,7 +22,7 @@ template <WeightFormat format, int n_rows> class FewRows {
     using Tiles = Block<L, Weights, n_rows, at_once>;
     static constexpr int group_bytes =
         (Weights::chunk_bytes / Weights::chunk_groups + register_bytes - 1) / register_bytes * register_bytes;
-    // How many chunks ahead of their use lines are asked for, about so many bytes.
+    // Lines are prefetched so many chunks before their use: about 2048 bytes.
     static constexpr int64_t ahead_chunks = (2048 + Weights::chunk_bytes / 2) / Weights::chunk_bytes;
     static_assert(ahead_chunks > 0);
 
@@ -86,7 +86,7 @@ template <WeightFormat format> void multiply_rows(const MatmulPart &part) {
     int row = part.first_row;
     for (int left = (part.n_rows + few_rows - 1) / few_rows; left > 0; --left) {
         const int n_rows = (part.first_row + part.n_rows - row + left - 1) / left;
-        // From the ends of the tiles to their begins for the next rows, or to those of the next strip.
+        // From the ends of the tiles to their beginnings for the next rows, or to those of the next strip.
         const int64_t next = left > 1 ? -tile_bytes : (strip_tiles - 1) * tile_bytes;
         multiply_block_of_few<format, few_rows>(n_rows, part, row, next);
         row += n_rows;

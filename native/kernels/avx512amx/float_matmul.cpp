@@ -27,8 +27,8 @@ struct Bf16Weights {
     }
     // The first half of the first strip's columns.
     void ask_first(int64_t n) const { ask_in_turn<2>(first, n / pair_columns * asked_bytes); }
-    // The four tiles of a strip are multiplied two by two: with the first two the second half of the strip's columns is
-    // asked for, with the others the first half of the next strip's.
+    // The four tiles of a strip are multiplied two by two.  The first two prefetch the second half of the strip's columns,
+    // the others the first half of the next strip's.
     const uint8_t *read_after(int tile, int64_t column, int64_t n) const {
         if (n < pair_columns) return nullptr;
         if (tile % 4 == 0) return pairs(tile / 4, column + n / 2);

@@ -14,8 +14,8 @@ struct TileLanes : CodeLanes {
     static constexpr int code_class(int) { return 255; }
 };
 
-// 16 rows times one tile of 16 output rows.  The sums of the columns of a scale leave the tile registers by memory,
-// while those of the next ones are computed.
+// 16 rows times one tile of 16 output rows.  The sums over the columns of one scale go from the tile registers to memory
+// while those of the next scale are computed.
 template <template <int> class Tiles, class Weights> class TileBlock {
     using L = TileLanes;
     using Vec = L::Vec;

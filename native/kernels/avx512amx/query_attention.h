@@ -112,7 +112,7 @@ template <class Tiles> class QueryAttention {
         const int end = smaller(query.newest / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
         for (int b = first; b < first + long_step_blocks && b < end; ++b)
             ahead_.add(keys_of(query.table[b], next_head ? run.head + 1 : 0), k_size);
-        // Half of it while there is one group's arranging to do, else all of it while products are computed.
+        // With one group, half of it while blocks are arranged; with several, all of it during the products.
         const int n_blocks = (run.seen.end + block_tokens - 1) / block_tokens - run.seen.begin / block_tokens;
         const int k_steps = n_blocks * static_cast<int>(dim_ / pair_columns);
         const int v_steps = n_blocks * static_cast<int>((states_.stride() + strip_dims - 1) / strip_dims);
@@ -277,7 +277,7 @@ template <class Tiles> class QueryAttention {
         is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
     }
 
-    // Dimensions from d on of these tokens' blocks.  Whether all of it is finite, if that is asked.
+    // Dimensions from d on of these tokens' blocks.  If `asked`, tells whether all of it is finite.
     template <int n> bool arrange_strip(const Run &run, Range tokens, int64_t d, uint16_t *to, bool asked) {
         __mmask32 strange = 0;
         for (int b = tokens.begin / block_tokens; b * block_tokens < tokens.end; ++b) {

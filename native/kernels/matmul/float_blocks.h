@@ -63,7 +63,7 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
     constexpr int64_t columns_at_once = 32768 / (float_tile_rows * static_cast<int64_t>(sizeof(Weight)));
     const int64_t n_in = part.weights->n_in, n_out = part.weights->n_out;
     const int end = part.first_row + part.n_rows;
-    // A single block of rows asks for what it reads soon; several, each for a share of the next columns.
+    // A single block of rows prefetches what it reads soon; of several, each prefetches a share of the next columns.
     const bool once = part.n_rows <= Columns::max_rows;
     auto *kept = reinterpret_cast<float *>(part.scratch);
     for (int64_t t = part.first_tile; t < part.first_tile + part.n_tiles; ++t) {

@@ -31,43 +31,24 @@ size_t scratch_bytes(const PackedWeights &weights) {
     return static_cast<size_t>(strip_tiles * tile_rows * (columns + columns / 16 * 8));
 }
 
-const MatmulKernels &kernels() { return matmul_kernels(); }
-const FloatMatmulKernels &float_kernels() { return float_matmul_kernels(); }
-
-} // namespace
-
-bool multiplies_bf16() { return float_kernels().multiply_bf16 != nullptr; }
-bool determinism_costs() { return kernels().multiply_bf16 != nullptr; }
-
-namespace {
-
-void round_to_bf16(const float *x, int64_t n_in, uint8_t *to) {
-    attention_kernels(KvType::bf16).to_bf16(x, reinterpret_cast<uint16_t *>(to), static_cast<int>(n_in));
+void round_to_bf16(const KernelSet &kernels, const float *x, int64_t n_in, uint8_t *to) {
+    kernels.attention(KvType::bf16).to_bf16(x, reinterpret_cast<uint16_t *>(to), static_cast<int>(n_in));
     const int64_t size_bytes = n_in * static_cast<int64_t>(sizeof(uint16_t));
     std::memset(to + size_bytes, 0, static_cast<size_t>(bf16_row_bytes(n_in) - size_bytes));
 }
 
-// Rows of BF16 as floats, [n_rows, n_in].
-void widen(const uint16_t *x, int64_t n_in, int n_rows, float *to) {
-    for (int row = 0; row < n_rows; ++row, x += bf16_row_bytes(n_in) / 2) {
-        for (int64_t k = 0; k < n_in; ++k) {
-            const uint32_t bits = uint32_t{x[k]} << 16;
-            std::memcpy(to++, &bits, sizeof bits);
-        }
-    }
-}
-
 } // namespace
 
-Matrix packed_matrix(const PackedWeights &weights) {
+Matrix packed_matrix(const KernelSet &kernels, const PackedWeights &weights) {
     Matrix matrix{weights, {}, weights.n_out, weights.n_in};
-    matrix.takes_bf16 = weights.format == WeightFormat::bf16 && multiplies_bf16();
+    matrix.takes_bf16 = weights.format == WeightFormat::bf16 && kernels.multiplies_bf16();
+    matrix.takes_many_as_bf16 = kernels.determinism_costs() && !kernels.is_deterministic();
     return matrix;
 }
 
-void quantize_row(const float *x, int64_t n_in, uint8_t *to) {
+void quantize_row(const KernelSet &kernels, const float *x, int64_t n_in, uint8_t *to) {
     QuantizedRows rows{n_in, to};
-    kernels().quantize(x, 0, 1, rows);
+    kernels.matmul().quantize(x, 0, 1, rows);
 }
 
 int64_t Matrix::x_row_bytes() const {
@@ -84,10 +65,10 @@ int64_t Matrix::x_row_bytes(RowForm form) const {
     }
 }
 
-void round_row(const Matrix &matrix, RowForm form, const float *x, uint8_t *to) {
+void round_row(const KernelSet &kernels, const Matrix &matrix, RowForm form, const float *x, uint8_t *to) {
     switch (form) {
-    case RowForm::codes: return quantize_row(x, matrix.n_in, to);
-    case RowForm::bf16: return round_to_bf16(x, matrix.n_in, to);
+    case RowForm::codes: return quantize_row(kernels, x, matrix.n_in, to);
+    case RowForm::bf16: return round_to_bf16(kernels, x, matrix.n_in, to);
     case RowForm::rounded: return matrix.rows.round(x, to, matrix.n_in);
     default: break;
     }
@@ -109,8 +90,10 @@ struct Piece {
     RowForm form; // of activations
 };
 
-void multiply_packed(const Factor &factor, const Piece &piece) {
-    static thread_local AlignedMemory scratch, floats;
+void multiply_packed(const KernelSet &kernels, const Factor &factor, const Piece &piece) {
+    static thread_local AlignedMemory scratch;
+    const FloatMatmulKernels &of_floats = kernels.float_matmul();
+    const MatmulKernels &of_codes = kernels.matmul();
     const PackedWeights &weights = factor.matrix->packed;
     QuantizedRows x{weights.n_in, const_cast<uint8_t *>(factor.x)};
     MatmulPart part{};
@@ -122,27 +105,17 @@ void multiply_packed(const Factor &factor, const Piece &piece) {
     const int64_t end = (piece.end_column + weights.rows_of_tile() - 1) / weights.rows_of_tile();
     int64_t strip = weights.is_float() ? 1 : strip_tiles;
     size_t scratch_size = scratch_bytes(weights);
-    auto multiply = weights.is_float() ? float_kernels().multiply : kernels().multiply;
+    auto multiply = weights.is_float() ? of_floats.multiply : of_codes.multiply;
     switch (piece.form) {
     case RowForm::floats: part.raw = reinterpret_cast<const float *>(factor.x); break;
-    case RowForm::bf16: {
+    case RowForm::bf16:
         part.bf16 = reinterpret_cast<const uint16_t *>(factor.x);
-        multiply = weights.is_float() ? float_kernels().multiply_bf16 : kernels().multiply_bf16;
-        if (!weights.is_float() || float_kernels().by_tiles) {
+        multiply = weights.is_float() ? of_floats.multiply_bf16 : of_codes.multiply_bf16;
+        if (!weights.is_float() || of_floats.by_tiles) {
             strip = bf16_part_tiles * tile_rows / weights.rows_of_tile();
             scratch_size = static_cast<size_t>(bf16_scratch_bytes);
         }
-        if (multiply != nullptr) break;
-        // A lower instruction set was chosen since.
-        auto *raw = reinterpret_cast<float *>(
-            floats.at_least(static_cast<size_t>(piece.n_rows * weights.n_in) * sizeof(float)));
-        widen(part.bf16 + piece.first_row * bf16_row_bytes(weights.n_in) / 2, weights.n_in, piece.n_rows, raw);
-        part.raw = raw;
-        part.first_row = 0;
-        part.out += piece.first_row * part.out_stride;
-        multiply = float_kernels().multiply;
         break;
-    }
     default: part.x = &x;
     }
     part.scratch = scratch.at_least(scratch_size);
@@ -165,13 +138,13 @@ void multiply_rows(const Factor &factor, const Piece &piece) {
     }
 }
 
-void multiply(const Factor &factor, const Piece &piece) {
-    factor.matrix->packed.data != nullptr ? multiply_packed(factor, piece) : multiply_rows(factor, piece);
+void multiply(const KernelSet &kernels, const Factor &factor, const Piece &piece) {
+    factor.matrix->packed.data != nullptr ? multiply_packed(kernels, factor, piece) : multiply_rows(factor, piece);
     if (factor.bias == nullptr) return;
     const int64_t n_out = factor.matrix->n_out, n = piece.end_column - piece.first_column;
     for (int64_t row = piece.first_row; row < piece.first_row + piece.n_rows; ++row) {
         float *out = factor.out + row * n_out + piece.first_column;
-        row_kernels().add(out, factor.bias + piece.first_column, out, n);
+        kernels.rows().add(out, factor.bias + piece.first_column, out, n);
     }
 }
 
@@ -184,7 +157,8 @@ int64_t product_cost_bytes(const Product &product) {
     return size_bytes * (product.n_rows + rows_for_free - 1) / rows_for_free;
 }
 
-ProductItems::ProductItems(const Product &product, int n_workers) : product_(product) {
+ProductItems::ProductItems(const KernelSet &kernels, const Product &product, int n_workers)
+    : kernels_(kernels), product_(product) {
     int64_t row_bytes = 1;
     for (const Factor &factor : product.factors) {
         if (!product.activation || &factor == &product.factors.front()) n_units_ += n_strips(factor.matrix->n_out);
@@ -216,7 +190,7 @@ ProductItems::ProductItems(const Product &product, int n_workers) : product_(pro
 bool ProductItems::by_tiles() const {
     return std::all_of(product_.factors.begin(), product_.factors.end(), [&](const Factor &factor) {
         return factor.matrix->form(product_.form_rows) == RowForm::bf16 &&
-               (!factor.matrix->packed.is_float() || float_kernels().by_tiles);
+               (!factor.matrix->packed.is_float() || kernels_.float_matmul().by_tiles);
     });
 }
 
@@ -241,45 +215,47 @@ void ProductItems::run_units(Units units, int first_row, int n_rows) const {
         const int64_t n_out = factor.matrix->n_out;
         const Piece piece{begin * strip_columns, std::min(end * strip_columns, n_out), first_row, n_rows,
                           factor.matrix->form(product_.form_rows)};
-        multiply(factor, piece);
+        multiply(kernels_, factor, piece);
         const bool is_last = &factor == &product_.factors.back();
         for (int64_t row = first_row; row < first_row + n_rows; ++row) {
             const int64_t at = row * n_out + piece.first_column, size = piece.end_column - piece.first_column;
             if (product_.residual != nullptr)
-                row_kernels().add(product_.residual + at, factor.out + at, factor.out + at, size);
+                kernels_.rows().add(product_.residual + at, factor.out + at, factor.out + at, size);
             float *gate = product_.factors.front().out + at;
             if (product_.activation && is_last)
-                row_kernels().gate(*product_.activation, gate, factor.out + at, gate, size);
+                kernels_.rows().gate(*product_.activation, gate, factor.out + at, gate, size);
             if (product_.maxima == nullptr) continue;
             for (int64_t i = 0; i < size; i += strip_columns) {
                 product_.maxima[row * n + begin + i / strip_columns] =
-                    row_kernels().largest(factor.out + at + i, std::min(strip_columns, size - i));
+                    kernels_.rows().largest(factor.out + at + i, std::min(strip_columns, size - i));
             }
         }
     }
 }
 
-void round_rows(const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers, uint8_t *to) {
+void round_rows(const KernelSet &kernels, const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers,
+                uint8_t *to) {
     const int64_t first = int64_t{n_rows} * worker / n_workers, last = int64_t{n_rows} * (worker + 1) / n_workers;
     const RowForm form = matrix.form(n_rows);
     const int64_t row_bytes = matrix.x_row_bytes(form);
-    for (int64_t row = first; row < last; ++row) round_row(matrix, form, x + row * matrix.n_in, to + row * row_bytes);
+    for (int64_t row = first; row < last; ++row)
+        round_row(kernels, matrix, form, x + row * matrix.n_in, to + row * row_bytes);
 }
 
-void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers) {
+void packed_matmul(const KernelSet &kernels, const Matmul &matmul, std::atomic<int> &next, int n_workers) {
     static thread_local AlignedMemory rounded;
     const PackedWeights &weights = matmul.weights;
-    const Matrix matrix = packed_matrix(weights);
+    const Matrix matrix = packed_matrix(kernels, weights);
     const uint8_t *x = matmul.raw != nullptr ? reinterpret_cast<const uint8_t *>(matmul.raw) : matmul.x;
     if (matmul.raw != nullptr && matrix.rounds()) {
         uint8_t *own = rounded.at_least(static_cast<size_t>(matmul.n_rows * matrix.x_row_bytes()));
-        round_rows(matrix, matmul.raw, matmul.n_rows, 0, 1, own);
+        round_rows(kernels, matrix, matmul.raw, matmul.n_rows, 0, 1, own);
         x = own;
     }
     Product product;
     product.factors = {{&matrix, x, nullptr, matmul.out}};
     product.n_rows = product.form_rows = matmul.n_rows;
-    const ProductItems items(product, n_workers);
+    const ProductItems items(kernels, product, n_workers);
     for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items.size();) items.run(item);
 }
 

@@ -10,7 +10,7 @@
 //
 // One exception: on AMX, products of many rows round quantized weights and activations to BF16.  That is several times
 // as fast and rounds activations less, but the bits of a row then depend on whether the batch has many_rows.  In
-// deterministic mode (determinism.h) products use codes everywhere.
+// deterministic mode products use codes everywhere.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/determinism.h"
+#include "kernels/kernel_set.h"
 #include "kernels/matmul/packed_weights.h"
 #include "kernels/rows/row_kernels.h"
 
@@ -46,7 +46,7 @@ struct QuantizedRows {
 };
 
 // One row [n_in] to the bytes of one of QuantizedRows.
-void quantize_row(const float *x, int64_t n_in, uint8_t *to);
+void quantize_row(const KernelSet &kernels, const float *x, int64_t n_in, uint8_t *to);
 
 // Rows of a matrix as a model file holds them, and the routines of their type.
 struct FileRows {
@@ -63,28 +63,24 @@ enum class RowForm { floats, bf16, codes, rounded };
 // Rows of BF16 are filled up with zeros to whole registers, an odd number of them: so the same columns of several rows
 // lie in different sets of a cache.
 constexpr int64_t bf16_row_bytes(int64_t n_in) { return ((n_in + 31) / 32 | 1) * 64; }
-// Whether the instruction set in use multiplies BF16.
-bool multiplies_bf16();
 // So many rows may be multiplied as BF16 by quantized weights: with fewer, making BF16 of them takes longer than all of a
 // product of codes.
 inline constexpr int many_rows = 25;
-// Whether determinism costs anything here: the instruction set in use multiplies many rows as BF16 by quantized weights.
-bool determinism_costs();
 
 // A matrix [n_out, n_in] of a product: packed where packed.data is set, else in rows.
 struct Matrix {
     PackedWeights packed{};
     FileRows rows{};
     int64_t n_out = 0, n_in = 0;
-    // Decided once, as memory for activations is laid out by it: another instruction set may be chosen later.
-    bool takes_bf16 = false;
+    // Of packed weights: activations as BF16, always or (of codes) where there are many_rows.
+    bool takes_bf16 = false, takes_many_as_bf16 = false;
 
     // Of activations of so many rows.
     RowForm form(int n_rows) const {
         if (packed.data == nullptr) return rows.round == nullptr ? RowForm::floats : RowForm::rounded;
         if (takes_bf16) return RowForm::bf16;
         if (packed.is_float()) return RowForm::floats;
-        return n_rows >= many_rows && !is_deterministic() && determinism_costs() ? RowForm::bf16 : RowForm::codes;
+        return n_rows >= many_rows && takes_many_as_bf16 ? RowForm::bf16 : RowForm::codes;
     }
     bool rounds() const { return form(1) != RowForm::floats; } // any number of rows, or none
     int64_t x_row_bytes(RowForm form) const; // of a row of activations in that form
@@ -98,10 +94,10 @@ struct Matrix {
     }
 };
 
-// A packed matrix; of BF16, it takes its activations so where that is multiplied now.
-Matrix packed_matrix(const PackedWeights &weights);
+// A packed matrix, to be multiplied by these kernels only.
+Matrix packed_matrix(const KernelSet &kernels, const PackedWeights &weights);
 // A row of activations [n_in] to a form that the matrix wants; nothing to do where that is floats.
-void round_row(const Matrix &matrix, RowForm form, const float *x, uint8_t *to);
+void round_row(const KernelSet &kernels, const Matrix &matrix, RowForm form, const float *x, uint8_t *to);
 // Row `row` of the matrix, [n_in].
 void matrix_row(const Matrix &matrix, int64_t row, float *out);
 
@@ -130,7 +126,7 @@ struct Product {
 // A product cut into items for some number of workers.  Any cut gives the same bits.
 class ProductItems {
   public:
-    ProductItems(const Product &product, int n_workers);
+    ProductItems(const KernelSet &kernels, const Product &product, int n_workers); // both must outlive it
     int size() const { return n_items_; }
     void run(int item) const;
 
@@ -140,6 +136,7 @@ class ProductItems {
     };
     void run_units(Units units, int first_row, int n_rows) const;
     bool by_tiles() const;
+    const KernelSet &kernels_;
     const Product &product_;
     int64_t n_units_ = 0, n_together_ = 1; // units of an item
     std::vector<int64_t> run_ends_; // of few rows: the units that each item ends before
@@ -158,8 +155,9 @@ struct Matmul {
     int n_rows;
     float *out; // [n_rows, n_out]
 };
-void packed_matmul(const Matmul &matmul, std::atomic<int> &next, int n_workers);
+void packed_matmul(const KernelSet &kernels, const Matmul &matmul, std::atomic<int> &next, int n_workers);
 // A worker's share of the rows [n_rows, n_in] to the form that the matrix wants.
-void round_rows(const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers, uint8_t *to);
+void round_rows(const KernelSet &kernels, const Matrix &matrix, const float *x, int n_rows, int worker, int n_workers,
+                uint8_t *to);
 
 } // namespace quire

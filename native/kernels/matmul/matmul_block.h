@@ -1,7 +1,7 @@
 // Some tiles of weights times some rows of activations, with all sums in registers.
 //
-// What L has for it beside what packed_tile.h asks for: Products, a sum of products of codes that is exact, and where
-// there are L::MatrixProducts, even numbers of rows are multiplied by them.  The order of all floating-point operations
+// L must have what packed_tile.h needs, and Products, which sums products of codes exactly.  Where there are
+// L::MatrixProducts, they multiply even numbers of rows.  The order of all floating-point operations
 // is the same everywhere, and so are the bits of the result.
 #pragma once
 

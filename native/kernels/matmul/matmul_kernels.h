@@ -19,7 +19,7 @@ struct MatmulPart {
     float *out;         // [rows, out_stride] of row 0, column 0
     int64_t out_stride; // in floats
     uint8_t *scratch;   // scratch_bytes of matmul.cpp, 64-byte aligned
-    int log_pages;      // of floats: lines of `1 << log_pages` pages are asked for at a time (prefetch.h)
+    int log_pages;      // of floats: prefetches take turns among `1 << log_pages` pages (prefetch.h)
 };
 
 inline constexpr int strip_tiles = 4;
@@ -48,10 +48,6 @@ struct FloatMatmulKernels {
     void (*multiply_bf16)(const MatmulPart &part); // of BF16 with BF16; null where that is not an instruction
     bool by_tiles = false; // multiply_bf16: in parts of bf16_part_rows and bf16_part_tiles
 };
-
-// Of the instruction set in use.
-const MatmulKernels &matmul_kernels();
-const FloatMatmulKernels &float_matmul_kernels();
 
 namespace portable {
 extern const MatmulKernels matmul_kernels;

@@ -1,7 +1,7 @@
 // Products of codes of weights with codes of activations: how a part is divided into blocks, and the codes themselves.
 //
-// What L has for it beside what matmul_block.h asks for, the shapes of blocks: `few` for so many rows at once, `more` for
-// more of them (both with tiles as they lie in memory; few.rows = 0: never), `unpacked` for more than max_packed_rows.
+// L must have what matmul_block.h needs, and the shapes of blocks: `few` for so many rows at once, `more` for more of them
+// (both with tiles as they lie in memory; few.rows = 0: never), `unpacked` for more than max_packed_rows.
 //
 // Included once by each instruction set's file, after its CodeLanes; nothing here has external linkage.
 #pragma once
@@ -88,7 +88,7 @@ template <class L, WeightFormat format, BlockShape shape, int above> void multip
     using From = Packed<L, format>;
     const int64_t n_chunks = part.weights->n_chunks(), tile_bytes = n_chunks * From::chunk_bytes;
     const uint8_t *first = part.weights->data + part.first_tile * tile_bytes;
-    // With several blocks of rows, each asks for a share of the next tiles.
+    // With several blocks of rows, each prefetches a share of the next tiles.
     const int64_t n_blocks = blocks_of<shape>(part.n_rows, part.n_tiles);
     const bool once = shape.tiles == 1 && n_blocks == part.n_tiles;
     constexpr bool is_byte = From::layout.code_bits == 8;

@@ -71,9 +71,6 @@ struct RecurrentKernels {
     void (*outer)(const OuterRows &rows);
 };
 
-// Of the instruction set in use.
-const RecurrentKernels &recurrent_kernels();
-
 namespace portable {
 extern const RecurrentKernels recurrent_kernels;
 }

@@ -28,9 +28,6 @@ struct RowKernels {
     float (*largest)(const float *x, int64_t n); // not a number where one is not finite
 };
 
-// Of the instruction set in use.
-const RowKernels &row_kernels();
-
 namespace portable {
 extern const RowKernels row_kernels;
 }

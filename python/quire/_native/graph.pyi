@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .core import Device, Tensor
+from .kernels import KernelSet
 
 Symbol = Literal["tokens", "rows"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -48,7 +49,8 @@ class RopeSpec:
     ``layout``: ``"half"`` rotates dimension i with i + n_dims/2 (NeoX, Hugging Face), ``"interleaved"`` 2i with 2i + 1
     (what GGUF files of the llama architecture expect).  ``freq_scale`` is 1 / factor of linear scaling.  YaRN (Peng et
     al. 2023) is on when ``ext_factor`` is not 0.  ``factors``: a weight ``[n_dims / 2]`` that the frequencies are
-    divided by (llama 3).
+    divided by (llama 3).  ``sections``: how many pairs turn by the place in time, height and width (M-RoPE, Wang et al.
+    2024), one after the other, or taking turns (Qwen3-VL); zeros: all by the position.  For layout ``"half"``.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class RopeSpec:
         beta_slow: float = 1.0,
         n_ctx_orig: int = 0,
         factors: Weight | None = None,
+        sections: tuple[int, int, int] = (0, 0, 0),
+        take_turns: bool = False,
     ) -> None: ...
 
 @final
@@ -111,6 +115,13 @@ class Tracer:
     @property
     def logit_rows(self) -> TraceTensor:
         """int32 ``[rows]``: which of the step's tokens need logits."""
+    def tap(self, layer: int, x: TraceTensor) -> None:
+        """Declare the hidden state after a layer, ``[tokens, n]``, to be read after each step (``Executor.tap``).
+
+        Raises ShapeError for another shape, and unless layers ascend.
+        """
+    @property
+    def tapped_layers(self) -> list[int]: ...
     def finish(self, logits: TraceTensor) -> Trace:
         """End the trace.  ``logits`` must be ``["rows", n_vocab]``."""
     def finish_vectors(self, vectors: TraceTensor) -> Trace:
@@ -251,7 +262,10 @@ class Executor(ExecutorBase):
     the memory that they were read from back to the system, so that nobody may read those tensors again; ``"lock"``
     also locks the rearranged ones in memory.  ``packed_cache``: where they are kept for the next start.
     ``cpus``: the logical processors that the threads of our own kernels may use, the one that calls ``run`` included;
-    empty: any.  UnsupportedError for stock kernels, which have another team.
+    empty: any.  ``kernel_set``: the instruction set of our own kernels and determinism; None: the defaults.
+    UnsupportedError for either with stock kernels, which have another team.
+    ``cache_bytes``: of the blocks of all groups together, where that is less than ``n_blocks`` of each (windows need
+    fewer); 0: that many.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
     afterwards the cache of graphs is frozen.
@@ -272,6 +286,8 @@ class Executor(ExecutorBase):
         cpus: Sequence[int] = (),
         packed_cache: PackedCache | None = None,
         n_states: int = 0,
+        kernel_set: KernelSet | None = None,
+        cache_bytes: int = 0,
         team_of: Executor | None = None,
     ) -> None: ...
     @property
@@ -279,6 +295,11 @@ class Executor(ExecutorBase):
     @property
     def n_hidden(self) -> int:
         """Size of the hidden states that logits are made of, or of an encoder's vectors; 0 where they cannot be had."""
+    @property
+    def tapped_layers(self) -> list[int]:
+        """Layers whose hidden states ``tap`` gives, ascending."""
+    def tap(self, layer: int, n_rows: int) -> npt.NDArray[np.float32]:
+        """The hidden states after a layer ``[n_rows, n]`` of the first rows of the last step.  Raises ShapeError."""
     @property
     def makes_logits(self) -> bool:
         """Whether the trace ends with logits; otherwise ``run`` gives vectors."""
@@ -296,6 +317,9 @@ class Executor(ExecutorBase):
     def kernels(self) -> Literal["cpu", "stock"]:
         """Which are in use."""
 
+    @property
+    def kernel_set(self) -> KernelSet | None:
+        """None where the model runs by ggml's kernels."""
     @property
     def threads(self) -> int: ...
     @property
@@ -326,8 +350,12 @@ class Executor(ExecutorBase):
         n_kv: Sequence[int],
         tables: Sequence[Sequence[int]],
         states: Sequence[int] = (),
+        axes: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
-        """One step (for tests): logits ``[len(logit_rows), n_vocab]``."""
+        """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
+
+        ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
+        """
     def maxima(self, n_rows: int) -> npt.NDArray[np.float32] | None:
         """The largest of every 64 logits of the last step's first ``n_rows`` logit rows (for tests).
 

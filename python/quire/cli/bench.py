@@ -166,8 +166,6 @@ def bars(measured: list[Measurement], width: int = 50) -> list[str]:
 
 
 def _as_object(llm: LLM, model: ModelOptions, measured: list[Measurement]) -> dict[str, object]:
-    from .._native.kernels import isa
-
     config = llm.config
     return {
         "model": llm.model_name,
@@ -176,7 +174,7 @@ def _as_object(llm: LLM, model: ModelOptions, measured: list[Measurement]) -> di
         "device": config.device,
         "threads": config.threads,
         "kernels": config.kernels,
-        "isa": isa(),
+        "isa": llm.isa,
         "kv_dtype": llm.kv_dtype,
         "results": [asdict(m) for m in measured],
     }

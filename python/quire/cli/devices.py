@@ -22,11 +22,11 @@ __all__ = ["command"]
 def command(*, as_json: bool, operations: bool) -> None:
     """List the devices of the backends that load: name, kind, memory, features, supported operations."""
     from .._native.core import devices
-    from .._native.kernels import isa, supported_isas
+    from .._native.kernels import supported_isas
 
     found = devices()
     if as_json:
-        kernels = {"isa": isa(), "supported": list(supported_isas())}
+        kernels = {"isa": supported_isas()[-1], "supported": list(supported_isas())}
         print(json.dumps({"devices": [_as_object(device) for device in found], "kernels": kernels}, ensure_ascii=False))
         return
     print_table(
@@ -44,7 +44,8 @@ def command(*, as_json: bool, operations: bool) -> None:
             for device in found
         ),
     )
-    print(f"kernels: {isa()} (this machine runs {', '.join(supported_isas())}; --isa forces a lower one)")
+    known = supported_isas()
+    print(f"kernels: {known[-1]} (this machine runs {', '.join(known)}; --isa forces a lower one)")
     if operations:
         for device in found:
             print(f"{device.name}: {' '.join(device.operations)}")

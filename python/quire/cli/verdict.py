@@ -115,12 +115,13 @@ def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
     from .._native.core import find_device
     from .._native.graph import Executor
+    from .._native.kernels import KernelSet
     from .._native.kv import CacheLayout
     from ..engine.loader import cache_dtype
     from ..models import load_model
 
     model = load_model(reader)
-    kv_dtype = cache_dtype(wanted, own_kernels=True)
+    kv_dtype = cache_dtype(wanted, KernelSet())
     n_ctx = n_ctx or min(model.config.n_ctx_train, DEFAULT_N_CTX)
     layout = CacheLayout(model.cache, kv_dtype)
     executor = Executor(

@@ -202,6 +202,16 @@ class AsyncLLM(LLMBase):
         await self._collect(list(zip(requests, vectors, strict=True)))
         return [item.vector for item in vectors if item.vector is not None]
 
+    async def hidden_states(
+        self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
+    ) -> list[npt.NDArray[np.float32]]:
+        """What layers leave of every token, one float32 ``[n_layers, n_tokens, n]`` for each prompt; see ``LLM``."""
+        items = prompt_list(prompts)
+        requests = await asyncio.to_thread(lambda: self._taps_requests(items, layers))
+        vectors = [Vectors() for _ in requests]
+        await self._collect(list(zip(requests, vectors, strict=True)))
+        return self._tapped(vectors, layers)
+
     async def classify(
         self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
     ) -> npt.NDArray[np.float32]:

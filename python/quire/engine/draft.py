@@ -17,10 +17,11 @@ from ..gguf import GGUFReader
 from ..models import load_model
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig
-from .sizes import ModelNeeds, Sizes
+from .sizes import BLOCK_TOKENS, ModelNeeds, Sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device
+    from .._native.kernels import KernelSet
     from ..models import LoadedModel
 
 __all__ = ["DraftModel", "opened_draft"]
@@ -41,21 +42,36 @@ class DraftModel:
         return replace(
             needs,
             weights_bytes=needs.weights_bytes + self.size_bytes,
-            block_bytes=needs.block_bytes + CacheLayout(self.model.cache, self.kv_dtype).block_bytes,
+            block_bytes=needs.block_bytes + self.block_bytes,
             token_bytes=needs.token_bytes + 4 * (8 * c.dim + 4 * c.widest),
             fixed_bytes=needs.fixed_bytes + 4 * c.n_vocab * 64,
         )
 
-    def drafter(self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig) -> ModelDrafter:
+    @property
+    def block_bytes(self) -> int:
+        return CacheLayout(self.model.cache, self.kv_dtype).block_bytes
+
+    def _n_blocks(self, sizes: Sizes) -> int:
+        """One for each of the target, or of one context where windows leave the target with less than all."""
+        return sizes.n_blocks if sizes.cache_bytes == 0 else -(-sizes.n_ctx // BLOCK_TOKENS) + 1
+
+    def cache_bytes_beside(self, sizes: Sizes) -> int:
+        """What is left of the cache for the target; 0 where it has all of its blocks."""
+        return 0 if sizes.cache_bytes == 0 else sizes.cache_bytes - (self._n_blocks(sizes) - 1) * self.block_bytes
+
+    def drafter(
+        self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
+    ) -> ModelDrafter:
         """The model with a cache as long as the target's, on its threads."""
         n_ctx = min(sizes.n_ctx, self.model.config.n_ctx_train)
         executor = Executor(
             self.model.trace(n_ctx),
             device,
-            n_blocks=sizes.n_blocks,
+            n_blocks=self._n_blocks(sizes),
             threads=config.threads,
             kv_dtype=self.kv_dtype,
             kernels=config.kernels,
+            kernel_set=kernel_set,
             max_rows=sizes.max_step_tokens,
             max_sequences=sizes.max_sequences,
             repack="lock" if config.load == "lock" else "release",

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
-Pooling: TypeAlias = Literal["none", "mean", "cls", "last"]
-"""Which hidden states an embedding is: each token's, their mean, the first token's, or the last's."""
+Pooling: TypeAlias = Literal["none", "mean", "cls", "last", "taps"]
+"""Which hidden states an embedding is: each token's, their mean, the first token's, or the last's; or those of taps."""
 
 # Nobody sees a millisecond; a small model makes several tokens in it, and waking a thread for each would slow it down.
 _GATHER_S = 0.001

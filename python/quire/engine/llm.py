@@ -220,6 +220,20 @@ class LLM(LLMBase):
         self._collect(list(zip(requests, vectors, strict=True)))
         return [item.vector for item in vectors if item.vector is not None]
 
+    def hidden_states(
+        self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
+    ) -> list[npt.NDArray[np.float32]]:
+        """What layers leave of every token, one float32 ``[n_layers, n_tokens, n]`` for each prompt.
+
+        ``layers``: numbers from 0, of ``taps``, which the model was opened with.  As in transformers'
+        ``hidden_states[layer + 1]``, the state is that before the last norm.  Nothing is taken from the cache.  Raises
+        RequestError for layers that are not tapped.
+        """
+        requests = self._taps_requests(prompt_list(prompts), layers)
+        vectors = [Vectors() for _ in requests]
+        self._collect(list(zip(requests, vectors, strict=True)))
+        return self._tapped(vectors, layers)
+
     def classify(
         self, prompts: Prompt | Sequence[Prompt], *, salt: bytes = b"", priority: int = 0, key: str = ""
     ) -> npt.NDArray[np.float32]:

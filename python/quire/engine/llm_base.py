@@ -57,6 +57,7 @@ class LLMBase:
         speculation: Speculation | None = None,
         draft_max: int = 16,
         draft_min: int = 0,
+        taps: Sequence[int] = (),
     ) -> None:
         self.config = EngineConfig(
             device=device,
@@ -81,17 +82,19 @@ class LLMBase:
             speculation=speculation,
             draft_max=draft_max,
             draft_min=draft_min,
+            taps=tuple(taps),
         )
         opened = open_model(model, self.config)
         self.config = replace(self.config, device=opened.device)
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
-        self.n_ctx, self.kv_dtype = opened.sizes.n_ctx, opened.kv_dtype
+        self.n_ctx, self.kv_dtype, self.isa = opened.sizes.n_ctx, opened.kv_dtype, opened.isa
         self.n_ctx_train = opened.n_ctx_train
         # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling = opened.sampling
         self._pooling = opened.pooling
         self._reserved_bytes = opened.reserved_bytes
+        self._cache_kinds, self._has_state = opened.cache_kinds, opened.has_state
         self._output = opened.output
         self._prompts = Prompts(opened.tokenizer, opened.n_vocab, opened.sampling)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
@@ -111,6 +114,13 @@ class LLMBase:
         """Counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""
         return self._engine.stats()
 
+    def cache_use(self, stats: DecoderStats) -> list[tuple[str, int, int]]:
+        """Of each kind of layers (``"full"``, ``"window 512"``, ``"chunk 8192"``, ``"state"``) the bytes in the cache:
+        those that sequences hold, and those that are kept to be found again."""
+        cache = stats.cache
+        uses = [*zip(self._cache_kinds, cache.groups, strict=True), ("state", cache.states)]
+        return [(kind, use.held, use.cached) for kind, use in uses if kind != "state" or self._has_state]
+
     def _embedding_request(self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions) -> EngineRequest:
         """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
         if pooling is None and self._pooling is None:
@@ -122,6 +132,24 @@ class LLMBase:
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(prompt, chosen, options)
+
+    def _taps_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
+        """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
+        if missing := sorted(set(layers).difference(self.config.taps)):
+            raise RequestError(
+                f"[hidden_states] layers must be among the taps that the model was opened with, {self.config.taps}, "
+                f"but {missing[0]} is not"
+            )
+        if not layers:
+            raise RequestError("[hidden_states] layers must name a layer but are empty")
+        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
+
+    def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:
+        """Of each request the layers that were asked for, of rows that hold all taps side by side."""
+        taps = [self.config.taps.index(layer) for layer in layers]
+        found = [item.vector for item in vectors if item.vector is not None]
+        by_tap = [rows.reshape(len(rows), len(self.config.taps), -1) for rows in found]
+        return [rows[:, taps].transpose(1, 0, 2) for rows in by_tap]
 
     @property
     def is_encoder(self) -> bool:

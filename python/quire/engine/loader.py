@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
-from .._native.kernels import multiplies_bf16, set_deterministic, set_isa
+from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
@@ -24,7 +24,7 @@ from .config import CacheDType, EngineConfig, KvDType
 from .draft import DraftModel, opened_draft
 from .engine import Pooling
 from .memory import available_bytes
-from .sizes import MOST_SEQUENCES, ModelNeeds, Sizes, check_weights, choose_sizes
+from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
@@ -88,8 +88,11 @@ class OpenedModel:
     sampling: Mapping[str, object]
     pooling: Pooling | None  # None where the file asks for one that is not known
     kv_dtype: CacheDType
+    isa: str | None  # of our own kernels; None where the model runs by ggml's
     output: ModelOutput
     device: str  # what the options' device stands for
+    cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192"
+    has_state: bool
     n_ctx_train: int  # positions that the model was trained on
 
 
@@ -109,10 +112,7 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig) -> Ope
     CapacityError when the weights or the cache do not fit into memory.
     """
     config = replace(config, device=_device_at_hand(config.device))
-    if config.isa is not None:
-        _use_isa(config.isa, find_device(config.device))
-    if config.deterministic is not None:
-        _use_deterministic(config.deterministic, find_device(config.device))
+    _kernel_set(config, find_device(config.device))  # refused before anything is read
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config)
@@ -140,8 +140,8 @@ def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfi
     return open_model(path, config or EngineConfig()).decoder
 
 
-def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -> CacheDType:
-    """What ``"auto"`` stands for; all others are themselves.
+def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: bool = True) -> CacheDType:
+    """What ``"auto"`` stands for where a model runs by these kernels (None: ggml's); all others are themselves.
 
     BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
     half the rate of BF16 where there are instructions for that.  What only a step needs (``is_kept`` false) is exact.
@@ -150,7 +150,7 @@ def cache_dtype(kv_dtype: KvDType, *, own_kernels: bool, is_kept: bool = True) -
         return kv_dtype
     if not is_kept:
         return "f32"
-    return "bf16" if own_kernels and multiplies_bf16() else "f16"
+    return "bf16" if kernel_set is not None and kernel_set.multiplies_bf16 else "f16"
 
 
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
@@ -161,16 +161,15 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
     return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
-def _use_isa(isa: str, device: Device) -> None:
+def _kernel_set(config: EngineConfig, device: Device) -> KernelSet | None:
+    """The kernels of our own that the model runs by; None where it runs by ggml's."""
     if device.kind != "cpu":
-        raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
-    set_isa(isa)
-
-
-def _use_deterministic(on: bool, device: Device) -> None:
-    if on and device.kind != "cpu":
-        raise UnsupportedError(f"[deterministic] the device must be the CPU for fixed bits but is {device.name}")
-    set_deterministic(on)
+        if config.isa is not None:
+            raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
+        if config.deterministic:
+            raise UnsupportedError(f"[deterministic] the device must be the CPU for fixed bits but is {device.name}")
+        return None
+    return None if config.kernels == "stock" else KernelSet(config.isa, deterministic=config.deterministic)
 
 
 def _open_folder(folder: Path, config: EngineConfig) -> OpenedModel:
@@ -224,11 +223,10 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     _check_calls_are_known(tokenizer)
-    own_kernels = device.kind == "cpu" and config.kernels != "stock"
-    kv_dtype = cache_dtype(config.kv_dtype, own_kernels=own_kernels, is_kept=not model.config.is_encoder)
-    needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, own_kernels=own_kernels)
+    kernel_set = _kernel_set(config, device)
+    kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
     with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
-        return _open_with(reader, path, config, device, model, tokenizer, kv_dtype, needs, draft)
+        return _open_with(reader, path, config, device, model, tokenizer, kv_dtype, kernel_set, draft)
 
 
 def _open_with(
@@ -239,10 +237,12 @@ def _open_with(
     model: LoadedModel,
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
-    needs: ModelNeeds,
+    kernel_set: KernelSet | None,
     draft: DraftModel | None,
 ) -> OpenedModel:
     n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
+    cache = CacheLayout(model.cache, kv_dtype)
+    needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None)
     if draft is not None:
         needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, available)
@@ -252,13 +252,15 @@ def _open_with(
             sizes.n_ctx, needs.n_ctx_train, path.name,
         )  # fmt: skip
     executor = Executor(
-        model.trace(sizes.n_ctx),
+        model.trace(sizes.n_ctx, config.taps),
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
+        cache_bytes=sizes.cache_bytes if draft is None else draft.cache_bytes_beside(sizes),
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
+        kernel_set=kernel_set,
         max_rows=sizes.max_step_tokens,
         max_sequences=sizes.max_sequences,
         repack="lock" if config.load == "lock" else "release",
@@ -271,7 +273,7 @@ def _open_with(
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
     drafters: list[Drafter] = [LookupDrafter()]
     if draft is not None:
-        drafters.append(draft.drafter(executor, sizes, device, config))
+        drafters.append(draft.drafter(executor, sizes, device, config, kernel_set))
     decoder = Decoder(
         executor,
         _vocab_info(tokenizer, n_vocab),
@@ -298,9 +300,23 @@ def _open_with(
         labels=_labels_of(reader.metadata, arch),
     )
     return OpenedModel(
-        decoder, tokenizer, name, arch, n_vocab, sizes, reserved, sampling, pooling, kv_dtype, output, config.device,
+        decoder,
+        tokenizer,
+        name,
+        arch,
+        n_vocab,
+        sizes,
+        reserved,
+        sampling,
+        pooling,
+        kv_dtype,
+        None if kernel_set is None else kernel_set.isa,
+        output,
+        config.device,
+        kinds_of(cache),
+        cache.state_bytes > 0,
         needs.n_ctx_train,
-    )  # fmt: skip
+    )
 
 
 def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
@@ -372,12 +388,25 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
     return device.memory_free_bytes if left is None else left
 
 
+def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
+    """What the groups of layers are called."""
+    return tuple(
+        f"window {group.window}" if group.window else f"chunk {group.chunk}" if group.chunk else "full"
+        for group in cache.groups
+    )
+
+
+def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
+    """The groups of layers that see only their last tokens."""
+    reaches = [(group.block_bytes, group.window or group.chunk) for group in cache.groups]
+    return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
+
+
 def _needs(
-    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, *, kv_dtype: CacheDType, own_kernels: bool
+    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, cache: CacheLayout, *, own_kernels: bool
 ) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
-    cache = CacheLayout(model.cache, kv_dtype)
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
@@ -388,4 +417,5 @@ def _needs(
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
+        limited=limited_groups(cache),
     )

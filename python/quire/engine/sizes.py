@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import CapacityError
 from .config import EngineConfig
 
-__all__ = ["BLOCK_TOKENS", "MOST_SEQUENCES", "ModelNeeds", "Sizes", "check_weights", "choose_sizes"]
+__all__ = ["BLOCK_TOKENS", "MOST_SEQUENCES", "GroupNeeds", "ModelNeeds", "Sizes", "check_weights", "choose_sizes"]
 
 BLOCK_TOKENS = 32
 # Of what the weights leave: the rest is for everything else on the machine.
@@ -22,6 +22,8 @@ _MOST_UNDIVIDED_TOKENS = 32768
 class Sizes:
     """How large an engine is: ``n_blocks`` with the null block, ``n_states`` with the zero state (0 where no layer has
     one); see ``EngineConfig`` for the rest.
+
+    ``cache_bytes``: of all blocks together, where that is less than ``n_blocks`` of every group; else 0.
     """
 
     n_ctx: int
@@ -29,12 +31,28 @@ class Sizes:
     max_sequences: int
     max_step_tokens: int
     n_states: int = 0
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class GroupNeeds:
+    """Layers that see only their last ``reach`` tokens, and the bytes of a block in all of them."""
+
+    block_bytes: int
+    reach: int
+
+    def blocks(self, n_tokens: int, step_tokens: int) -> int:
+        """What a sequence holds at most while it computes up to ``step_tokens`` at a time, as ``CachePool`` counts."""
+        span = (self.reach - 1) + (BLOCK_TOKENS - 1) + step_tokens
+        return min(_blocks_of(n_tokens), (span + BLOCK_TOKENS - 2) // BLOCK_TOKENS + 1)
 
 
 @dataclass(frozen=True)
 class ModelNeeds:
     """Bytes that a model takes: its weights, a block of its cache, a sequence's recurrent state, and the step's buffer
     for each token.
+
+    ``block_bytes``: in all layers; ``limited``: the groups among them whose layers have a window or chunks.
 
     ``fixed_bytes``: of its vocabulary and the rows of logits, whatever sizes are chosen.
 
@@ -53,15 +71,24 @@ class ModelNeeds:
     state_bytes: int = 0
     undivided: bool = False
     fixed_bytes: int = 0
+    limited: tuple[GroupNeeds, ...] = ()
+
+    def context_bytes(self, n_tokens: int, step_tokens: int) -> int:
+        """Blocks of one sequence of so many tokens."""
+        limited = self.limited if self.paged else ()
+        everywhere = self.block_bytes - sum(group.block_bytes for group in limited)
+        return _blocks_of(n_tokens) * everywhere + sum(
+            group.blocks(n_tokens, step_tokens) * group.block_bytes for group in limited
+        )
 
 
 def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) -> Sizes:
     """The sizes that ``config`` gives, and for the others what fits into ``available_bytes``.
 
     The cache takes at most half of what the weights leave: one context of the model's training where that is enough
-    room, and 1024 tokens for each of 32 sequences.  Before that, recurrent states take at most a quarter: for each
-    sequence its own, and a copy for the next one that begins like it.  CapacityError where the weights, or what is
-    asked for, do not fit.
+    room (of layers with a window only what it reaches), and 1024 tokens for each of 32 sequences.  Before that,
+    recurrent states take at most a quarter: for each sequence its own, and a copy for the next one that begins like
+    it.  CapacityError where the weights, or what is asked for, do not fit.
     """
     check_weights(needs.name, needs.weights_bytes, available_bytes)
     left = available_bytes - needs.weights_bytes - needs.fixed_bytes
@@ -74,26 +101,54 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
         return _undivided(needs, config, left)
     n_states = _states(needs, config, left)
     left -= n_states * needs.state_bytes
-    fair_blocks, most_blocks = left // _CACHE_PART // needs.block_bytes, left // needs.block_bytes
-    n_ctx = config.n_ctx or _context(needs, config, fair_blocks, most_blocks)
-    n_blocks = config.n_blocks or _blocks(needs, config, n_ctx, fair_blocks) + 1
-    needed = n_blocks if config.n_blocks is not None else _blocks_of(n_ctx) + 1
-    if needed > most_blocks:
-        asked = f"n_blocks {n_blocks}" if config.n_blocks is not None else f"n_ctx {n_ctx}"
+    step_tokens = config.max_step_tokens or _step_tokens(needs, left)
+    room = _Room(needs, step_tokens, left // _CACHE_PART, left)
+    n_ctx = config.n_ctx or _context(room, config)
+    cache_bytes = _cache_bytes(room, config, n_ctx)
+    needed = cache_bytes if config.n_blocks is not None else room.context_bytes(n_ctx)
+    if needed + needs.block_bytes > left:
+        asked = f"n_blocks {config.n_blocks}" if config.n_blocks is not None else f"n_ctx {n_ctx}"
         raise CapacityError(
             f"[memory] {asked} must fit into the {_mib(left)} beside the weights of {needs.name} "
-            f"but takes {_mib(needed * needs.block_bytes)}"
+            f"but takes {_mib(needed + needs.block_bytes)}"
         )
     n_sequences = min(MOST_SEQUENCES, n_states // 2) if n_states else MOST_SEQUENCES
     if config.n_blocks is None:
-        n_sequences = max(1, min(n_sequences, (n_blocks - 1) * BLOCK_TOKENS // _LEAST_TOKENS_OF_A_SEQUENCE))
+        n_sequences = max(1, min(n_sequences, cache_bytes // room.context_bytes(_LEAST_TOKENS_OF_A_SEQUENCE)))
+    n_blocks = config.n_blocks or max(_blocks_of(n_ctx), cache_bytes // needs.block_bytes) + 1
     return Sizes(
         n_ctx=n_ctx,
         n_blocks=n_blocks,
         max_sequences=config.max_sequences or n_sequences,
-        max_step_tokens=config.max_step_tokens or _step_tokens(needs, left),
+        max_step_tokens=step_tokens,
         n_states=n_states,
+        cache_bytes=0 if cache_bytes >= (n_blocks - 1) * needs.block_bytes else cache_bytes,
     )
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What there is for the cache: its fair part, and the most that it may take.  A null block comes off each."""
+
+    needs: ModelNeeds
+    step_tokens: int
+    fair_bytes: int
+    most_bytes: int
+
+    def context_bytes(self, n_tokens: int) -> int:
+        return self.needs.context_bytes(n_tokens, self.step_tokens)
+
+    @property
+    def fair_context(self) -> int:
+        """Tokens of the longest sequence, at most a context of the training, that the fair part holds."""
+        low, high = 0, _blocks_of(self.needs.n_ctx_train)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.context_bytes(middle * BLOCK_TOKENS) + self.needs.block_bytes <= self.fair_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return min(low * BLOCK_TOKENS, self.needs.n_ctx_train)
 
 
 def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
@@ -146,28 +201,32 @@ def _blocks_of(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
-def _context(needs: ModelNeeds, config: EngineConfig, fair_blocks: int, most_blocks: int) -> int:
+def _context(room: _Room, config: EngineConfig) -> int:
     """What the model was trained on, as far as the cache reaches; a short one may take more than the cache's part."""
+    needs = room.needs
     if config.n_blocks is not None:
         return min(needs.n_ctx_train, (config.n_blocks - 1) * BLOCK_TOKENS)
-    n_ctx = min(needs.n_ctx_train, (fair_blocks - 1) * BLOCK_TOKENS)
+    n_ctx = room.fair_context
     least = min(needs.n_ctx_train, _LEAST_N_CTX)
     if n_ctx >= least:
         return n_ctx
-    if _blocks_of(least) + 1 > most_blocks:
+    needed = room.context_bytes(least) + needs.block_bytes
+    if needed > room.most_bytes:
         raise CapacityError(
             f"[memory] a context of {least} tokens must fit beside the weights of {needs.name} but "
-            f"{_mib((_blocks_of(least) + 1) * needs.block_bytes)} are more than the memory at hand"
+            f"{_mib(needed)} are more than the memory at hand"
         )
     return least
 
 
-def _blocks(needs: ModelNeeds, config: EngineConfig, n_ctx: int, fair_blocks: int) -> int:
+def _cache_bytes(room: _Room, config: EngineConfig, n_ctx: int) -> int:
     """One context at least; beyond it what 32 usual sequences fill, or two contexts where a large cache costs more."""
-    per_context = _blocks_of(n_ctx)
-    n_sequences = config.max_sequences or MOST_SEQUENCES
-    wanted = n_sequences * _blocks_of(min(n_ctx, _TOKENS_OF_A_SEQUENCE)) if needs.paged else 2 * per_context
-    return max(min(wanted, fair_blocks - 1), per_context)
+    if config.n_blocks is not None:
+        return (config.n_blocks - 1) * room.needs.block_bytes
+    one = room.context_bytes(n_ctx)
+    usual = room.context_bytes(min(n_ctx, _TOKENS_OF_A_SEQUENCE))
+    wanted = (config.max_sequences or MOST_SEQUENCES) * usual if room.needs.paged else 2 * one
+    return max(min(wanted, room.fair_bytes - room.needs.block_bytes), one)
 
 
 def _step_tokens(needs: ModelNeeds, left: int) -> int:

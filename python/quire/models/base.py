@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -217,8 +217,7 @@ class Decoder:
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
         """Of embedded tokens."""
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
     def __call__(self, step: Step) -> Tensor:
@@ -238,8 +237,18 @@ def local_layers(m: Keys, n_layer: int, period: int) -> list[bool]:
     return [period == 0 or (i + 1) % period != 0 for i in range(n_layer)]
 
 
-def trace(model: Model, n_ctx: int) -> Trace:
-    """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens."""
-    tracer = Tracer(model.cache())
-    output = model(Step(tracer, n_ctx))
+def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:
+    """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens.
+
+    ``taps``: layers after which the hidden state can be read (``Executor.tap``).  UnsupportedError for those that the
+    model does not have, or does not show.
+    """
+    tracer, wanted = Tracer(model.cache()), frozenset(taps)
+    output = model(Step(tracer, n_ctx, wanted))
+    if missing := wanted.difference(tracer.tapped_layers):
+        c = model.config
+        raise UnsupportedError(
+            f"[taps] layers must be those of {c.arch} that show their hidden state, of {c.n_layer}, "
+            f"but {min(missing)} is not"
+        )
     return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output)

@@ -169,8 +169,7 @@ class LayerNormDecoder:
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
         """Of embedded tokens."""
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
     def __call__(self, step: Step) -> Tensor:

@@ -214,8 +214,7 @@ class Encoder:
 
     def __call__(self, step: Step) -> Vectors:
         x = self.embeddings(step)
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         x = select_rows(x, step.logit_rows)
         return Vectors(x if self.classifier is None else self.classifier(x))
 

@@ -66,8 +66,7 @@ class EuroBert:
 
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens)
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return Vectors(self.norm(select_rows(x, step.logit_rows)))
 
 

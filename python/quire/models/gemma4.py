@@ -233,8 +233,8 @@ class Gemma4:
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens) * self.config.dim**0.5
         extra = self.extras(x, step) if self.config.n_extra else None
-        for block in self.blocks:
-            x = block(x, extra, step)
+        for i, block in enumerate(self.blocks):
+            x = step.after_layer(i, block(x, extra, step))
         logits = self.head(self.norm(select_rows(x, step.logit_rows)))
         return soft_cap(logits, self.cap) if self.cap else logits
 

@@ -54,8 +54,7 @@ class GemmaEmbedding:
 
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens) * self.config.dim**0.5
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
 
 

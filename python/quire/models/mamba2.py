@@ -130,8 +130,8 @@ class Mamba2:
 
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens)
-        for norm, mixer in zip(self.norms, self.layers, strict=True):
-            x = x + mixer(norm(x), step)
+        for i, (norm, mixer) in enumerate(zip(self.norms, self.layers, strict=True)):
+            x = step.after_layer(i, x + mixer(norm(x), step))
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
 

@@ -79,8 +79,7 @@ class ModernBert:
 
     def __call__(self, step: Step) -> Vectors:
         x = self.norm(self.tokens(step.tokens))
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         x = self.output_norm(select_rows(x, step.logit_rows))
         return Vectors(x if self.classifier is None else self.classifier(x))
 

@@ -7,7 +7,7 @@ keys of ``HF``, transformers' classes.  They are read from the source, so that o
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -106,9 +106,9 @@ class LoadedModel:
         """What each layer keeps."""
         return self.model.cache()
 
-    def trace(self, n_ctx: int | None = None) -> Trace:
+    def trace(self, n_ctx: int | None = None, taps: Iterable[int] = ()) -> Trace:
         """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on."""
-        return trace(self.model, n_ctx or self.config.n_ctx_train)
+        return trace(self.model, n_ctx or self.config.n_ctx_train, taps)
 
 
 def n_vocab_of(reader: GGUFReader) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .._native import graph
@@ -13,11 +14,13 @@ from .._native.graph import TraceTensor as Tensor
 class Step:
     """One step of decoding: some tokens of some sequences.
 
-    ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).
+    ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).  ``taps``: layers
+    after which the hidden state is to be read.
     """
 
     tracer: Tracer
     n_ctx: int
+    taps: frozenset[int] = frozenset()
 
     @property
     def tokens(self) -> Tensor:
@@ -33,6 +36,18 @@ class Step:
     def logit_rows(self) -> Tensor:
         """int32 ``[rows]``: which tokens need logits."""
         return self.tracer.logit_rows
+
+    def run_layers(self, layers: Iterable[Callable[[Tensor, Step], Tensor]], x: Tensor) -> Tensor:
+        """One layer after the other; what each that is tapped leaves can be read."""
+        for i, layer in enumerate(layers):
+            x = self.after_layer(i, layer(x, self))
+        return x
+
+    def after_layer(self, layer: int, x: Tensor) -> Tensor:
+        """``x`` itself, the hidden state ``[tokens, n]`` after a layer, declared where the layer is tapped."""
+        if layer in self.taps:
+            self.tracer.tap(layer, x)
+        return x
 
     def attend(
         self,

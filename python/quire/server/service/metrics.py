@@ -209,6 +209,13 @@ class _EngineFigures:
             for model, beat in beats.items():
                 gauge.add_metric([model], float(getattr(beat, field)))
             yield gauge
+        text = "Bytes of the cache by kind of layers: held by sequences, or kept to be found again."
+        gauge = GaugeMetricFamily("quire_cache_bytes", text, labels=["model", "kind", "use"])
+        for model, beat in beats.items():
+            for use in beat.cache:
+                gauge.add_metric([model, use.kind, "held"], float(use.held_bytes))
+                gauge.add_metric([model, use.kind, "cached"], float(use.cached_bytes))
+        yield gauge
         yield from _of_drafters(beats)
 
 

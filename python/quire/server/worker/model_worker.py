@@ -129,6 +129,7 @@ class ModelWorker(LLMBase):
             anonymous_bytes=anonymous,
             n_step_sequences=stats.n_step_sequences,
             drafters={drafter.name: _figures(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
+            cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
 
     def handle(self, message: wire.ToEngine) -> None:

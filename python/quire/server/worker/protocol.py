@@ -255,6 +255,14 @@ class DrafterFigures(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
 
 
+class CacheUse(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that one kind of layers has in the cache: held by sequences, and kept to be found again."""
+
+    kind: str
+    held_bytes: int
+    cached_bytes: int
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """A sign of life, with the decoder's figures; totals since the model was opened."""
 
@@ -275,6 +283,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     anonymous_bytes: int
     n_step_sequences: int = 0
     drafters: dict[str, DrafterFigures] = {}
+    cache: tuple[CacheUse, ...] = ()
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

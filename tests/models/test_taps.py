@@ -1,0 +1,91 @@
+"""Hidden states after layers, against transformers' ``output_hidden_states``.  Runs where torch is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire.engine import LLM
+from quire.errors import RequestError, UnsupportedError
+from tiny_checkpoints import write_checkpoint
+
+torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+from oracle_models import oracle_of  # noqa: E402
+
+pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
+
+# Blocks before and after their norms, windows, states, experts, another loop over layers.
+NAMES = ["qwen3", "gemma3", "gpt2", "olmo2", "lfm2", "mamba2", "qwen3moe", "bert"]
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layer_equals_transformers(tmp_path: Path, name: str, kernels: str) -> None:
+    write_checkpoint(tmp_path / "hf", name)
+    oracle = oracle_of(name)
+    n_layer = oracle.model.config.num_hidden_layers
+    options = {"threads": 1, "n_ctx": 96, "kernels": kernels, "kv_dtype": "f32", "max_step_tokens": 32}
+    if name == "bert":
+        options |= {"n_ctx": 32}
+    ids = np.random.default_rng(3).integers(0, 256, 30 if name == "bert" else 70).tolist()
+    states = hidden_states(oracle.model, ids)
+    with LLM(tmp_path / "hf", taps=range(n_layer), **options) as model:
+        (found,) = model.hidden_states(ids, layers=range(n_layer))
+        assert found.shape[:2] == (n_layer, len(ids))
+        for layer, expected in enumerate(states):
+            assert np.abs(found[layer] - expected).max() <= 1e-3 * np.abs(expected).max(), layer
+        some = model.hidden_states([ids[:9], ids], layers=[1, 0])  # in another order, of several prompts
+        assert [each.shape[1] for each in some] == [9, len(ids)]
+        tolerance = {"rtol": 0, "atol": 1e-5 * np.abs(found).max()}
+        np.testing.assert_allclose(some[1], found[[1, 0]], **tolerance)
+        if name != "bert":  # which sees later tokens
+            np.testing.assert_allclose(some[0], found[[1, 0], :9], **tolerance)
+
+
+def hidden_states(model: Any, ids: list[int]) -> list[npt.NDArray[np.float32]]:
+    """After each layer.  transformers gives the last one after the last norm, so that is taken from the layer itself."""
+    n_layer = model.config.num_hidden_layers
+    kinds = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == n_layer)
+    left: list[torch.Tensor] = []
+    next(kinds)[-1].register_forward_hook(
+        lambda _, __, output: left.append(output[0] if isinstance(output, tuple) else output)
+    )
+    with torch.no_grad():
+        states = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    assert len(states) == n_layer + 1
+    first = 0 if model.config.model_type == "mamba2" else 1  # its list begins with what the first layer leaves
+    return [state[0].numpy() for state in (*states[first : n_layer - 1 + first], left[-1])]
+
+
+def test_taps_change_no_bit(tmp_path: Path) -> None:
+    ids = np.random.default_rng(3).integers(0, 256, 50).tolist()
+    write_checkpoint(tmp_path / "hf", "qwen3")
+    logits = []
+    for taps in ((), (0,), (0, 1)):
+        with LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=taps) as model:
+            logits.append(model.logits(ids))
+    np.testing.assert_array_equal(logits[1], logits[0])
+    np.testing.assert_array_equal(logits[2], logits[0])
+
+
+def test_what_is_not_tapped_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "hf", "qwen3")
+    with LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=[1]) as model:
+        for layers in ([0], [1, 2], [-1]):
+            with pytest.raises(RequestError, match=r"^\[hidden_states\] layers must be among the taps .* \(1,\)"):
+                model.hidden_states([1, 2], layers=layers)
+        with pytest.raises(RequestError, match="layers must name a layer"):
+            model.hidden_states([1, 2], layers=[])
+    with pytest.raises(UnsupportedError, match=r"^\[taps\] layers must be those of qwen3 .* but 99 is not"):
+        LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=[0, 99])
+    write_checkpoint(tmp_path / "other", "gemma3n")
+    with pytest.raises(UnsupportedError, match=r"^\[taps\] layers must be those of gemma3n that show"):
+        LLM(tmp_path / "other", threads=1, n_ctx=128, taps=[0])
+    for wrong in ((1, 0), (-1,), (True,), ("1",)):
+        with pytest.raises(RequestError, match=r"^\[engine\] taps must be a tuple of ints from 0 that ascend"):
+            LLM(tmp_path / "hf", taps=wrong)  # type: ignore[arg-type]
