@@ -272,7 +272,8 @@ def test_a_draft_model_beyond_its_positions_proposes_nothing() -> None:
         client.run()
         assert client.answer(near).token_ids == greedy_without_eog(prompt(5), 30)
         finishes = client.answer(near).finish, client.answer(far).finish
-        assert finishes[0] is not None and finishes[1] is not None
+        assert finishes[0] is not None
+        assert finishes[1] is not None
         assert 0 < finishes[0].n_drafted_tokens <= 15
         assert finishes[1].n_drafted_tokens == 0
 

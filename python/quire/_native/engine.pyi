@@ -478,8 +478,8 @@ class Decoder:
     """A native thread that owns an executor: it plans, runs, samples, and never takes the GIL.
 
     Thread-safe; events go to one consumer, in order: a choice's deltas, then its ``finish``.  ShapeError when the
-    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.  ``drafters`` are asked in
-    their order.
+    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.  ``drafters``: in the
+    order in which they are asked.
     """
 
     def __init__(

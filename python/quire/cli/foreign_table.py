@@ -299,7 +299,8 @@ _LLAMA_CPP = (
     _works("--draft-n --draft-max --draft-n-max --spec-draft-n-max", "--draft-max"),
     _works("--draft-min --draft-n-min --spec-draft-n-min", "--draft-min"),
     _refused(
-        "-hfd -hfrd --hf-repo-draft --spec-draft-hf", "give --draft a file: quire pull org/name:QUANT shows where it is",
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        "give --draft a file: quire pull org/name:QUANT shows where it is",
         env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
     ),
     _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
@@ -315,8 +316,9 @@ _LLAMA_CPP = (
         "-ctkd --cache-type-k-draft --spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v "
         "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
         "--spec-draft-n-cpu-moe --spec-draft-ncmoe -devd --device-draft --spec-draft-device "
-        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl --draft-p-min --draft-p-split --spec-draft-p-min "
-        "--spec-draft-p-split --spec-synth-len --spec-synth-rates --spec-ngram-mod-n-min --spec-ngram-mod-n-max "
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl --draft-p-min --draft-p-split "
+        "--spec-draft-p-min --spec-draft-p-split --spec-synth-len --spec-synth-rates "
+        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max "
         "--spec-ngram-mod-n-match --spec-ngram-simple-size-n --spec-ngram-simple-size-m "
         "--spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
         "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "

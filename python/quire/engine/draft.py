@@ -49,6 +49,7 @@ class DraftModel:
 
     @property
     def block_bytes(self) -> int:
+        """Of 32 tokens in its cache."""
         return CacheLayout(self.model.cache, self.kv_dtype).block_bytes
 
     def _n_blocks(self, sizes: Sizes) -> int:
@@ -61,8 +62,8 @@ class DraftModel:
 
     def drafter(
         self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
-    ) -> ModelDrafter:
-        """The model with a cache as long as the target's, on its threads."""
+    ) -> tuple[ModelDrafter, int]:
+        """The model with a cache of its own, on the target's threads; and the bytes that it takes as it is used."""
         n_ctx = min(sizes.n_ctx, self.model.config.n_ctx_train)
         executor = Executor(
             self.model.trace(n_ctx),
@@ -78,7 +79,8 @@ class DraftModel:
             cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
             team_of=target if target.kernels == "cpu" else None,
         )
-        return ModelDrafter(executor, n_ctx=n_ctx)
+        reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+        return ModelDrafter(executor, n_ctx=n_ctx), reserved
 
 
 @contextmanager

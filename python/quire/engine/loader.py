@@ -226,7 +226,10 @@ def _open(reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
     kernel_set = _kernel_set(config, device)
     kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
     with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
-        return _open_with(reader, path, config, device, model, tokenizer, kv_dtype, kernel_set, draft)
+        return _open_with(
+            reader, path, config, device, model,
+            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft,
+        )  # fmt: skip
 
 
 def _open_with(
@@ -235,6 +238,7 @@ def _open_with(
     config: EngineConfig,
     device: Device,
     model: LoadedModel,
+    *,
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
     kernel_set: KernelSet | None,
@@ -272,8 +276,11 @@ def _open_with(
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
     drafters: list[Drafter] = [LookupDrafter()]
+    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     if draft is not None:
-        drafters.append(draft.drafter(executor, sizes, device, config, kernel_set))
+        drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
+        drafters.append(drafter)
+        reserved += n_bytes
     decoder = Decoder(
         executor,
         _vocab_info(tokenizer, n_vocab),
@@ -291,7 +298,6 @@ def _open_with(
     name = reader.metadata.text("general.name", path.stem)
     sampling = advised_sampling(reader.metadata)
     pooling = _pooling_of(reader.metadata, model.config)
-    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
     output = ModelOutput(
         is_encoder=model.config.is_encoder,
