@@ -18,6 +18,9 @@ from .errors import (
     ShapeError,
     UnsupportedError,
 )
+from .interpreter import check_interpreter
+
+check_interpreter()
 
 if TYPE_CHECKING:
     from ._native.core import Device, DType, Tensor, devices

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import LoadError, UnsupportedError
 
@@ -22,9 +22,14 @@ __all__ = ["SafetensorsFile", "SafetensorsFolder"]
 
 _BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
-    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
 }  # fmt: skip
-_LOADABLE = {"F32": ("f32", "f4"), "F16": ("f16", "f2"), "BF16": ("bf16", "u2")}
+_LOADABLE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+# Arrays of what NumPy has no type for hold its bits.
+_ARRAYS = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8",
+    "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
+}  # fmt: skip
 _MAX_HEADER_BYTES = 64 << 20
 
 
@@ -125,29 +130,41 @@ class SafetensorsFile:
 
     def tensor(self, name: str) -> Tensor:
         """The tensor over the mapped file (f32, f16 or bf16; UnsupportedError for others)."""
-        import numpy as np
-
         from ._native.core import DType
         from ._native.core import Tensor as Storage
 
         entry = self._find(name)
         if entry.dtype not in _LOADABLE:
             raise UnsupportedError(f"[safetensors] tensor '{name}' must be F32, F16 or BF16 but is {entry.dtype}")
-        dtype, code = _LOADABLE[entry.dtype]
-        count = (entry.end - entry.begin) // _BYTES[entry.dtype]
-        array = np.frombuffer(self._map, np.dtype(code), count, entry.begin).reshape(entry.shape or (1,))  # a number
-        if not array.flags.aligned:  # headers of odd length put numbers at odd addresses
-            array = array.copy()
-        return Storage.from_numpy(array, DType(dtype))
+        array = self.array(name).reshape(entry.shape or (1,))  # a number
+        return Storage.from_numpy(array, DType(_LOADABLE[entry.dtype]))
 
-    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor of U8 over the mapped file; LoadError for others."""
+    def dtype(self, name: str) -> str:
+        """The tensor's type as the file calls it: ``F16``, ``I32``, ``F8_E4M3``, ..."""
+        return self._find(name).dtype
+
+    def n_bytes(self, name: str) -> int:
+        """Of the tensor in the file."""
+        entry = self._find(name)
+        return entry.end - entry.begin
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
         import numpy as np
 
         entry = self._find(name)
-        if entry.dtype != "U8":
-            raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {entry.dtype}")
-        return np.frombuffer(self._map, np.uint8, entry.end - entry.begin, entry.begin).reshape(entry.shape)
+        count = (entry.end - entry.begin) // _BYTES[entry.dtype]
+        array = np.frombuffer(self._map, np.dtype(_ARRAYS[entry.dtype]), count, entry.begin).reshape(entry.shape)
+        # Headers of odd length put numbers at odd addresses.
+        return array if array.flags.aligned else array.copy()
+
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor of U8 over the mapped file; LoadError for others."""
+        dtype = self._find(name).dtype
+        if dtype != "U8":
+            raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {dtype}")
+        found: npt.NDArray[np.uint8] = self.array(name)
+        return found
 
 
 class SafetensorsFolder(Mapping[str, "Tensor"]):
@@ -191,6 +208,18 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor of U8."""
         return self._files[self._shard(name)].bytes_of(name)
+
+    def n_bytes(self, name: str) -> int:
+        """Of the tensor in its file."""
+        return self._files[self._shard(name)].n_bytes(name)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
+        return self._files[self._shard(name)].array(name)
+
+    def dtype(self, name: str) -> str:
+        """The tensor's type as the file calls it."""
+        return self._files[self._shard(name)].dtype(name)
 
     def _shard(self, name: str) -> str:
         if name not in self._where:

@@ -116,7 +116,7 @@ def test_what_does_not_hold(llm: LLM) -> None:
 
 
 def test_requests_that_the_decoder_refuses() -> None:
-    with pytest.raises(RequestError, match="embedding must be none, mean, cls or last"):
+    with pytest.raises(RequestError, match="embedding must be none, mean, cls, last or taps"):
         Request([1], embedding="max")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="must not come with prompt_logits"):
         Request([1], embedding="last", prompt_logits=True)

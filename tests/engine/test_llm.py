@@ -490,6 +490,31 @@ def test_async_front_end_equals_the_blocking_one(llm):
     asyncio.run(ask())
 
 
+def test_both_front_ends_share_a_model() -> None:
+    messages = [{"role": "user", "content": "What is 2 + 3? " * 12}]
+    with LLM(threads=1, n_ctx=512, kv_dtype="f32") as model:
+        whole = model.chat(messages, GREEDY)
+        *first, last = model.chat_stream(messages, GREEDY)
+        assert [(delta.n_prompt_tokens, delta.n_cached_tokens) for delta in first] == [(0, 0)] * len(first)
+        assert (last.n_prompt_tokens, last.n_cached_tokens) == (whole.n_prompt_tokens, 96)
+        assert whole.n_prompt_tokens > 96 > whole.n_cached_tokens
+
+        async def ask(shared: AsyncLLM) -> None:
+            answer = await shared.chat(messages, GREEDY)
+            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # of the other's cache
+            deltas = [delta async for delta in shared.chat_stream(messages, GREEDY)]
+            assert "".join(delta.text for delta in deltas) == whole.text
+            assert deltas[-1].n_prompt_tokens == whole.n_prompt_tokens
+
+        asyncio.run(ask(AsyncLLM.sharing(model)))
+    shared = AsyncLLM.sharing(LLM(threads=1, n_ctx=512, kv_dtype="f32"))
+    gc.collect()  # nobody else holds the model
+    assert asyncio.run(shared.generate("a", GREEDY))[0].finish_reason == "length"
+    asyncio.run(shared.close())
+    with pytest.raises(RequestError, match="closed"):
+        asyncio.run(shared.generate("a"))
+
+
 def test_async_consumers_that_go_away_cancel_their_requests():
     long = SamplingParams(max_tokens=450, temperature=0.0, ignore_eos=True)
 
@@ -528,6 +553,22 @@ def test_a_processor_mask_reaches_the_threads() -> None:
         LLM(cpu_mask=1 << absent)
     with pytest.raises(RequestError, match="cpu_mask must be an int from 1"):
         LLM(cpu_mask=0)
+
+
+def test_a_context_fits_where_windows_have_room_for_what_they_reach(tmp_path: Path) -> None:
+    """The cache of one sequence, which takes less than blocks of all layers would: same answer, nothing preempted."""
+    write_checkpoint(tmp_path / "hf", "gemma3")
+    ids = np.random.default_rng(5).integers(0, 256, 230).tolist()
+    found = []
+    for options in ({"max_sequences": 1}, {"n_blocks": 50}):
+        with LLM(tmp_path / "hf", threads=1, n_ctx=256, max_step_tokens=32, kv_dtype="f32", **options) as model:
+            found.append(model.generate([ids], GREEDY)[0].token_ids)
+            stats, sizes = model.stats(), model.sizes
+            if sizes.cache_bytes:  # one layer sees 256 tokens, 6 the last 8: 4 blocks with those of a step
+                assert stats.cache.budget_bytes == sizes.cache_bytes == (8 + 6 * 4) * 32 * 2 * (32 + 32) * 4
+                assert [kind for kind, *_ in model.cache_use(stats)] == ["full", "window 8"]
+            assert stats.n_preemptions == 0
+    assert found[0] == found[1]
 
 
 def test_models_of_one_process_may_differ_in_their_kernels() -> None:

@@ -202,7 +202,7 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("granitehybrid", {"mamba_conv_bias": None}, "mamba_conv_bias"),
         ("granitehybrid", {"attention_multiplier": 0.0}, "attention_multiplier"),
         ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
-        ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ("qwen3", {"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
     ],
 )
 def test_fields_that_change_the_answer_are_refused_by_name(

@@ -14,7 +14,7 @@ from quire.convert import convert
 from quire.engine import LLM, AsyncLLM
 from quire.errors import CapacityError, RequestError, UnsupportedError
 from served import served
-from tiny_checkpoints import REFERENCES, write_checkpoint
+from tiny_checkpoints import REFERENCES, write_checkpoint, write_reranker
 
 Array = npt.NDArray[np.float32]
 
@@ -103,19 +103,6 @@ def test_scores_of_classes(tmp_path: Path) -> None:
 
 
 QUERY, DOCUMENTS = "Where is the fox?", ["In the forest.", "A red ball", "", "The old lighthouse " * 8]
-
-
-def write_reranker(folder: Path) -> None:
-    """With a tokenizer that joins pairs."""
-    write_checkpoint(folder, "xlm-roberta-rank")
-    words = json.loads((folder / "tokenizer.json").read_text())
-    ends = {"sep": ["</s>", 257], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": False}
-    words["post_processor"] = {"type": "RobertaProcessing", **ends}
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    words["added_tokens"] = [{**token, **plain} for token in words["added_tokens"]]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    words["pre_tokenizer"] = words["decoder"] = level
-    (folder / "tokenizer.json").write_text(json.dumps(words))
 
 
 def test_a_query_with_documents(tmp_path: Path) -> None:

@@ -98,6 +98,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", packed=True, shift=1)
     with pytest.raises(LoadError, match=r"blocks and scales of 'blk\.0\.ffn_gate_exps\.weight'"):
         convert(tmp_path / "a", tmp_path / "x.gguf")
-    write(tmp_path / "b", packed=False, quantization_config={"quant_method": "gptq"})
+    write(tmp_path / "b", packed=False, quantization_config={"quant_method": "aqlm"})
     with pytest.raises(UnsupportedError, match="quant_method"):
         convert(tmp_path / "b", tmp_path / "x.gguf")

@@ -46,6 +46,7 @@ class FakeLLM:
     n_vocab: int = 100
     advised_sampling: dict[str, Any] = field(default_factory=dict)
     kv_dtype: str = "f16"
+    isa: str | None = "portable"
     config: Any = field(default_factory=lambda: SimpleNamespace(device="cpu", threads=2, kernels="auto"))
 
     @property

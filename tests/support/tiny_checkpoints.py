@@ -114,3 +114,16 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | Non
         write_safetensors(folder / shard, {tensor: tensors[tensor] for tensor in names})
         where |= dict.fromkeys(names, shard)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+
+
+def write_reranker(folder: Path) -> None:
+    """A classifier of pairs with one score, whose tokenizer joins the two texts."""
+    write_checkpoint(folder, "xlm-roberta-rank")
+    words = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    ends = {"sep": ["</s>", 257], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": False}
+    words["post_processor"] = {"type": "RobertaProcessing", **ends}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    words["added_tokens"] = [{**token, **plain} for token in words["added_tokens"]]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    words["pre_tokenizer"] = words["decoder"] = level
+    (folder / "tokenizer.json").write_text(json.dumps(words))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# What became of the matrices of a checkpoint that was quantized when Quire read it.
+_QUANTIZATION = "quire.checkpoint.quantization"
 # Entries of an array that are shown; a vocabulary has a hundred thousand.
 SHOWN = 8
 
@@ -117,6 +119,8 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
         ("dtype", "tensors>", "parameters>", "size>"),
         ((name, str(n), f"{elements:,}", size_text(size)) for name, n, elements, size in _types(reader.tensors)),
     )
+    if _QUANTIZATION in reader.metadata:
+        print(f"quantized by others: {reader.metadata.text(_QUANTIZATION)}")
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
     if (sampling := _sampling(reader)) is not None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._native.core import DType, Tensor
-from .._native.quant import dequantize, quantize
-from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json
+from .._native.quant import quantize
+from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json, transposed
+from ..checkpoint_formats import StoredCheckpoint
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
-from ..safetensors import SafetensorsFolder
 from .generation import write_sampling
 from .made_reader import MadeReader
+from .packing import Packer
 from .pooling import pooling_type
 from .vocabulary import write_vocabulary
 
@@ -26,7 +30,12 @@ if TYPE_CHECKING:
     from ..checkpoint import Array
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
+_LOG = logging.getLogger("quire")
+_QUANTIZATION = ("quantization_config", "compression_config")  # as config.json has it, and had it
+# What became of matrices that were quantized by another program.
+QUANTIZATION_KEY = "quire.checkpoint.quantization"
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+_HALVES = {"f16", "bf16"}
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 
 
@@ -40,10 +49,31 @@ class _Conversion:
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         self.entries = list(self.mapping.entries(self.config))
-        self.checkpoint = SafetensorsFolder(source)
+        self.checkpoint = StoredCheckpoint(source, self._quantization())
         self.numbers = list(self._numbers())
-        self.targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
         self.mapping.refuse_unread(self.whole)
+        packer = Packer(self.checkpoint, self.config)
+        packed = {target.name: packer.packed(target) for target in targets}
+        self.packed = {name: found for name, found in packed.items() if found is not None}
+        self.factors = list(self._factors())
+        self.targets = [*self.factors, *targets]
+
+    def _quantization(self) -> Fields | None:
+        """What the configuration says of quantization, as a whole or of the text model."""
+        for config in (self.whole, self.config):
+            for name in _QUANTIZATION:
+                if config.has(name):
+                    return config.inner(name)
+        return None
+
+    def _factors(self) -> Iterator[Target]:
+        """Numbers that products with packed matrices are multiplied by."""
+        import numpy as np
+
+        for name, packed in self.packed.items():
+            if packed.factor != 1.0:
+                yield Target(f"{name.removesuffix('.weight')}.scale", (), made=np.array([packed.factor], np.float32))
 
     def _mapping(self) -> Checkpoint:
         """By the configuration's ``architectures``."""
@@ -56,8 +86,8 @@ class _Conversion:
         """Keys whose numbers the checkpoint has as tensors of one number."""
         n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
         for key, source in self.mapping.numbers.items():
-            tensors = [self.checkpoint[source.replace("{i}", str(i))] for i in range(n_layer)]
-            yield key, "f32[]", [float(dequantize(tensor).item()) for tensor in tensors]
+            names = [source.replace("{i}", str(i)) for i in range(n_layer)]
+            yield key, "f32[]", [float(self.checkpoint.values(name).item()) for name in names]
 
     def _with_head(self, targets: list[Target]) -> list[Target]:
         """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
@@ -78,6 +108,8 @@ class _Conversion:
     def _equal(self, one: str, other: str) -> bool:
         if self.checkpoint.shape(one) != self.checkpoint.shape(other):
             return False
+        if one in self.checkpoint.matrices or other in self.checkpoint.matrices:
+            return bool((self.checkpoint.values(one) == self.checkpoint.values(other)).all())
         mine, theirs = self.checkpoint[one].numpy(), self.checkpoint[other].numpy()
         return all((mine[i : i + 1024] == theirs[i : i + 1024]).all() for i in range(0, len(mine), 1024))
 
@@ -90,6 +122,10 @@ class _Conversion:
         shapes = [self.checkpoint.shape(source) for source in target.sources]
         if target.packing is not None:
             return target.packing.shape(target.name, shapes)
+        if target.change is transposed and any(source in self.checkpoint.matrices for source in target.sources):
+            raise UnsupportedError(
+                f"[convert] '{target.sources[0]}' must not be quantized, as layers of its kind store [in, out], but is"
+            )
         if target.change is not None:
             try:
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
@@ -113,6 +149,8 @@ class _Conversion:
                 yield target.packing.packed(blocks, exponents)
             else:
                 yield from map(target.packing.packed, blocks, exponents)
+        elif target.name in self.packed:
+            yield from self.packed[target.name].data()
         else:
             for piece in self.pieces(target):
                 yield quantize(piece, dtype).numpy()
@@ -121,17 +159,41 @@ class _Conversion:
         if target.made is not None:
             yield target.made
         for source in target.sources:
-            values = dequantize(self.checkpoint[source])
+            values = self.checkpoint.values(source)
             yield target.change(values, self.config) if target.change is not None else values
 
+    def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
+        """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so, and
+        what a library makes numbers of 16 bits of is kept in those."""
+        if target.packing is not None:
+            return DType(target.packing.dtype)
+        if target.name in self.packed:
+            return DType(self.packed[target.name].dtype)
+        if target.keep_f32 or len(shape) == 1:
+            return DType("f32")
+        of_library = {
+            self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices
+        }
+        if str(wanted) in _HALVES and len(of_library) == 1 and of_library <= _HALVES:
+            return DType(of_library.pop())
+        return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
 
-def _dtype(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
-    """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so."""
-    if target.packing is not None:
-        return DType(target.packing.dtype)
-    if target.keep_f32 or len(shape) == 1:
-        return DType("f32")
-    return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
+    def fate(self, dtypes: dict[str, DType], shapes: dict[str, tuple[int, ...]]) -> str:
+        """What becomes of the quantized matrices, and the memory that this takes; empty where there are none."""
+        if not self.checkpoint.matrices:
+            return ""
+        kept, other, n_bytes = Counter[str](), Counter[str](), 0
+        for target in self.targets:
+            n = sum(source in self.checkpoint.matrices for source in target.sources)
+            if n:
+                dtype, shape = dtypes[target.name], shapes[target.name]
+                (kept if target.name in self.packed else other)[str(dtype)] += n
+                n_bytes += math.prod(shape[:-1]) * dtype.row_bytes(shape[-1])
+        words = [f"{n} kept exactly as {dtype}" for dtype, n in kept.items()]
+        words += [f"{n} dequantized to {dtype}" for dtype, n in other.items()]
+        stored = self.checkpoint.stored_bytes
+        n = len(self.checkpoint.matrices)
+        return f"{self.checkpoint.method}, {n} matrices: {', '.join(words)}; {stored} bytes became {n_bytes}"
 
 
 def convert(
@@ -139,7 +201,8 @@ def convert(
 ) -> None:
     """Write the checkpoint in ``folder`` as the GGUF file ``out``.
 
-    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  One tensor is in memory at a time, and
+    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  What another program quantized stays in few
+    bits where a type of files holds it exactly (docs/quantization.md).  One tensor is in memory at a time, and
     ``out`` appears when complete.  Before data is written, the model that the file is for has found all its keys and
     tensors in it.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an architecture, a
     field, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
@@ -153,8 +216,9 @@ def convert(
         for done, target in enumerate(todo.targets):
             if progress is not None:
                 progress(done, len(todo.targets), target.name)
-            for data in todo.data(target, dtypes[target.name]):
-                writer.write(target.name, data)
+            if done >= len(todo.factors):
+                for data in todo.data(target, dtypes[target.name]):
+                    writer.write(target.name, data)
         if progress is not None:
             progress(len(todo.targets), len(todo.targets), "")
 
@@ -162,13 +226,20 @@ def convert(
 def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DType]:
     """Everything that comes before the data; the dtype of each tensor."""
     _write_keys(writer, todo, dtype)
-    dtypes = {}
+    dtypes, shapes = {}, {}
     for target in todo.targets:
-        shape = todo.shape(target)
-        dtypes[target.name] = _dtype(target, shape, DType(dtype))
+        shape = shapes[target.name] = todo.shape(target)
+        dtypes[target.name] = todo.dtype(target, shape, DType(dtype))
         writer.add_tensor(target.name, dtypes[target.name], shape)
         if target.name == "token_types.weight":  # without the key llama.cpp opens no encoder
             writer.set("tokenizer.ggml.token_type_count", shape[0], "u32")
+    if fate := todo.fate(dtypes, shapes):
+        writer.set(QUANTIZATION_KEY, fate)
+        _LOG.warning("[convert] %s", fate)
+    # Models are opened before there is other data, and want to know these.
+    for target in todo.factors:
+        for data in todo.data(target, dtypes[target.name]):
+            writer.write(target.name, data)
     return dtypes
 
 
@@ -204,6 +275,7 @@ class CheckpointReader(MadeReader):
             and target.change is None
             and target.made is None
             and not target.stacked
+            and target.sources[0] not in self._todo.checkpoint.matrices
         ):
             stored = self._todo.checkpoint[target.sources[0]]
             if stored.dtype == info.dtype and stored.shape == info.shape:

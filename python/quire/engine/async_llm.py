@@ -39,6 +39,14 @@ class AsyncLLM(LLMBase):
     generator) cancels its requests.
     """
 
+    @classmethod
+    def sharing(cls, llm: LLMBase) -> AsyncLLM:
+        """The awaited verbs of a model that is open: one engine, one batch and one cache.  Closing one closes both."""
+        made = cls.__new__(cls)
+        # The model is closed when nobody holds it, so that this one does.
+        made.__dict__.update(llm.__dict__, _shared=llm)
+        return made
+
     async def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

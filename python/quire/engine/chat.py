@@ -163,15 +163,10 @@ class ChatCollector:
             news.append(parser.finish(cut=delta.finish_reason == "length"))
         self._deltas[delta.choice] += filter(None, news)
         return ChatDelta(
-            delta.choice,
-            delta.text,
-            delta.token_ids,
-            delta.logprobs,
-            self._finish_reason(delta),
-            delta.stop_reason,
-            "".join(new.content for new in news),
-            "".join(new.reasoning_content for new in news),
-            tuple(call for new in news for call in new.tool_calls),
+            **{**delta.__dict__, "finish_reason": self._finish_reason(delta)},
+            content="".join(new.content for new in news),
+            reasoning_content="".join(new.reasoning_content for new in news),
+            tool_calls=tuple(call for new in news for call in new.tool_calls),
         )
 
     def _finish_reason(self, choice: Delta) -> FinishReason | None:

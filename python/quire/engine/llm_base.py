@@ -169,7 +169,9 @@ class LLMBase:
 
     def _pair_requests(self, query: str, documents: Sequence[str], options: RequestOptions) -> list[EngineRequest]:
         """Requests for the scores of a query with each document; see ``_score_requests``."""
-        if self._output.scores_classes and self._output.tells_texts_apart:
+        if not self._output.scores_classes:
+            raise UnsupportedError("[rerank] the model must have a classifier but has none")
+        if self._output.tells_texts_apart:
             raise UnsupportedError("[rerank] the model must have one type of token but has one for each text of a pair")
         return self._score_requests([self._prompts.pair(query, document) for document in documents], options)
 

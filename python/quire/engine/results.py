@@ -38,6 +38,7 @@ class Delta:
 
     The last one of a choice has a ``finish_reason``: ``"stop"`` (``stop_reason`` says which stop
     string or stop token), ``"length"`` or ``"cancelled"``, and in a chat ``"tool_calls"`` where it stopped for those.
+    It also counts: ``n_prompt_tokens``, and ``n_cached_tokens`` of them that were found in the cache; 0 before.
     """
 
     choice: int
@@ -46,6 +47,8 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,16 @@ class Collector:
         if event.kind != "finish":
             return Delta(event.choice, event.text, token_ids, logprobs)
         self._finish(event, parts)
-        return Delta(event.choice, event.text, token_ids, logprobs, event.finish_reason, event.stop_reason)
+        return Delta(
+            event.choice,
+            event.text,
+            token_ids,
+            logprobs,
+            event.finish_reason,
+            event.stop_reason,
+            len(self._prompt_token_ids),
+            self._n_cached_tokens,
+        )
 
     def _finish(self, event: Event, parts: _Parts) -> None:
         assert event.finish_reason is not None

@@ -132,16 +132,6 @@ def _rope(config: Fields) -> Iterator[Entry]:
     yield from rope_keys(config, 150000.0, truncate=False)
 
 
-def _is_packed_as_known(config: Fields) -> None:
-    """Published checkpoints keep the experts in MXFP4, which files have as well."""
-    if not config.has("quantization_config"):
-        return
-    quantization = config.inner("quantization_config")
-    if (method := quantization.text("quant_method", "")) != "mxfp4":
-        raise UnsupportedError(f"[convert] 'quant_method' of 'quantization_config' must be mxfp4 but is '{method}'")
-    quantization.read(("modules_to_not_convert", "dequantize"))
-
-
 def _packed(name: str, packing: MXFP4) -> Source:
     module = f"model.layers.{{i}}.mlp.experts.{name}"
     return Source((f"{module}_blocks", f"{module}_scales"), packing=packing)
@@ -209,7 +199,6 @@ HF = {
         _KEYS,
         _TENSORS,
         fixed={"hidden_act": SILU, "attention_bias": (True,), "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
-        checks=(_is_packed_as_known,),
         rope=_rope,
         unused=("experts_per_token", "initial_context_length"),
     )
