@@ -8,6 +8,9 @@
 #include "core/error.h"
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
+#include "engine/lookup_drafter.h"
+#include "engine/model_drafter.h"
+#include "engine/scripted_drafter.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -31,7 +34,8 @@ Pooling pooling(const std::string &name) {
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
                      const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
-                     std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text) {
+                     std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
+                     std::string speculation, std::vector<int32_t> prediction) {
     if (embedding && prompt_logits)
         throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
@@ -50,7 +54,9 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             embedding ? pooling(*embedding) : Pooling::last,
             announced ? Admission::announced : Admission::silent,
             std::move(snapshot_positions),
-            second_text};
+            second_text,
+            std::move(speculation),
+            std::move(prediction)};
 }
 
 const char *kind_name(const Event &event) {
@@ -109,7 +115,8 @@ void bind_event(py::module_ &m) {
              py::arg("external_logits") = false, py::arg("prompt_logits") = false, py::arg("grammar") = false,
              py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none(),
              py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
-             py::arg("second_text") = py::none());
+             py::arg("second_text") = py::none(), py::arg("speculation") = "",
+             py::arg("prediction") = std::vector<int32_t>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)
@@ -134,6 +141,8 @@ void bind_event(py::module_ &m) {
         .def_readonly("n_prompt_tokens", &Event::n_prompt_tokens)
         .def_readonly("n_cached_tokens", &Event::n_cached_tokens)
         .def_readonly("n_generated_tokens", &Event::n_generated_tokens)
+        .def_readonly("n_drafted_tokens", &Event::n_drafted_tokens)
+        .def_readonly("n_accepted_tokens", &Event::n_accepted_tokens)
         .def_readonly("timings", &Event::timings)
         .def_property_readonly("error_kind", &error_kind)
         .def_readonly("error", &Event::error)
@@ -149,18 +158,31 @@ void bind_decoder_config(py::module_ &m) {
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
                          std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
-                         std::optional<double> step_s) {
+                         std::optional<double> step_s, std::string speculation, int draft_max, int draft_min) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
-                 return DecoderConfig{n_ctx,       scheduling_policy(policy), weights,         max_step_tokens,
-                                      max_running, kept_back_blocks,          max_preemptions, snapshot_tokens,
+                 return DecoderConfig{n_ctx,
+                                      scheduling_policy(policy),
+                                      weights,
+                                      max_step_tokens,
+                                      max_running,
+                                      kept_back_blocks,
+                                      max_preemptions,
+                                      snapshot_tokens,
+                                      std::move(speculation),
+                                      {draft_max, draft_min},
                                       step_s};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
              py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
              py::arg("max_running") = py::none(), py::arg("kept_back_blocks") = py::none(),
              py::arg("max_preemptions") = defaults.max_preemptions,
-             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none())
+             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none(),
+             py::arg("speculation") = defaults.speculation, py::arg("draft_max") = defaults.drafts.draft_max,
+             py::arg("draft_min") = defaults.drafts.draft_min)
+        .def_readonly("speculation", &DecoderConfig::speculation)
+        .def_property_readonly("draft_max", [](const DecoderConfig &self) { return self.drafts.draft_max; })
+        .def_property_readonly("draft_min", [](const DecoderConfig &self) { return self.drafts.draft_min; })
         .def_readonly("step_s", &DecoderConfig::step_s)
         .def_readonly("n_ctx", &DecoderConfig::n_ctx)
         .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
@@ -176,6 +198,15 @@ void bind_stats(py::module_ &m) {
     const auto of_scheduler = [](int64_t SchedulerStats::*figure) {
         return [figure](const DecoderStats &self) { return self.scheduler.*figure; };
     };
+    py::class_<DrafterStats>(m, "DrafterStats")
+        .def_readonly("name", &DrafterStats::name)
+        .def_readonly("n_drafts", &DrafterStats::n_drafts)
+        .def_readonly("n_drafted_tokens", &DrafterStats::n_drafted)
+        .def_readonly("n_accepted_tokens", &DrafterStats::n_accepted)
+        .def_readonly("drafted_at", &DrafterStats::drafted_at)
+        .def_readonly("accepted_at", &DrafterStats::accepted_at)
+        .def_readonly("seconds", &DrafterStats::seconds)
+        .def_readonly("failure", &DrafterStats::failure);
     py::class_<DecoderStats>(m, "DecoderStats")
         .def_property_readonly("n_waiting", of_scheduler(&SchedulerStats::n_waiting))
         .def_property_readonly("n_running", of_scheduler(&SchedulerStats::n_running))
@@ -186,6 +217,7 @@ void bind_stats(py::module_ &m) {
         .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
         .def_property_readonly("n_recomputed_tokens", of_scheduler(&SchedulerStats::n_recomputed_tokens))
         .def_property_readonly("n_lost_hit_tokens", of_scheduler(&SchedulerStats::n_lost_hit_tokens))
+        .def_readonly("drafters", &DecoderStats::drafters)
         .def_readonly("n_steps", &DecoderStats::n_steps)
         .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
         .def_readonly("n_step_sequences", &DecoderStats::n_step_sequences)
@@ -226,9 +258,66 @@ void bind_fake_executor(py::module_ &m) {
              py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none());
 }
 
+void bind_speculator(py::module_ &m) {
+    using Wishes = std::vector<std::pair<uint64_t, std::vector<int32_t>>>;
+    py::class_<StepCost>(m, "StepCost")
+        .def(py::init<>())
+        .def("took", &StepCost::took, py::arg("n_rows"), py::arg("seconds"))
+        .def("seconds", &StepCost::seconds, py::arg("n_rows"));
+    py::class_<Speculator>(m, "Speculator")
+        .def(py::init([](std::vector<std::shared_ptr<Drafter>> drafters, int draft_max, int draft_min) {
+                 return std::make_unique<Speculator>(std::move(drafters), SpeculationConfig{draft_max, draft_min});
+             }),
+             py::arg("drafters"), py::kw_only(), py::arg("draft_max") = SpeculationConfig{}.draft_max,
+             py::arg("draft_min") = SpeculationConfig{}.draft_min)
+        .def(
+            "propose",
+            [](Speculator &self, const Wishes &texts, int n_rows) {
+                std::vector<Speculator::Wish> wishes;
+                for (const auto &[id, tokens] : texts) {
+                    Speculator::Wish wish;
+                    wish.sequence = SequenceId{id};
+                    wish.tokens = tokens;
+                    wish.most = self.most();
+                    wish.drafters = self.set("auto");
+                    wishes.push_back(wish);
+                }
+                self.propose(wishes, static_cast<int>(wishes.size()), n_rows);
+                std::vector<std::vector<int32_t>> proposals;
+                for (const Speculator::Wish &wish : wishes) proposals.push_back(wish.proposal);
+                for (const Speculator::Wish &wish : wishes)
+                    if (!wish.proposal.empty()) self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
+                return proposals;
+            },
+            py::arg("texts"), py::arg("n_rows"))
+        .def(
+            "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
+            py::arg("sequence_id"), py::arg("is_right"))
+        .def("took", &Speculator::took, py::arg("n_rows"), py::arg("seconds"));
+}
+
+void bind_drafters(py::module_ &m) {
+    py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter").def_property_readonly("name", &Drafter::name);
+    py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
+    py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
+        .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t>(), py::arg("scripts"),
+             py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"));
+    py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
+        .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
+             py::arg("n_ctx"));
+    bind_speculator(m);
+    py::class_<SuffixAutomaton>(m, "SuffixAutomaton")
+        .def(py::init<>())
+        .def("append", &SuffixAutomaton::append, py::arg("token"))
+        .def_property_readonly(
+            "match", [](const SuffixAutomaton &self) { return std::pair(self.match().length, self.match().next); })
+        .def_property_readonly("n_states", &SuffixAutomaton::n_states);
+}
+
 } // namespace
 
 void bind_decoder(py::module_ &m) {
+    bind_drafters(m);
     using Free = py::call_guard<py::gil_scoped_release>;
     bind_event(m);
     bind_mask_job(m);
@@ -236,11 +325,12 @@ void bind_decoder(py::module_ &m) {
     bind_stats(m);
     bind_fake_executor(m);
     py::class_<Decoder>(m, "Decoder")
-        .def(py::init(
-                 [](std::shared_ptr<Executor> executor, std::shared_ptr<VocabInfo> vocab, const DecoderConfig &config) {
-                     return std::make_unique<Decoder>(std::move(executor), std::move(vocab), config);
-                 }),
-             py::arg("executor").none(false), py::arg("vocab").none(false), py::arg("config"))
+        .def(py::init([](std::shared_ptr<Executor> executor, std::shared_ptr<VocabInfo> vocab,
+                         const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters) {
+                 return std::make_unique<Decoder>(std::move(executor), std::move(vocab), config, std::move(drafters));
+             }),
+             py::arg("executor").none(false), py::arg("vocab").none(false), py::arg("config"),
+             py::arg("drafters") = std::vector<std::shared_ptr<Drafter>>())
         .def(
             "submit", [](Decoder &self, const Request &request) { return static_cast<uint64_t>(self.submit(request)); },
             py::arg("request"), Free())

@@ -294,7 +294,8 @@ void bind_executor(py::module_ &m) {
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
                          std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
-                         std::optional<KernelSet> kernel_set, size_t cache_bytes, bool sums_inputs) {
+                         std::optional<KernelSet> kernel_set, size_t cache_bytes, bool sums_inputs,
+                         const std::shared_ptr<GraphExecutor> &team_of) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
@@ -307,7 +308,8 @@ void bind_executor(py::module_ &m) {
                                                std::move(packed_cache),
                                                kernel_set,
                                                cache_bytes,
-                                               sums_inputs};
+                                               sums_inputs,
+                                               team_of ? team_of->team() : nullptr};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
@@ -315,7 +317,7 @@ void bind_executor(py::module_ &m) {
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
-             py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false)
+             py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false, py::arg("team_of") = py::none())
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)

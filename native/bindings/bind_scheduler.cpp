@@ -19,7 +19,7 @@ std::vector<uint64_t> numbers(const std::vector<SequenceId> &ids) {
 // What a sequence was when it was asked for.
 struct SequenceState {
     uint64_t id;
-    std::vector<int32_t> tokens;
+    std::vector<int32_t> tokens, drafted;
     int64_t n_prompt, n_computed, n_cached;
     int n_preemptions;
     bool has_work;
@@ -30,9 +30,17 @@ struct SequenceState {
 
 SequenceState state_of(const Sequence &s) {
     static const char *const queues[] = {"waiting", "running", "following"};
-    SequenceState state{number(s.id), s.tokens,        s.n_prompt,   s.n_computed,
-                        s.n_cached,   s.n_preemptions, s.has_work(), queues[static_cast<int>(s.queue)],
-                        {},           std::nullopt};
+    SequenceState state{number(s.id),
+                        s.tokens,
+                        s.drafted,
+                        s.n_prompt,
+                        s.n_computed,
+                        s.n_cached,
+                        s.n_preemptions,
+                        s.has_work(),
+                        queues[static_cast<int>(s.queue)],
+                        {},
+                        std::nullopt};
     for (const BlockTable &table : s.cache.tables()) {
         state.tables.emplace_back();
         for (BlockId block : table.blocks()) state.tables.back().push_back(index(block));
@@ -46,7 +54,8 @@ void bind_plan(py::module_ &m) {
         .def_property_readonly("sequence_id", [](const PlanItem &self) { return number(self.id); })
         .def_readonly("first", &PlanItem::first)
         .def_readonly("n_tokens", &PlanItem::n_tokens)
-        .def_readonly("n_logit_rows", &PlanItem::n_logit_rows);
+        .def_readonly("n_logit_rows", &PlanItem::n_logit_rows)
+        .def_readonly("n_drafted", &PlanItem::n_drafted);
     py::class_<Plan>(m, "Plan")
         .def_readonly("items", &Plan::items)
         .def_readonly("edits", &Plan::edits)
@@ -57,6 +66,7 @@ void bind_plan(py::module_ &m) {
     py::class_<SequenceState>(m, "SequenceState")
         .def_readonly("id", &SequenceState::id)
         .def_readonly("tokens", &SequenceState::tokens)
+        .def_readonly("drafted", &SequenceState::drafted)
         .def_readonly("n_prompt", &SequenceState::n_prompt)
         .def_readonly("n_computed", &SequenceState::n_computed)
         .def_readonly("n_cached", &SequenceState::n_cached)
@@ -117,7 +127,9 @@ void bind_scheduler_config(py::module_ &m) {
         .def_readonly("n_recovered_tokens", &SchedulerStats::n_recovered_tokens)
         .def_readonly("n_computed_tokens", &SchedulerStats::n_computed_tokens)
         .def_readonly("n_recomputed_tokens", &SchedulerStats::n_recomputed_tokens)
-        .def_readonly("n_lost_hit_tokens", &SchedulerStats::n_lost_hit_tokens);
+        .def_readonly("n_lost_hit_tokens", &SchedulerStats::n_lost_hit_tokens)
+        .def_readonly("n_drafted_tokens", &SchedulerStats::n_drafted_tokens)
+        .def_readonly("n_accepted_tokens", &SchedulerStats::n_accepted_tokens);
 }
 
 py::dict arrays_of(const StepBatch &batch) {
@@ -170,6 +182,16 @@ void bind_scheduler(py::module_ &m) {
         .def(
             "append", [](Scheduler &self, uint64_t id, int32_t token) { self.append(SequenceId{id}, token); },
             py::arg("sequence_id"), py::arg("token"))
+        .def(
+            "draft_limit",
+            [](const Scheduler &self, uint64_t id) { return self.draft_limit(self.sequence(SequenceId{id})); },
+            py::arg("sequence_id"))
+        .def(
+            "draft",
+            [](Scheduler &self, uint64_t id, const std::vector<int32_t> &tokens) {
+                self.draft(SequenceId{id}, tokens);
+            },
+            py::arg("sequence_id"), py::arg("tokens"))
         .def(
             "remove", [](Scheduler &self, uint64_t id) { self.remove(SequenceId{id}); }, py::arg("sequence_id"))
         .def(

@@ -37,6 +37,12 @@ void check_visible(const Request &r, const VocabInfo &vocab) {
                                cat("visible_tokens must be ids below ", vocab.n_vocab, " but one is ", token));
 }
 
+void check_prediction(const Request &r, const VocabInfo &vocab) {
+    for (int32_t token : r.prediction)
+        if (!vocab.contains(token))
+            throw RequestError("request", cat("prediction must be ids below ", vocab.n_vocab, " but one is ", token));
+}
+
 void check_task(const Request &r) {
     if ((r.task == Task::generate) == (r.params == nullptr))
         throw RequestError("request",
@@ -70,8 +76,9 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_prompt(request, *vocab, n_ctx);
     check_pair(request);
     check_visible(request, *vocab);
+    check_prediction(request, *vocab);
     if (request.task != Task::generate) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}, {}});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -84,6 +91,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
                            Sampler(request.params, vocab, i),
                            std::nullopt,
                            StopMatcher(p.stop, mode),
+                           {},
                            {}});
 }
 
@@ -231,6 +239,8 @@ Event ActiveRequest::finish_event(int index, const Ending &ending, double now_s)
     finish.n_prompt_tokens = n_prompt;
     finish.n_cached_tokens = n_cached;
     finish.n_generated_tokens = choice.n_generated;
+    finish.n_drafted_tokens = choice.n_drafted;
+    finish.n_accepted_tokens = choice.n_accepted;
     const double admitted = admitted_s.value_or(now_s);
     const double first_token = choice.n_generated > 0 ? choice.first_token_s : now_s;
     finish.timings = {admitted - submitted_s, first_token - admitted, now_s - first_token};

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/drafter.h"
 #include "engine/grammar_mask.h"
 #include "engine/item_rows.h"
 #include "engine/request.h"
@@ -25,7 +26,9 @@ struct Choice {
     std::optional<TokenMask> mask;  // of the next token, once taken
     StopMatcher stop_matcher;
     std::vector<float> held_logits; // while awaiting a mask
+    std::vector<float> held_rows;   // those behind the row that waits, each after one more drafted token
     int64_t n_generated = 0;
+    int64_t n_drafted = 0, n_accepted = 0;
     double first_token_s = 0;
 };
 
@@ -73,6 +76,7 @@ class ActiveRequest {
     int64_t n_prompt;
     int64_t max_tokens; // prompt and generated
     int64_t n_cached = 0;
+    DrafterSet drafters = 0; // that may propose
     double submitted_s = 0;
     std::optional<double> admitted_s;
     bool prompt_done = false;

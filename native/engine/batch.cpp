@@ -18,7 +18,7 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
         const int64_t position = item.first + i;
         if (i >= item.n_tokens - item.n_logit_rows)
             batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()));
-        batch.tokens.push_back(s.tokens[static_cast<size_t>(position)]);
+        batch.tokens.push_back(s.token_at(position));
         batch.positions.push_back(static_cast<int32_t>(position));
         batch.token_types.push_back(position >= s.second_text ? 1 : 0);
     }

@@ -36,13 +36,14 @@ std::optional<std::vector<Command>> Inbox::take(Mode mode) {
 }
 
 Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab,
-                 const DecoderConfig &config)
-    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), loop_(executor_, config),
-      masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
+                 const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters)
+    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), speculation_(config.speculation),
+      loop_(executor_, config, std::move(drafters)), masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
     vocab_->validate();
     if (vocab_->n_vocab != executor_->n_vocab())
         throw ShapeError("decoder",
                          cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
+    loop_.speculator().set(speculation_); // its name holds
     stats_ = loop_.stats();
     thread_ = std::thread([this] { run(); });
 }
@@ -55,16 +56,27 @@ RequestId Decoder::submit(Request request) {
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
     if (request.second_text && !executor_->reads_token_types())
         throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
+    const DrafterSet drafters = drafters_for(request);
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
                                   active->wants_prompt_rows() ? LogitRows::every : LogitRows::last);
     const RequestId id{++n_submitted_};
     active->id = id;
+    active->drafters = drafters;
     active->submitted_s = DecoderLoop::now_s();
     if (active->request.constraint == Constraint::grammar)
         active->masks = std::make_unique<MaskLease>(masks_, id, active->n_choices());
     inbox_.push(std::move(active));
     return id;
+}
+
+// A prediction is looked up unless the request says otherwise.
+DrafterSet Decoder::drafters_for(const Request &request) const {
+    const Speculator &speculator = loop_.speculator();
+    if (!request.speculation.empty()) return speculator.set(request.speculation);
+    DrafterSet drafters = speculator.set(speculation_);
+    if (!request.prediction.empty() && speculator.has("lookup")) drafters |= speculator.set("lookup");
+    return drafters;
 }
 
 void Decoder::cancel(RequestId request) {

@@ -51,8 +51,10 @@ class Inbox {
 // Thread-safe.  Events go to one consumer.
 class Decoder {
   public:
-    // Starts the thread.  ShapeError when the vocabulary is not the executor's.
-    Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab, const DecoderConfig &config);
+    // Starts the thread, which the drafters belong to from now on; they are asked in their order.  ShapeError when the
+    // vocabulary is not the executor's.
+    Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab, const DecoderConfig &config,
+            std::vector<std::shared_ptr<Drafter>> drafters = {});
     ~Decoder() { close(); }
     Decoder(const Decoder &) = delete;
     Decoder &operator=(const Decoder &) = delete;
@@ -76,10 +78,12 @@ class Decoder {
   private:
     void run();
     void apply(Command &command);
+    DrafterSet drafters_for(const Request &request) const;
     void publish(); // figures first, so that who sees an event sees its effect on them
     const std::shared_ptr<Executor> executor_;
     const std::shared_ptr<const VocabInfo> vocab_;
     const int64_t n_ctx_;
+    const std::string speculation_;
     DecoderLoop loop_; // the thread's
     const std::shared_ptr<MaskExchange> masks_;
     Inbox inbox_;

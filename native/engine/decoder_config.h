@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/scheduler.h"
+#include "engine/speculator.h"
 #include "graph/executor.h"
 
 namespace quire {
@@ -18,6 +19,8 @@ struct DecoderConfig {
     std::optional<int> kept_back_blocks;
     int max_preemptions = SchedulerConfig{}.max_preemptions;
     int snapshot_tokens = SchedulerConfig{}.snapshot_tokens;
+    std::string speculation = "off"; // of requests that do not say
+    SpeculationConfig drafts;
     std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
 };
 

@@ -19,9 +19,11 @@ constexpr bool checks_every_step = false;
 // Fewer cost as much: products of matrices read every weight for them.
 constexpr int least_step_tokens = 64;
 
-DecoderLoop::DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config)
+DecoderLoop::DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config,
+                         std::vector<std::shared_ptr<Drafter>> drafters)
     : runner_(executor), scheduler_(scheduler_config(config, *executor), cache_pool(*executor)),
-      pace_(config.step_s, least_step_tokens, scheduler_.config().max_step_tokens) {}
+      pace_(config.step_s, least_step_tokens, scheduler_.config().max_step_tokens),
+      speculator_(std::move(drafters), config.drafts) {}
 
 double DecoderLoop::now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -51,7 +53,10 @@ void DecoderLoop::guarded(ActiveRequest &request, const std::function<void()> &w
 }
 
 void DecoderLoop::release(Choice &choice) {
-    if (owners_.erase(choice.sequence) > 0) scheduler_.remove(choice.sequence);
+    if (owners_.erase(choice.sequence) > 0) {
+        scheduler_.remove(choice.sequence);
+        speculator_.forget(choice.sequence);
+    }
     choice.state = ChoiceState::ended;
 }
 
@@ -95,6 +100,7 @@ void DecoderLoop::provide_logits(RequestId id, int index, std::span<float> logit
             request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
             throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
         draw_when_masked(request, index, {logits});
+        draw_held_rows(request, index);
     });
 }
 
@@ -107,10 +113,40 @@ void DecoderLoop::resume(RequestId id, int index) {
     guarded(request, [&] {
         std::vector<float> logits = std::exchange(choice.held_logits, {});
         draw_when_masked(request, index, {logits});
+        draw_held_rows(request, index);
     });
 }
 
+// Proposes tokens for the sequences that will draw in the next step.
+void DecoderLoop::draft() {
+    if (speculator_.empty()) return;
+    std::vector<Speculator::Wish> wishes;
+    int n_drawn = 0;
+    int64_t n_rows = 0;
+    for (const Sequence *s : scheduler_.running()) {
+        if (!s->has_work()) continue;
+        const int64_t limit = scheduler_.draft_limit(*s);
+        n_rows += s->n_pending();
+        n_drawn += limit > 0 || s->is_decoding();
+        const ActiveRequest &request = *owners_.at(s->id).request;
+        if (limit == 0 || request.drafters == 0) continue;
+        Speculator::Wish wish;
+        wish.sequence = s->id;
+        wish.tokens = s->tokens;
+        wish.n_prompt = s->n_prompt;
+        wish.max_tokens = s->max_tokens;
+        wish.prediction = request.request.prediction;
+        wish.most = static_cast<int>(std::min<int64_t>(limit, speculator_.most()));
+        wish.drafters = request.drafters;
+        wishes.push_back(wish);
+    }
+    if (wishes.empty()) return;
+    speculator_.propose(wishes, n_drawn, static_cast<int>(std::min<int64_t>(n_rows, pace_.tokens())));
+    for (const Speculator::Wish &wish : wishes) scheduler_.draft(wish.sequence, wish.proposal);
+}
+
 bool DecoderLoop::step() {
+    draft();
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
     if (plan.items.empty()) {
         if (!plan.edits.empty()) run(plan);
@@ -119,7 +155,9 @@ bool DecoderLoop::step() {
     announce(plan);
     const double started_s = now_s();
     if (!run(plan)) return true;
-    pace_.took(plan.n_tokens, now_s() - started_s);
+    const double step_s = now_s() - started_s;
+    pace_.took(plan.n_tokens, step_s);
+    speculator_.took(plan.n_tokens, step_s);
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {
         const ItemRows rows = runner_.next_rows(item);
@@ -194,7 +232,11 @@ bool DecoderLoop::run(const Plan &plan) {
 
 void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows) {
     ActiveRequest &request = *owner.request;
-    if (request.prompt_done) return next_token(request, owner.choice, rows.last);
+    if (request.prompt_done) {
+        if (item.n_drafted > 0) speculator_.planned(item.id, item.n_drafted);
+        request.choices[static_cast<size_t>(owner.choice)].n_drafted += item.n_drafted;
+        return draw_rows(request, owner.choice, rows);
+    }
     if (auto event = request.read_prompt(item.first + item.n_tokens - item.n_logit_rows, rows,
                                          scheduler_.sequence(item.id).tokens))
         events_.push_back(std::move(*event));
@@ -203,9 +245,35 @@ void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const Item
     if (request.request.task == Task::embedding) events_.push_back(request.embedding_event());
     for (int choice = 0; choice < request.n_choices(); ++choice) // one row serves every choice
         if (request.request.task == Task::generate)
-            next_token(request, choice, rows.last);
+            next_token(request, choice, rows.last());
         else
             end(request, choice, {FinishReason::length, {}});
+}
+
+bool DecoderLoop::awaits_token(const Choice &choice) const {
+    return choice.state == ChoiceState::generating && !scheduler_.sequence(choice.sequence).has_work();
+}
+
+// A row after a drafted token counts once that token was drawn.
+void DecoderLoop::draw_rows(ActiveRequest &request, int index, const ItemRows &rows) {
+    Choice &choice = request.choices[static_cast<size_t>(index)];
+    size_t i = 0;
+    do next_token(request, index, rows.row(i++));
+    while (i < rows.n && awaits_token(choice));
+    if (i == rows.n || choice.state == ChoiceState::generating || choice.state == ChoiceState::ended) return;
+    const std::span<float> rest = rows.logits.subspan(i * (rows.logits.size() / rows.n));
+    choice.held_rows.assign(rest.begin(), rest.end());
+}
+
+void DecoderLoop::draw_held_rows(ActiveRequest &request, int index) {
+    Choice &choice = request.choices[static_cast<size_t>(index)];
+    const auto n_vocab = static_cast<ptrdiff_t>(request.vocab->n_vocab);
+    while (!choice.held_rows.empty() && awaits_token(choice)) {
+        std::vector<float> row(choice.held_rows.begin(), choice.held_rows.begin() + n_vocab);
+        choice.held_rows.erase(choice.held_rows.begin(), choice.held_rows.begin() + n_vocab);
+        next_token(request, index, {row});
+    }
+    if (choice.state == ChoiceState::generating || choice.state == ChoiceState::ended) choice.held_rows.clear();
 }
 
 void DecoderLoop::next_token(ActiveRequest &request, int index, const LogitRow &row) {
@@ -239,8 +307,18 @@ void DecoderLoop::draw(ActiveRequest &request, int index, const LogitRow &row) {
         end(request, index, *ending);
     else {
         request.ask_for_mask(index, token);
-        scheduler_.append(sequence, token);
+        append(request.choices[static_cast<size_t>(index)], token);
     }
+}
+
+void DecoderLoop::append(Choice &choice, int32_t token) {
+    const Sequence &sequence = scheduler_.sequence(choice.sequence);
+    const bool was_drafted = sequence.n_unverified > 0;
+    scheduler_.append(choice.sequence, token);
+    if (!was_drafted) return;
+    const bool is_right = !sequence.has_work();
+    choice.n_accepted += is_right;
+    speculator_.judge(choice.sequence, is_right);
 }
 
 void DecoderLoop::end(ActiveRequest &request, int index, const Ending &ending) {
@@ -263,6 +341,7 @@ DecoderStats DecoderLoop::stats() const {
     stats.n_requests = static_cast<int64_t>(requests_.size());
     const CachePool &pool = scheduler_.pool();
     stats.cache = pool.stats();
+    stats.drafters = speculator_.stats();
     if (const auto unit = static_cast<int64_t>(stats.cache.unit_bytes); unit > 0) {
         stats.n_usable_blocks = static_cast<int64_t>(stats.cache.budget_bytes) / unit;
         stats.n_free_blocks = static_cast<int64_t>(stats.cache.budget_bytes - stats.cache.held_bytes) / unit;

@@ -34,16 +34,19 @@ struct DecoderStats {
     int64_t n_usable_blocks = 0, n_free_blocks = 0; // each with the bytes of a block in every group
     int64_t n_published_blocks = 0, n_evictions = 0; // summed over the groups
     CacheStats cache;
+    std::vector<DrafterStats> drafters; // in the order in which they are asked
     int64_t n_failed_checks = 0; // of the invariants, when idle
     std::string failed_check;    // what the last one said
 };
 
 class DecoderLoop {
   public:
-    DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config);
+    DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config,
+                std::vector<std::shared_ptr<Drafter>> drafters);
 
-    // For any thread: whether a request can fit at all.
+    // For any thread: whether a request can fit at all, and what drafters there are.
     const Scheduler &scheduler() const { return scheduler_; }
+    const Speculator &speculator() const { return speculator_; }
     static double now_s();
 
     void start(std::unique_ptr<ActiveRequest> request);
@@ -63,14 +66,19 @@ class DecoderLoop {
         ActiveRequest *request;
         int choice;
     };
+    void draft();
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     HiddenStates hidden_for(const Plan &plan) const;
     bool run(const Plan &plan); // false: the step failed, and so did its requests
     void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows);
+    void draw_rows(ActiveRequest &request, int choice, const ItemRows &rows);
+    void draw_held_rows(ActiveRequest &request, int choice);
+    bool awaits_token(const Choice &choice) const;
     void next_token(ActiveRequest &request, int choice, const LogitRow &row);
     void draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
     void draw(ActiveRequest &request, int choice, const LogitRow &row);
+    void append(Choice &choice, int32_t token);
     void end(ActiveRequest &request, int choice, const Ending &ending);
     void release(Choice &choice);
     void cancel(ActiveRequest &request);
@@ -81,6 +89,7 @@ class DecoderLoop {
     StepRunner runner_;
     Scheduler scheduler_;
     StepPace pace_;
+    Speculator speculator_;
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
     std::unordered_map<SequenceId, Owner> owners_;
     std::vector<Event> events_;

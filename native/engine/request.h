@@ -49,6 +49,8 @@ struct Request {
     Admission admission = Admission::silent;
     std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
     std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
+    std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
+    std::vector<int32_t> prediction; // what the answer is expected to be, for drafters
 };
 
 enum class EventKind {
@@ -87,6 +89,8 @@ struct Event {
     int64_t n_cached_tokens = 0; // admitted, finish: of the prompt, found in the cache
     int64_t n_read_tokens = 0;   // progress: of the prompt, those found in the cache included
     int64_t n_generated_tokens = 0; // finish
+    int64_t n_drafted_tokens = 0;   // finish: computed because a drafter proposed them
+    int64_t n_accepted_tokens = 0;  // finish: of those, in the answer
     Timings timings; // finish
     ErrorKind error_kind = ErrorKind::internal; // error
     std::string error;

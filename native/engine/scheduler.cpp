@@ -114,16 +114,24 @@ void Scheduler::commit(const Plan &plan) {
     ++n_plans_;
     for (const PlanItem &item : plan.items) {
         Sequence &s = *item.sequence;
-        s.n_computed += item.n_tokens;
+        const int32_t n_known = item.n_tokens - item.n_drafted;
+        s.n_computed += n_known;
         s.next_logit = std::max(s.next_logit, s.n_computed);
-        totals_.n_computed_tokens += item.n_tokens;
+        totals_.n_computed_tokens += n_known;
         ranks_.charge(s.key, item.n_tokens);
         totals_.n_recomputed_tokens += std::max<int64_t>(0, std::min(s.n_computed, s.n_once_computed) - item.first);
-        s.cache.advance(s.chain.of(std::span(s.tokens).first(static_cast<size_t>(s.n_computed))), s.n_computed,
-                        s.n_tokens());
-        keep_state(s);
+        if (item.n_drafted > 0)
+            await_verdict(s, item);
+        else
+            advance(s);
         if (!s.followers.empty() && s.n_computed >= s.n_prompt) start_followers(s);
     }
+}
+
+void Scheduler::advance(Sequence &s) {
+    s.cache.advance(s.chain.of(std::span(s.tokens).first(static_cast<size_t>(s.n_computed))), s.n_computed,
+                    s.n_tokens());
+    keep_state(s);
 }
 
 // A snapshot, where one is due: see the head of scheduler.h.
@@ -166,7 +174,9 @@ void Scheduler::append(SequenceId id, int32_t token) {
     if (s.n_tokens() >= s.max_tokens)
         throw InternalError("scheduler", cat("a sequence must end at ", s.max_tokens, " tokens but ",
                                              static_cast<uint64_t>(id), " goes on"));
+    const bool is_drafted = s.n_unverified > 0;
     s.tokens.push_back(token);
+    if (is_drafted) take_verdict(s, token);
 }
 
 void Scheduler::remove(SequenceId id) {

@@ -2,7 +2,8 @@
 //
 // Invariants (check() verifies them):
 // - a sequence is in exactly one queue, and only running sequences hold blocks and states;
-// - a running sequence's tables cover its computed tokens and only grow; the pool's references are theirs;
+// - a running sequence's tables cover its computed tokens, and give back only what a draft took; the pool's references are
+//   theirs;
 // - a refused submission or admission changes nothing;
 // - the first running sequence of the policy's order advances in every step in which it has work;
 // - a sequence is preempted at most max_preemptions times.
@@ -14,6 +15,9 @@
 // Where layers keep a recurrent state, a prompt is cut so that an item ends wherever a snapshot is to be kept
 // (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each time
 // decoding fills a block, in place of the one before.
+//
+// Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever they take
+// nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken back.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +53,7 @@ struct PlanItem {
     int64_t first; // position of the first token
     int32_t n_tokens;
     int32_t n_logit_rows; // of the last tokens of the item
+    int32_t n_drafted = 0; // the last tokens, which the sequence may turn out not to have
 };
 
 struct Plan {
@@ -69,6 +74,8 @@ struct SchedulerStats {
     int64_t n_recomputed_tokens = 0; // of those, computed before a preemption
     // Tokens of admitted sequences that layers with full attention still had in the cache, but others had not.
     int64_t n_lost_hit_tokens = 0;
+    int64_t n_drafted_tokens = 0; // computed; those that were right count as computed tokens as well
+    int64_t n_accepted_tokens = 0; // of those, right
 };
 
 class Scheduler {
@@ -92,12 +99,23 @@ class Scheduler {
     // Every sequence that now lacks work waits for append() or remove().
     void commit(const Plan &plan);
     void require_current(const Plan &plan) const; // InternalError when the plan's pointers may be stale
-    void append(SequenceId id, int32_t token); // the sampled token of a sequence without work
+    // The sampled token of a sequence without work.  Where it is the next drafted one, which is computed already, the
+    // sequence still lacks work: the next row of logits of its item is that after the token.
+    void append(SequenceId id, int32_t token);
+    // How many drafted tokens a sequence can use in the next plan at most; 0 unless that plan may end its work.
+    int64_t draft_limit(const Sequence &sequence) const;
+    // Tokens that may follow, at most draft_limit() of them, for the next plan alone: it takes as many as there is room
+    // for.
+    void draft(SequenceId id, std::span<const int32_t> tokens);
+    // The sequence's text is this from now on, and the row of logits after its last token is wanted.  What it has in common
+    // with the text before stays computed.  RequestError for more than its max_tokens, or none; not with recurrent states.
+    void rewrite(SequenceId id, std::span<const int32_t> tokens);
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
     void forget_published() { pool_->forget_published(); } // the cache's contents were lost
 
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
+    const std::vector<Sequence *> &running() const { return running_; }
     bool contains(SequenceId id) const { return sequences_.contains(id); }
     bool empty() const { return sequences_.empty(); }
     SchedulerStats stats() const;
@@ -130,7 +148,12 @@ class Scheduler {
     bool room_for_guarded(const Sequence &sequence) const;
     int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget) const;
     bool make_room(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
-    void add_item(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
+    void add_item(Sequence &sequence, int64_t n, int64_t n_drafted, Plan &plan, Budget &budget);
+    int64_t draft_room(const Sequence &sequence, int64_t n, const Budget &budget) const;
+    void await_verdict(Sequence &sequence, const PlanItem &item);
+    void take_verdict(Sequence &sequence, int32_t token);
+    void settle(Sequence &sequence);
+    void advance(Sequence &sequence);
     void preempt(Sequence &sequence);
     void start_followers(Sequence &leader);
     void replace_leader(Sequence &leader);

@@ -50,6 +50,9 @@ void Scheduler::check_sequence(const Sequence &s) const {
     for (const BlockTable &table : s.cache.tables())
         require(s.n_computed <= int64_t{table.n_blocks()} * pool_->block_tokens(), "a table must cover its tokens", s);
     require(s.n_computed <= s.n_tokens() && s.n_tokens() <= s.max_tokens, "a sequence must keep its length", s);
+    require(s.n_unverified <= static_cast<int64_t>(s.drafted.size()) && (s.n_unverified == 0 || !s.has_work()),
+            "a computed draft must wait for tokens", s);
+    require(!s.cache.keeps_state() || !s.drafted.empty(), "a copy of a state must be for a draft", s);
     require(s.n_preemptions <= config_.max_preemptions, "preemptions must be bounded", s);
 }
 
@@ -62,7 +65,9 @@ void Scheduler::check_references() const {
     }
     if (!pool_->has_states()) return;
     References references(pool_->states());
-    for (const auto &[id, sequence] : sequences_) references.add(sequence->cache.state().value_or(BlockId::null));
+    for (const auto &[id, sequence] : sequences_)
+        for (const auto state : {sequence->cache.state(), sequence->cache.kept_state()})
+            references.add(state.value_or(BlockId::null));
     references.check();
 }
 

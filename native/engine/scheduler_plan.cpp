@@ -51,7 +51,7 @@ void Scheduler::run_running(Plan &plan, Budget &budget) {
         budget.hold(s, -1);
         const int64_t n = s.has_work() ? chunk(s, s.n_computed, plan, budget) : 0;
         if (n > 0 && !make_room(s, n, plan, budget)) break; // it was the last one
-        if (n > 0) add_item(s, n, plan, budget);
+        if (n > 0) add_item(s, n, draft_room(s, n, budget), plan, budget);
         ++i;
     }
 }
@@ -101,6 +101,7 @@ bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
 
 void Scheduler::preempt(Sequence &s) {
     s.cache.release();
+    if (s.n_unverified == 0) s.drafted.clear(); // otherwise their rows of logits are there already
     s.n_once_computed = std::max(s.n_once_computed, s.n_computed);
     s.n_computed = 0;
     ++s.n_preemptions;
@@ -109,11 +110,15 @@ void Scheduler::preempt(Sequence &s) {
     ++totals_.n_preemptions;
 }
 
-void Scheduler::add_item(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
+void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, Budget &budget) {
+    s.drafted.resize(static_cast<size_t>(n_drafted));
+    n += n_drafted;
     const int64_t end = s.n_computed + n;
     s.cache.prepare(s.n_computed, end);
+    n_drafted > 0 ? s.cache.keep_state() : s.cache.drop_kept_state();
     const int64_t rows = logit_rows(s, s.n_computed, n);
-    plan.items.push_back({s.id, &s, s.n_computed, static_cast<int32_t>(n), static_cast<int32_t>(rows)});
+    plan.items.push_back(
+        {s.id, &s, s.n_computed, static_cast<int32_t>(n), static_cast<int32_t>(rows), static_cast<int32_t>(n_drafted)});
     plan.n_tokens += static_cast<int32_t>(n);
     plan.n_logit_rows += static_cast<int32_t>(rows);
     budget.tokens -= n;
@@ -156,7 +161,7 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     s.queue = SequenceQueue::running;
     running_.push_back(&s);
     plan.admitted.push_back(s.id);
-    add_item(s, n, plan, budget);
+    add_item(s, n, 0, plan, budget);
     return true;
 }
 

@@ -49,6 +49,11 @@ struct Sequence {
     int64_t n_computed = 0; // leading tokens whose K, V and state the cache holds
     int64_t next_logit;     // first position whose row of logits is wanted and not delivered
     SequenceCache cache;    // empty unless running
+    // Tokens that may follow.  The last n_unverified of them are computed beside the others, and wait for append() to say
+    // whether they are the ones.
+    std::vector<int32_t> drafted;
+    int64_t n_unverified = 0;
+    int64_t draft_first = 0; // n_computed before they were computed
     HashChain chain;
     std::vector<int64_t> snapshot_positions;
     int priority;
@@ -57,15 +62,19 @@ struct Sequence {
     int64_t second_text;
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
-    Sequence *leader = nullptr;        // of a following sequence
+    Sequence *leader = nullptr; // of a following sequence
     int n_preemptions = 0;
-    int64_t n_cached = 0;    // prompt tokens found in the cache when first admitted
+    int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
     int64_t n_once_computed = 0; // as many were computed before a preemption
 
     int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_pending() const { return n_tokens() - n_computed; }
     bool has_work() const { return next_logit < n_tokens(); } // otherwise it waits for a token from outside
     bool is_decoding() const { return n_pending() == 1; }
+    int32_t token_at(int64_t position) const {
+        return position < n_tokens() ? tokens[static_cast<size_t>(position)]
+                                     : drafted[static_cast<size_t>(position - n_tokens())];
+    }
     // Tokens that it may have to compute at most: a last generated token is not computed.
     int64_t max_computed() const { return std::max(n_prompt, max_tokens - 1); }
 };

@@ -48,8 +48,11 @@ ItemRows StepRunner::next_rows(const PlanItem &item) {
     const auto n = static_cast<size_t>(item.n_logit_rows);
     first_row_ += static_cast<size_t>(item.n_tokens);
     if (n == 0) return {};
-    ItemRows rows{n, {logits_, n * n_vocab_}, {{logits_ + (n - 1) * n_vocab_, n_vocab_}}, {}, tapped(first_row_, n)};
-    if (maxima_ != nullptr) rows.last.maxima = {maxima_ + (n - 1) * n_strips_, n_strips_};
+    ItemRows rows;
+    rows.n = n;
+    rows.logits = {logits_, n * n_vocab_};
+    if (maxima_ != nullptr) rows.maxima = {maxima_, n * n_strips_};
+    rows.taps = tapped(first_row_, n);
     if (hidden_ != nullptr) rows.hidden = {hidden_, n * n_hidden_};
     logits_ += n * n_vocab_;
     if (maxima_ != nullptr) maxima_ += n * n_strips_;

@@ -86,7 +86,7 @@ struct OwnProgram {
     std::unique_ptr<PackedModel> packed; // null without kernels that read it
     CpuMatrices matrices;
     CpuProgram program;
-    ThreadTeam team;
+    std::shared_ptr<ThreadTeam> team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
         : kernels(options.kernel_set.value_or(KernelSet())),
@@ -94,7 +94,7 @@ struct OwnProgram {
                                                                               options.n_threads, options.packed_cache)
                                               : nullptr),
           matrices(kernels, packed.get()), program(lower_cpu({trace, store, matrices, limits, kernels})),
-          team(options.n_threads, options.cpus) {}
+          team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {}
 };
 
 struct StockGraphs {
@@ -172,6 +172,8 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
 }
 
 GraphExecutor::~GraphExecutor() = default;
+
+std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
 
 size_t GraphExecutor::cache_bytes() const {
     return std::min(store_.size_bytes(), budget_bytes_ + cache().block_bytes() + cache().state_bytes());
@@ -274,7 +276,7 @@ float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr;
 
 float *GraphExecutor::run(const StepBatch &batch) {
     check(batch);
-    return own_ ? own_->program.run(batch, own_->team) : stock_->run(batch);
+    return own_ ? own_->program.run(batch, *own_->team) : stock_->run(batch);
 }
 
 } // namespace quire

@@ -12,6 +12,8 @@
 
 namespace quire {
 
+class ThreadTeam;
+
 enum class Kernels { automatic, stock, cpu };
 
 struct ExecutorOptions {
@@ -29,6 +31,8 @@ struct ExecutorOptions {
     // Of the blocks of all groups together, where that is less than n_blocks of each: windows need fewer.  0: that many.
     size_t cache_bytes = 0;
     bool sums_inputs = false; // of products: by stock kernels on the CPU only
+    // Of another executor, which never runs at the same time; null: an own one.
+    std::shared_ptr<ThreadTeam> team = nullptr;
 };
 
 struct OwnProgram; // of our own kernels, with its matrices and its threads
@@ -64,6 +68,7 @@ class GraphExecutor : public Executor {
     std::vector<int> tapped_layers() const override;
     TapRows tap(size_t i) override;
 
+    std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
     size_t compute_bytes() const;
     size_t packed_bytes() const;

@@ -1,8 +1,9 @@
 // The blocks of one sequence, in order of position.
 //
 // Invariants: the table refers to each of its blocks once; position p lies in block p / block_tokens at offset
-// p % block_tokens; while it is in use it only grows, and a block changes only by copy on write.  Leading blocks that
-// no later token needs are dropped: the null block stands in their places.
+// p % block_tokens; while it is in use it grows, and gives back its end only where a draft or a text is cut back; a block
+// changes only by copy on write.  Leading blocks that no later token needs are dropped: the null block stands in their
+// places.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "kv/prefix_hash.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -32,6 +33,10 @@ PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const i
 HashChain::HashChain(PrefixContext context, int block_tokens)
     : context_(std::move(context)), block_tokens_(static_cast<size_t>(block_tokens)) {
     if (block_tokens < 1) throw ShapeError("prefix_hash", cat("block_tokens must be positive but is ", block_tokens));
+}
+
+void HashChain::cut(int64_t n_tokens) {
+    hashes_.resize(std::min(hashes_.size(), static_cast<size_t>(n_tokens) / block_tokens_));
 }
 
 std::span<const PrefixHash> HashChain::of(std::span<const int32_t> tokens) {

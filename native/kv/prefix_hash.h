@@ -37,12 +37,13 @@ struct PrefixContext {
 PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const int32_t> tokens,
                       const PrefixContext &context);
 
-// The hashes of one sequence's full blocks, computed once each.  The sequence only grows.
+// The hashes of one sequence's full blocks, computed once each.
 class HashChain {
   public:
     HashChain(PrefixContext context, int block_tokens);
     // Of the full blocks of `tokens`, which continue those of earlier calls.
     std::span<const PrefixHash> of(std::span<const int32_t> tokens);
+    void cut(int64_t n_tokens); // the tokens after so many are other ones from now on
     const PrefixContext &context() const { return context_; }
 
   private:

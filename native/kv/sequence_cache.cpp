@@ -26,12 +26,14 @@ SequenceCache &SequenceCache::operator=(SequenceCache &&other) noexcept {
     std::swap(step_tokens_, other.step_tokens_);
     std::swap(tables_, other.tables_);
     std::swap(state_, other.state_);
+    std::swap(kept_state_, other.kept_state_);
     std::swap(snapshots_, other.snapshots_);
     return *this;
 }
 
 bool SequenceCache::empty() const {
-    return !state_ && std::ranges::all_of(tables_, [](const BlockTable &table) { return table.n_blocks() == 0; });
+    return !state_ && !kept_state_ &&
+           std::ranges::all_of(tables_, [](const BlockTable &table) { return table.n_blocks() == 0; });
 }
 
 // The first block that the token after n_blocks blocks needs.
@@ -135,12 +137,13 @@ void SequenceCache::take_state(std::span<const PrefixHash> hashes, const CacheMa
     snapshots_.push_back({*found, hashes[n_blocks - 1], static_cast<int32_t>(n_blocks), SnapshotKind::message});
 }
 
-bool SequenceCache::has_room_to_write(int64_t begin, int64_t end) const {
+bool SequenceCache::has_room_to_write(int64_t begin, int64_t end, int64_t n_kept_back) const {
     size_t bytes = 0;
     for (const BlockTable &table : tables_) {
-        const int32_t n = table.blocks_needed(begin, end);
-        if (n > table.pool()->n_free()) return false;
-        bytes += static_cast<size_t>(n) * table.pool()->block_bytes();
+        const int64_t n = table.blocks_needed(begin, end);
+        if (n == 0) continue;
+        if (n + n_kept_back > table.pool()->n_free()) return false;
+        bytes += static_cast<size_t>(n + n_kept_back) * table.pool()->block_bytes();
     }
     return bytes <= pool_->ledger().available_bytes();
 }
@@ -195,6 +198,41 @@ void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind ki
     snapshots_.push_back({*slot, hash, n_blocks, kind});
 }
 
+void SequenceCache::keep_state() {
+    drop_kept_state();
+    if (!state_) return;
+    kept_state_ = pool_->states().allocate();
+    if (!kept_state_) throw CapacityError("sequence_cache", "a state must find a slot for its copy but none is free");
+    pool_->copy(CacheEdit::states, *state_, *kept_state_);
+}
+
+void SequenceCache::drop_kept_state() {
+    if (kept_state_) pool_->states().release(*std::exchange(kept_state_, std::nullopt));
+}
+
+bool SequenceCache::restore_state() {
+    if (!kept_state_) return false;
+    std::swap(state_, kept_state_);
+    drop_kept_state();
+    return true;
+}
+
+bool SequenceCache::cut_back(int64_t n_computed) {
+    const int64_t block_tokens = pool_->block_tokens();
+    for (size_t i = 0; i < tables_.size(); ++i)
+        if (tables_[i].n_dropped() > pool_->lifetime(i).first_seen(n_computed) / block_tokens) return false;
+    for (BlockTable &table : tables_)
+        while (table.n_blocks() > pool_->blocks_for_tokens(n_computed)) table.pop();
+    return true;
+}
+
+void SequenceCache::cut(int64_t n_tokens) {
+    for (size_t i = 0; i < tables_.size(); ++i) {
+        const int64_t wanted = blocks_ahead(i, tables_[i].n_dropped(), n_tokens);
+        while (tables_[i].n_blocks() > wanted) tables_[i].pop();
+    }
+}
+
 bool SequenceCache::can_fork() const { return !pool_->has_states() || pool_->states().n_available() > 0; }
 
 SequenceCache SequenceCache::fork() const {
@@ -229,6 +267,7 @@ void SequenceCache::release() {
             if (table.n_blocks() == n_blocks) table.pop();
         while (!snapshots_.empty() && snapshots_.back().n_blocks == n_blocks) release_snapshot();
     }
+    drop_kept_state();
     if (state_) pool_->states().release(*std::exchange(state_, std::nullopt));
 }
 

@@ -41,6 +41,7 @@ class SequenceCache {
 
     const std::vector<BlockTable> &tables() const { return tables_; }
     std::optional<BlockId> state() const { return state_; } // none unless taken, or where no layer has a state
+    std::optional<BlockId> kept_state() const { return kept_state_; }
     bool empty() const; // holds nothing
 
     // The longest prefix of at most max_tokens tokens for which every group has what it needs; changes nothing.
@@ -51,8 +52,8 @@ class SequenceCache {
     // is no room.
     void take(std::span<const PrefixHash> hashes, const CacheMatch &match, int64_t n_tokens);
 
-    // Whether writing the positions [begin, end) finds its blocks.
-    bool has_room_to_write(int64_t begin, int64_t end) const;
+    // Whether writing the positions [begin, end) finds its blocks, and, where it takes some, leaves so many of each group.
+    bool has_room_to_write(int64_t begin, int64_t end, int64_t n_kept_back = 0) const;
     // Blocks for [begin, end), those that others share copied.  CapacityError when there is no room.
     void prepare(int64_t begin, int64_t end);
     // The tokens of `hashes` are computed, n_computed in all, of n_tokens: full blocks can be found, and what no later
@@ -60,6 +61,16 @@ class SequenceCache {
     void advance(std::span<const PrefixHash> hashes, int64_t n_computed, int64_t n_tokens);
     // Keeps a copy of the state, which is that after the block of the last hash.  Without room for one: nothing.
     void snapshot(std::span<const PrefixHash> hashes, SnapshotKind kind);
+
+    // A private copy of the state, to come back to; nothing where no layer has one.  CapacityError when there is no slot.
+    void keep_state();
+    bool keeps_state() const { return kept_state_.has_value(); }
+    void drop_kept_state();
+    bool restore_state(); // false: none was kept
+    // The tokens after n_computed are other ones from now on.  False, and nothing changes: a window has passed rows that the
+    // next token needs.
+    bool cut_back(int64_t n_computed);
+    void cut(int64_t n_tokens); // gives back the last blocks, where computing n_tokens does not need them
 
     bool can_fork() const; // there is a slot for the state
     SequenceCache fork() const; // shares every block and copies the state
@@ -84,7 +95,7 @@ class SequenceCache {
     std::shared_ptr<CachePool> pool_;
     int64_t step_tokens_ = 0;
     std::vector<BlockTable> tables_;
-    std::optional<BlockId> state_;
+    std::optional<BlockId> state_, kept_state_;
     std::vector<Snapshot> snapshots_; // made or found here, in order of position; the pool may have lost them
 };
 

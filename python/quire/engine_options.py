@@ -11,12 +11,23 @@ from typing import Literal, TypeVar, get_args
 
 from .errors import RequestError
 
-__all__ = ["CacheDType", "EngineConfig", "EngineOption", "Kernels", "KvDType", "LoadMode", "Policy", "engine_options"]
+__all__ = [
+    "CacheDType",
+    "EngineConfig",
+    "EngineOption",
+    "Kernels",
+    "KvDType",
+    "LoadMode",
+    "Policy",
+    "Speculation",
+    "engine_options",
+]
 
 CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
+Speculation = Literal["auto", "off", "draft", "lookup"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 
 _KV_DTYPES = ("auto", *get_args(CacheDType))
@@ -111,6 +122,23 @@ _SNAPSHOT_TOKENS = EngineOption(
     flags="--snapshot-tokens", metavar="N", limits=(1, 2**24),
     help="Most tokens between two kept copies of a recurrent state.",
 )  # fmt: skip
+_DRAFT = EngineOption(
+    flags="-md --draft --model-draft", metavar="MODEL",
+    help="A smaller model with the same tokenizer, which proposes tokens (docs/speculation.md).",
+)  # fmt: skip
+_SPECULATION = EngineOption(
+    flags="--speculation", choices=get_args(Speculation),
+    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, or a look at the"
+    " text so far [auto with --draft, else off].",
+)  # fmt: skip
+_DRAFT_MAX = EngineOption(
+    flags="--draft-max", metavar="N",
+    limits=(1, 64), help="Tokens that are proposed at a time, at most.",
+)  # fmt: skip
+_DRAFT_MIN = EngineOption(
+    flags="--draft-min", metavar="N", limits=(0, 64),
+    help="So many are computed whatever they cost, where somebody proposes them.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +167,12 @@ class EngineConfig:
     copies of it are cached at most so many tokens apart (and at the ends of prompts and messages), so that a text
     which diverges from an earlier one is not computed again from its beginning.  ``taps``: layers, numbered from 0,
     whose hidden states ``LLM.hidden_states`` can give.
+    ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
+    the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
+    requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
+    ``"auto"`` (both, as far as there are) or ``"off"``; ``None`` is ``"auto"`` with a draft model and ``"off"``
+    without.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on what they cost and
+    were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("cpu", _DEVICE)
@@ -159,6 +193,10 @@ class EngineConfig:
     memory_bytes: int | None = _option(None, _MEMORY_BYTES)
     step_s: float | None = _option(None, _STEP_S)
     snapshot_tokens: int = _option(1024, _SNAPSHOT_TOKENS)
+    draft: str | None = _option(None, _DRAFT)
+    speculation: Speculation | None = _option(None, _SPECULATION)
+    draft_max: int = _option(16, _DRAFT_MAX)
+    draft_min: int = _option(0, _DRAFT_MIN)
     taps: tuple[int, ...] = _option((), _TAPS)
 
     def __post_init__(self) -> None:
@@ -170,6 +208,12 @@ class EngineConfig:
         for name in ("isa", "packed_cache", "deterministic"):
             if self.__dict__[name] and self.kernels == "stock":
                 raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
+        if self.draft_min > self.draft_max:
+            raise RequestError(
+                f"[engine] draft_min must be at most draft_max, {self.draft_max}, but is {self.draft_min}"
+            )
+        if self.draft is None and self.speculation == "draft":
+            raise RequestError("[engine] draft must be given for speculation 'draft' but is None")
 
 
 def engine_options() -> dict[str, EngineOption]:

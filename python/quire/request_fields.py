@@ -60,6 +60,8 @@ class RequestFields(TypedDict, total=False):
     samplers: Sequence[str]
     logits_processors: Sequence[LogitsProcessor]
     structured_outputs: StructuredOutputsParams | None
+    speculation: str | None
+    prediction: str | None
     response_format: Mapping[str, object] | SchemaClass | None
     regex: str | None
     choice: Iterable[str] | None

@@ -33,6 +33,7 @@ DEFAULT_SAMPLERS = (
 )
 """The stages of the sampling chain, in the default order."""
 
+_SPECULATIONS = ("auto", "off", "draft", "lookup")
 _INT32_MAX = 2**31 - 1
 _INFINITY = math.inf
 
@@ -185,6 +186,22 @@ class _Structured:
         return value
 
 
+@dataclass(frozen=True)
+class _Speculation:
+    def check(self, name: str, value: object) -> object:
+        if value is not None and value not in _SPECULATIONS:
+            raise _refuse(name, f"be one of {', '.join(_SPECULATIONS)} but is {value!r:.80}")
+        return value
+
+
+@dataclass(frozen=True)
+class _Text:
+    def check(self, name: str, value: object) -> object:
+        if value is not None and not isinstance(value, str):
+            raise _refuse(name, f"be a string but is {value!r:.80}")
+        return value
+
+
 def _items(name: str, value: object, limit: int) -> tuple[object, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _refuse(name, f"be a list but is {value!r:.80}")
@@ -239,6 +256,8 @@ _RULES: dict[str, _Rule] = {
     "samplers": _Samplers(),
     "logits_processors": _Callables(),
     "structured_outputs": _Structured(),
+    "speculation": _Speculation(),
+    "prediction": _Text(),
 }
 
 
@@ -286,6 +305,9 @@ class SamplingParams:
         ``structured_outputs``: the form of the answer (``StructuredOutputsParams``).  Tokens that would leave it are
         excluded before the stages, and generation can only end where the form is complete: ``min_tokens`` yields to
         that, and ``ignore_eos`` must not be set.
+        ``speculation``: who proposes tokens, ``"auto"``, ``"off"``, ``"draft"`` or ``"lookup"``; None: as the engine
+        was told (``docs/speculation.md``).  ``prediction``: what the text is expected to be, where that is known for
+        the most part; it is looked up unless ``speculation`` says otherwise.  Neither changes what is drawn.
     """
 
     max_tokens: int | None = None
@@ -331,6 +353,8 @@ class SamplingParams:
     samplers: Sequence[str] = DEFAULT_SAMPLERS
     logits_processors: Sequence[LogitsProcessor] = ()
     structured_outputs: StructuredOutputsParams | None = None
+    speculation: str | None = None
+    prediction: str | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):

@@ -117,7 +117,7 @@ def test_what_has_no_meaning_is_noted_in_a_line(capsys: pytest.CaptureFixture[st
 
 REFUSED = {
     "run --lora a.gguf x": "--lora is not supported: adapters",
-    "serve -md draft.gguf": "-md is not supported: speculative decoding",
+    "serve --lookup-cache-static x": "--lookup-cache-static is not supported: tokens are proposed by a draft model",
     "serve --ssl-key-file k": "put a proxy",
     "serve --chat-template x": "--chat-template is not supported",
     "run --context-shift x": "larger -c",
@@ -204,6 +204,7 @@ ENVIRONMENT: list[tuple[str, str, str, str, object]] = [
     ("serve", "OLLAMA_NUM_PARALLEL", "2", "max_sequences", "2"),
     ("serve", "OLLAMA_CONTEXT_LENGTH", "8192", "n_ctx", "8192"),
     ("run", "LLAMA_ARG_TOP_K", "7", "top_k", "7"),
+    ("serve", "LLAMA_ARG_SPEC_DRAFT_MODEL", "d.gguf", "draft", "d.gguf"),
 ]
 
 
@@ -217,8 +218,8 @@ def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture
     assert from_foreign_environment(off, run.command) == {}
     assert from_foreign_environment({"LLAMA_ARG_FLASH_ATTN": "on"}, serve.command) == {}
     assert "LLAMA_ARG_FLASH_ATTN has no effect: attention" in capsys.readouterr().err
-    with pytest.raises(click.UsageError, match="LLAMA_ARG_SPEC_DRAFT_MODEL is not supported: speculative"):
-        from_foreign_environment({"LLAMA_ARG_SPEC_DRAFT_MODEL": "d.gguf"}, serve.command)
+    with pytest.raises(click.UsageError, match="LLAMA_ARG_SPEC_TYPE is not supported: --speculation"):
+        from_foreign_environment({"LLAMA_ARG_SPEC_TYPE": "ngram-simple"}, serve.command)
     with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
         from_foreign_environment({"OLLAMA_HOST": "a:b:c"}, serve.command)
 

@@ -444,6 +444,8 @@ jobs = st.lists(
     kept_back_blocks=st.none() | st.integers(0, 3),
     max_preemptions=st.integers(1, 3),
     snapshot_tokens=st.integers(1, 24),
+    draft_max=st.sampled_from([0, 0, 1, 3, 7]),
+    agreement=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
 )
 def test_any_workload_finishes_with_the_answers_of_each_request_alone(
     name: str,

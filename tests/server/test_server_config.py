@@ -76,25 +76,26 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
+    arguments += ["-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
     engine = opened(monkeypatch, *arguments)[2]
     expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
+    expected |= {"draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
     # --memory-budget is the server's, for all of its models; taps are for programs.
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes", "taps"}
     assert {name: engine.get(name) for name in expected} == expected
 
 
-def test_variables_of_what_there_is_not_are_refused_by_name() -> None:
-    for name, value in (
-        ("ENABLE_SPECULATIVE", "true"),
-        ("QUIRE_DRAFT_MODEL_PATH", "draft.gguf"),
-        ("SPECULATION_DEPTH", "4"),
-        ("ENABLE_CONTINUOUS_BATCHING", "perhaps"),
-    ):
+def test_switches_among_the_variables() -> None:
+    for name in ("ENABLE_SPECULATIVE", "ENABLE_CONTINUOUS_BATCHING"):
         with pytest.raises(click.UsageError, match=name):
-            from_environment({name: value})
+            from_environment({name: "perhaps"})
+    drafts = {"QUIRE_DRAFT_MODEL_PATH": "draft.gguf", "SPECULATION_DEPTH": "4"}
+    assert from_environment(drafts) == {"draft": "draft.gguf", "draft_max": "4"}
+    assert from_environment({"ENABLE_SPECULATIVE": "true", **drafts})["speculation"] == "auto"
+    assert from_environment({**drafts, "SPECULATION_DEPTH": "0"}) == {}
     off = {"ENABLE_SPECULATIVE": "False", "ENABLE_CONTINUOUS_BATCHING": "1", "HOST": ""}
     assert from_environment(off) == {}
     # What is said of a draft model asks for nothing where speculation is off.

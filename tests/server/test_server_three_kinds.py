@@ -112,7 +112,7 @@ def test_what_would_change_the_answer_is_never_dropped(path: str) -> None:
 HINTS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "/v1/chat/completions": [
         ({"store": True}, "store"), ({"verbosity": "low"}, "verbosity"), ({"num_thread": 4}, "num_thread"),
-        ({"num_gpu": 1}, "num_gpu"), ({"id_slot": 3}, "id_slot"), ({"prediction": {}}, "prediction"),
+        ({"num_gpu": 1}, "num_gpu"), ({"id_slot": 3}, "id_slot"),
         ({"prompt_cache_retention": "24h"}, "prompt_cache_retention"), ({"unheard_of": 1}, "unheard_of"),
         ({"tool_choice": "required"}, "tool_choice"), ({"keep_alive": "5m"}, "keep_alive"),
         ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend"),

@@ -15,6 +15,7 @@ import numpy as np
 from quire._native.engine import (
     Decoder,
     DecoderConfig,
+    Drafter,
     Event,
     FakeExecutor,
     Request,
@@ -118,12 +119,20 @@ class Answer:
 class Client:
     """A decoder and the answers it has given."""
 
-    def __init__(self, *, n_ctx: int = 256, config: dict[str, object] | None = None, **executor: object) -> None:
+    def __init__(
+        self,
+        *,
+        n_ctx: int = 256,
+        config: dict[str, object] | None = None,
+        drafters: Sequence[Drafter] = (),
+        **executor: object,
+    ) -> None:
         options = {"n_vocab": N_VOCAB, "block_tokens": 4, "n_blocks": 129, **executor}
         self.decoder = Decoder(
             FakeExecutor(**options),  # type: ignore[arg-type]
             VocabInfo(N_VOCAB, [EOG], TEXT),
             DecoderConfig(n_ctx=n_ctx, **(config or {})),  # type: ignore[arg-type]
+            list(drafters),
         )
         self.answers: dict[tuple[int, int], Answer] = {}
         self.events: list[Event] = []

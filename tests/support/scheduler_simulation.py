@@ -127,9 +127,13 @@ class Simulation:
         layout: Layout = FULL,
         n_states: int = 17,
         budget_bytes: int | None = None,
+        draft_max: int = 0,
+        agreement: float = 0.7,
         **config: object,
     ) -> None:
         self.layout = layout
+        self.draft_max, self.agreement = draft_max, agreement
+        self.rng = random.Random(n_blocks)
         self.pool = make_pool(layout, n_blocks, n_states, budget_bytes)
         config = {"max_step_tokens": 16, "max_running": 8, "undivided_prompts": layout.undivided, **config}
         self.config = SchedulerConfig(**config)  # type: ignore[arg-type]
@@ -195,16 +199,19 @@ class Simulation:
         for i, item in enumerate(plan.items):
             state = self.scheduler.sequence(item.sequence_id)
             salt = self.jobs[item.sequence_id].salt
-            contexts.append((state.tokens, salt))
+            tokens = state.tokens + state.drafted
+            contexts.append((tokens, salt))
             begin, end = batch["row_begin"][i], batch["row_begin"][i + 1]
-            assert batch["tokens"][begin:end] == state.tokens[item.first : item.first + item.n_tokens]
+            assert len(state.drafted) == item.n_drafted
+            assert item.n_drafted == 0 or item.first + item.n_tokens == len(tokens)
+            assert batch["tokens"][begin:end] == tokens[item.first : item.first + item.n_tokens]
             assert batch["positions"][begin:end] == list(range(item.first, item.first + item.n_tokens))
             assert batch["n_kv"][i] == item.first + item.n_tokens
             for g, group in enumerate(batch["groups"]):
                 for position, slot in zip(batch["positions"][begin:end], group["slots"][begin:end], strict=True):
-                    self.slots[g, slot] = context_hash(state.tokens[: position + 1], salt)
+                    self.slots[g, slot] = context_hash(tokens[: position + 1], salt)
             if self.layout.has_state:
-                self.advance_state(batch["states"][i], state.tokens, item.first, batch["n_kv"][i], salt)
+                self.advance_state(batch["states"][i], tokens, item.first, batch["n_kv"][i], salt)
         for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: nobody overwrites another's
             for g, group in enumerate(batch["groups"]):
                 table = group["tables"][group["table_begin"][i] :]
@@ -218,6 +225,7 @@ class Simulation:
         self.states[slot] = context_hash(tokens[:end], salt)
 
     def step(self) -> Plan:
+        self.draft()
         plan = self.scheduler.plan(self.now_s)
         self.plans.append(plan)
         assert plan.n_tokens <= self.config.max_step_tokens
@@ -231,8 +239,8 @@ class Simulation:
         sampled = []
         for item in plan.items:
             job = self.jobs[item.sequence_id]
-            rows = range(item.first + item.n_tokens - item.n_logit_rows, item.first + item.n_tokens)
-            job.logit_positions += rows
+            end = item.first + item.n_tokens
+            job.logit_positions += range(end - item.n_logit_rows, end - item.n_drafted)  # sample() notes the others
             if not self.scheduler.sequence(item.sequence_id).has_work:
                 sampled.append(item.sequence_id)
         sampled += [id_ for id_ in following if self.queue(id_) != "following"]
@@ -243,14 +251,32 @@ class Simulation:
         assert self.scheduler.stats.n_running <= self.config.max_running
         return plan
 
+    def draft(self) -> None:
+        """Drafts of up to ``draft_max`` tokens, each the right one with a probability of ``agreement``."""
+        for id_, job in self.jobs.items():
+            if not self.draft_max or id_ not in self.scheduler:
+                continue
+            tokens = self.scheduler.sequence(id_).tokens
+            n = min(self.scheduler.draft_limit(id_), self.rng.randint(0, self.draft_max))
+            drafted: list[int] = []
+            for _ in range(n):
+                right = next_token(tokens + drafted, job.choice, job.salt)
+                wrong = (right + self.rng.randrange(1, N_VOCAB)) % N_VOCAB
+                drafted.append(right if self.rng.random() < self.agreement else wrong)
+            self.scheduler.draft(id_, drafted)
+
     def sample(self, id_: int) -> None:
+        """Draws a token, and goes on while it was drafted: its row is there already."""
         job = self.jobs[id_]
-        job.answer.append(next_token(self.scheduler.sequence(id_).tokens, job.choice, job.salt))
-        self.scheduler.append(id_, job.answer[-1])
-        if len(job.answer) == job.n_new:
-            job.finished_s = self.now_s
-            self.finished.append(id_)
-            self.scheduler.remove(id_)
+        while id_ in self.scheduler and not self.scheduler.sequence(id_).has_work:
+            job.answer.append(next_token(self.scheduler.sequence(id_).tokens, job.choice, job.salt))
+            self.scheduler.append(id_, job.answer[-1])
+            if len(job.answer) == job.n_new:
+                job.finished_s = self.now_s
+                self.finished.append(id_)
+                self.scheduler.remove(id_)
+            elif not self.scheduler.sequence(id_).has_work:
+                job.logit_positions.append(len(job.prompt) + len(job.answer) - 1)
 
     def queue(self, id_: int) -> str:
         return self.scheduler.sequence(id_).queue

@@ -163,6 +163,8 @@ class Request:
     much of its prompt is read.
     ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
     ``second_text``: position of the first token of a pair's second text, for encoders with types of tokens.
+    ``speculation``: who may propose tokens: a drafter's name, ``auto`` for all, ``off``, or empty for the decoder's
+    default.  ``prediction``: what the answer is expected to be; it is looked up unless ``speculation`` says otherwise.
     """
 
     def __init__(
@@ -181,6 +183,8 @@ class Request:
         announced: bool = False,
         snapshot_positions: Sequence[int] = [],
         second_text: int | None = None,
+        speculation: str = "",
+        prediction: Sequence[int] = [],
     ) -> None: ...
 
 @final
@@ -259,6 +263,11 @@ class Event:
     @property
     def n_generated_tokens(self) -> int: ...
     @property
+    def n_drafted_tokens(self) -> int:
+        """Tokens that were computed because a drafter proposed them; ``n_accepted_tokens`` are in the answer."""
+    @property
+    def n_accepted_tokens(self) -> int: ...
+    @property
     def timings(self) -> Timings: ...
     @property
     def error_kind(self) -> str | None:
@@ -271,7 +280,8 @@ class DecoderConfig:
     """``n_ctx``: tokens of a prompt and its answer at most.  The rest as in ``SchedulerConfig``.
 
     ``max_step_tokens`` and ``max_running`` None: the executor's limits.  ``step_s``: about so long may a step take,
-    where fewer tokens (64 at least) make it shorter; None: any time.
+    where fewer tokens (64 at least) make it shorter; None: any time.  ``speculation``: of requests that do not say, see
+    ``Request``.  ``draft_max``: tokens of a draft at most (64 or fewer); ``draft_min``: so many whatever they cost.
     """
 
     def __init__(
@@ -286,9 +296,18 @@ class DecoderConfig:
         max_preemptions: int = 4,
         snapshot_tokens: int = 1024,
         step_s: float | None = None,
+        speculation: str = "off",
+        draft_max: int = 16,
+        draft_min: int = 0,
     ) -> None: ...
     @property
     def step_s(self) -> float | None: ...
+    @property
+    def speculation(self) -> str: ...
+    @property
+    def draft_max(self) -> int: ...
+    @property
+    def draft_min(self) -> int: ...
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -306,9 +325,100 @@ class DecoderConfig:
     @property
     def snapshot_tokens(self) -> int: ...
 
+class Drafter:
+    """Proposes tokens that may follow a sequence (docs/speculation.md).  It belongs to the decoder that got it."""
+
+    @property
+    def name(self) -> str: ...
+
+@final
+class LookupDrafter(Drafter):
+    """Proposes what followed the last time the end of the text occurred in prompt, answer or prediction."""
+
+    def __init__(self) -> None: ...
+
+@final
+class ModelDrafter(Drafter):
+    """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
+
+    ``n_ctx``: positions that it has.  UnsupportedError for a model with a recurrent state, or without logits.
+    """
+
+    def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
+
+@final
+class ScriptedDrafter(Drafter):
+    """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
+
+    Each position is right with the probability ``agreement``, decided by a hash; wrong tokens are the next id.  To test
+    and measure speculation.  RequestError where ``agreement`` is not from 0 to 1.
+    """
+
+    def __init__(self, scripts: Sequence[Sequence[int]], *, agreement: float, seed: int = 0, n_vocab: int) -> None: ...
+
+@final
+class StepCost:
+    """Seconds of a step by its number of rows, as they were lately."""
+
+    def __init__(self) -> None: ...
+    def took(self, n_rows: int, seconds: float) -> None: ...
+    def seconds(self, n_rows: int) -> float:
+        """What is expected: never less for more rows; little more for more than were ever seen."""
+
+@final
+class Speculator:
+    """How deep drafts are.  A decoder has its own; this one is for simulation."""
+
+    def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
+    def propose(self, texts: Sequence[tuple[int, Sequence[int]]], n_rows: int) -> list[list[int]]:
+        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned."""
+    def judge(self, sequence_id: int, is_right: bool) -> None:
+        """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
+    def took(self, n_rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+
+@final
+class SuffixAutomaton:
+    """A growing text (Blumer et al. 1985)."""
+
+    def __init__(self) -> None: ...
+    def append(self, token: int) -> None: ...
+    @property
+    def match(self) -> tuple[int, int]:
+        """Length of the longest end of the text that occurred before, and the position of what followed there."""
+    @property
+    def n_states(self) -> int: ...
+
+@final
+class DrafterStats:
+    """Of one drafter: drafts and their tokens that were computed, how many of them were right, by position in the draft
+    as well, and seconds it took to propose."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def n_drafts(self) -> int: ...
+    @property
+    def n_drafted_tokens(self) -> int: ...
+    @property
+    def n_accepted_tokens(self) -> int: ...
+    @property
+    def drafted_at(self) -> list[int]: ...
+    @property
+    def accepted_at(self) -> list[int]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def failure(self) -> str:
+        """Why it is not asked any more; empty while it is."""
+
 @final
 class DecoderStats:
     """Figures as of the last step: those of ``SchedulerStats``, the pool's, and the decoder's own totals."""
+
+    @property
+    def drafters(self) -> list[DrafterStats]:
+        """In the order in which they are asked."""
 
     @property
     def n_waiting(self) -> int: ...
@@ -370,10 +480,17 @@ class Decoder:
     """A native thread that owns an executor: it plans, runs, samples, and never takes the GIL.
 
     Thread-safe; events go to one consumer, in order: a choice's deltas, then its ``finish``.  ShapeError when the
-    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.
+    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.  ``drafters``: in the
+    order in which they are asked.
     """
 
-    def __init__(self, executor: Executor | FakeExecutor, vocab: VocabInfo, config: DecoderConfig) -> None: ...
+    def __init__(
+        self,
+        executor: Executor | FakeExecutor,
+        vocab: VocabInfo,
+        config: DecoderConfig,
+        drafters: Sequence[Drafter] = [],
+    ) -> None: ...
     def submit(self, request: Request) -> int:
         """The request's id.  RequestError or CapacityError for what can never run, and after ``close``."""
     def cancel(self, request_id: int) -> None:

@@ -282,6 +282,7 @@ class Executor(ExecutorBase):
     ``cache_bytes``: of the blocks of all groups together, where that is less than ``n_blocks`` of each (windows need
     fewer); 0: that many.
     ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
+    ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
     Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
     afterwards the cache of graphs is frozen.
     """
@@ -304,6 +305,7 @@ class Executor(ExecutorBase):
         kernel_set: KernelSet | None = None,
         cache_bytes: int = 0,
         sums_inputs: bool = False,
+        team_of: Executor | None = None,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...

@@ -69,7 +69,10 @@ class SchedulerConfig:
     def snapshot_tokens(self) -> int: ...
 
 class PlanItem:
-    """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``."""
+    """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``.
+
+    The last ``n_drafted`` may turn out not to be the sequence's.
+    """
 
     @property
     def sequence_id(self) -> int: ...
@@ -79,6 +82,8 @@ class PlanItem:
     def n_tokens(self) -> int: ...
     @property
     def n_logit_rows(self) -> int: ...
+    @property
+    def n_drafted(self) -> int: ...
 
 class Plan:
     """What a step runs.  ``edits`` of the cache's contents are to be made before, in this order."""
@@ -103,6 +108,9 @@ class SequenceState:
     def id(self) -> int: ...
     @property
     def tokens(self) -> list[int]: ...
+    @property
+    def drafted(self) -> list[int]:
+        """Tokens that may follow: for the next plan, or computed by the last one."""
     @property
     def n_prompt(self) -> int: ...
     @property
@@ -147,6 +155,11 @@ class SchedulerStats:
     @property
     def n_lost_hit_tokens(self) -> int:
         """Tokens of admitted sequences that layers with full attention still had in the cache, but others had not."""
+    @property
+    def n_drafted_tokens(self) -> int:
+        """Drafted tokens that were computed; ``n_accepted_tokens`` of them were right."""
+    @property
+    def n_accepted_tokens(self) -> int: ...
 
 class Scheduler:
     """Decides which tokens of which sequences run in a step.  The clock and the tokens come from outside.
@@ -178,7 +191,15 @@ class Scheduler:
     def commit(self, plan: Plan) -> None:
         """The step ran.  InternalError when anything happened since the plan."""
     def append(self, sequence_id: int, token: int) -> None:
-        """The sampled token of a sequence that has no work without it."""
+        """The sampled token of a sequence that has no work without it.
+
+        Where it is the next drafted one, which is computed already, the sequence still has no work: the next row of
+        logits of its item is that after the token.  Otherwise the rest of the draft is taken back.
+        """
+    def draft_limit(self, sequence_id: int) -> int:
+        """How many drafted tokens the sequence can use in the next plan at most."""
+    def draft(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        """Tokens that may follow, at most ``draft_limit`` of them; the next plan takes as many as there is room for."""
     def remove(self, sequence_id: int) -> None:
         """Finished, cancelled or failed: the sequence's blocks are free."""
     def sequence(self, sequence_id: int) -> SequenceState: ...

@@ -5,7 +5,7 @@
 
 from .changes import Array, Change, adding, interleaved, only_with, rows, squeezed, transposed
 from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, has_windows, local_layers, no_windows
-from .fields import Fields, read_json
+from .fields import Fields, checkpoint_dtype, read_json
 from .keys import Key, f32, factor, flag, made, u32
 from .mapping import SILU, Checkpoint
 from .pictures import with_pictures
@@ -26,6 +26,7 @@ __all__ = [
     "Source",
     "Target",
     "adding",
+    "checkpoint_dtype",
     "f32",
     "factor",
     "flag",

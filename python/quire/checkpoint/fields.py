@@ -120,3 +120,10 @@ class Fields:
                 raise UnsupportedError(f"[convert] every field of {self.where} must be known but '{name}' is not")
         for inner in self._inner.values():
             inner.refuse_unread(patterns)
+
+
+def checkpoint_dtype(folder: Path) -> str:
+    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
+    config = Fields("config.json", read_json(folder / "config.json"))
+    stored = config.text("dtype", config.text("torch_dtype", "float32"))
+    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")

@@ -59,8 +59,9 @@ def _refused(
 
 _SIZES = "sizes always fit the memory at hand"
 _ONE_DEVICE = "a model runs on one device as a whole"
-_SPECULATION = "speculative decoding is not supported yet: leave it out"
-_DRAFT = "it is about a draft model, and speculative decoding is not supported yet"
+_SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
+_DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
+_NO_SUCH = "tokens are proposed by a draft model or by a look at the text so far: see docs/speculation.md"
 _ADAPTER = "adapters are not supported yet: merge them into the model's weights first"
 _ROTATION = "positions are as the model's file has them: set its rope keys when you convert it"
 _MEDIA = "only text is read so far"
@@ -136,7 +137,7 @@ _LLAMA_CPP = (
     _note("-sps --slot-prompt-similarity", "prompts of all sequences share one cache", takes=True),
     _refused("--slot-save-path", "the cache is not written to files"),
     _refused("--prompt-cache --prompt-cache-all --prompt-cache-ro", "the cache is not written to files"),
-    _refused("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", _SPECULATION),
+    _refused("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", _NO_SUCH),
     # Devices and memory
     _works("-ngl --gpu-layers --n-gpu-layers", env="LLAMA_ARG_N_GPU_LAYERS"),
     _works("-dev --device", "--device", env="LLAMA_ARG_DEVICE", how="device"),
@@ -294,10 +295,17 @@ _LLAMA_CPP = (
     _refused("--usage", "--help", takes=False),
     _refused("--version", "quire --version", takes=False),
     # Speculation
-    _refused("-md --model-draft --spec-draft-model", _SPECULATION, env="LLAMA_ARG_SPEC_DRAFT_MODEL"),
-    _refused("-hfd -hfrd --hf-repo-draft --spec-draft-hf", _SPECULATION, env="LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+    _works("-md --model-draft --spec-draft-model", "--draft", env="LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    _works("--draft-n --draft-max --draft-n-max --spec-draft-n-max", "--draft-max"),
+    _works("--draft-min --draft-n-min --spec-draft-n-min", "--draft-min"),
+    _refused(
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        "give --draft a file: quire pull org/name:QUANT shows where it is",
+        env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+    ),
     _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
-    _refused("--spec-default --mtp --dflash --eagle3", _SPECULATION, takes=False),
+    _refused("--spec-default", _SPECULATION, takes=False),
+    _refused("--mtp --dflash --eagle3", _NO_SUCH, takes=False),
     _note(
         "-td --threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch "
         "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "
@@ -308,9 +316,9 @@ _LLAMA_CPP = (
         "-ctkd --cache-type-k-draft --spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v "
         "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
         "--spec-draft-n-cpu-moe --spec-draft-ncmoe -devd --device-draft --spec-draft-device "
-        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl --draft --draft-n --draft-max --draft-min "
-        "--draft-n-min --draft-p-min --draft-p-split --spec-draft-n-max --spec-draft-n-min --spec-draft-p-min "
-        "--spec-draft-p-split --spec-synth-len --spec-synth-rates --spec-ngram-mod-n-min --spec-ngram-mod-n-max "
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl --draft-p-min --draft-p-split "
+        "--spec-draft-p-min --spec-draft-p-split --spec-synth-len --spec-synth-rates "
+        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max "
         "--spec-ngram-mod-n-match --spec-ngram-simple-size-n --spec-ngram-simple-size-m "
         "--spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
         "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
@@ -378,7 +386,9 @@ _VLLM = (
     _refused("--revision", "name the file: https://huggingface.co/org/name/resolve/REVISION/FILE", neutral="main"),
     _refused("--download-dir", "HF_HOME says where models are kept"),
     _refused("--enable-lora --lora-modules --max-loras --max-lora-rank", _ADAPTER),
-    _refused("--speculative-config --speculative-model --num-speculative-tokens", _SPECULATION),
+    _works("--speculative-model", "--draft"),
+    _works("--num-speculative-tokens", "--draft-max"),
+    _refused("--speculative-config", "--draft, --speculation and --draft-max say it"),
     _refused("--ssl-keyfile --ssl-certfile --ssl-ca-certs --root-path", _PROXY),
     _refused("--middleware --limit-mm-per-prompt", "there is no such part: leave it out"),
     _refused("--override-generation-config --default-chat-template-kwargs", "--temp and the like set it"),

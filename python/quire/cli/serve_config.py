@@ -30,17 +30,12 @@ _VARIABLES = {
     "KV_CACHE_POOL_SIZE": "n_blocks",
     "SCHEDULING_STRATEGY": "policy",
     "BATCH_TIMEOUT_MS": "company_s",
+    "DRAFT_MODEL_PATH": "draft",
+    "SPECULATION_DEPTH": "draft_max",
 }
 _OFF = ("0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
-_SPECULATION = "speculative decoding is not supported yet"
-# Variables of what there is not, with the values that ask for nothing.
-_REFUSED = {
-    "ENABLE_SPECULATIVE": (_OFF, _SPECULATION),
-    "DRAFT_MODEL_PATH": ((), _SPECULATION),
-    "SPECULATION_DEPTH": (("0",), _SPECULATION),
-}
-_ALL_NAMES = (*_VARIABLES, *_REFUSED, "ENABLE_CONTINUOUS_BATCHING")
+_ALL_NAMES = (*_VARIABLES, "ENABLE_SPECULATIVE", "ENABLE_CONTINUOUS_BATCHING")
 # What else a file of variables may hold for this server.
 _OTHER_PREFIXES = ("QUIRE_", "LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_", "HF_")
 _MOST_ENV_BYTES = 1 << 16
@@ -55,26 +50,31 @@ def _value(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Values of parameters; UsageError for a variable whose feature there is not."""
-    speculative = _value(environment, "ENABLE_SPECULATIVE")
-    is_off = speculative is not None and speculative[1].lower() in _OFF
-    for name, (neutral, why) in _REFUSED.items():
-        found = _value(environment, name)
-        # What is said of a draft model asks for nothing where speculation is off.
-        if found is not None and found[1].lower() not in neutral and not (is_off and name != "ENABLE_SPECULATIVE"):
-            raise click.UsageError(f"{found[0]} must be left out but is {found[1]!r:.40}: {why}")
+    """Values of parameters; UsageError for a variable that does not hold."""
     values = {}
     for name, parameter in _VARIABLES.items():
         found = _value(environment, name)
         if found is not None:
             values[parameter] = found[1].lower().replace("_", "-") if parameter == "policy" else found[1]
-    continuous = _value(environment, "ENABLE_CONTINUOUS_BATCHING")
-    if continuous is not None:
-        if continuous[1].lower() not in (*_OFF, *_ON):
-            raise click.UsageError(f"{continuous[0]} must be true or false but is {continuous[1]!r:.40}")
-        if continuous[1].lower() in _OFF:  # one request at a time
-            values["max_sequences"] = "1"
+    if _switch(environment, "ENABLE_CONTINUOUS_BATCHING") is False:  # one request at a time
+        values["max_sequences"] = "1"
+    speculative = _switch(environment, "ENABLE_SPECULATIVE")
+    if speculative is False or values.get("draft_max") == "0":
+        # What is said of a draft model asks for nothing where speculation is off.
+        for parameter in ("draft", "draft_max"):
+            values.pop(parameter, None)
+    elif speculative:
+        values["speculation"] = "auto"
     return values
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool | None:
+    found = _value(environment, name)
+    if found is None:
+        return None
+    if found[1].lower() not in (*_OFF, *_ON):
+        raise click.UsageError(f"{found[0]} must be true or false but is {found[1]!r:.40}")
+    return found[1].lower() in _ON
 
 
 def read_env_file(path: Path) -> dict[str, str]:

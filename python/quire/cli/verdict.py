@@ -64,8 +64,8 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
     if not path.is_dir():
         yield GGUFReader(path), ""
         return
+    from ..checkpoint import checkpoint_dtype
     from ..convert import CheckpointReader
-    from ..engine.loader import checkpoint_dtype
 
     dtype = checkpoint_dtype(path)
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch:

@@ -1,5 +1,5 @@
 """Where and how a model runs: ``quire.engine_options``, by the name that the engine calls it by."""
 
-from ..engine_options import CacheDType, EngineConfig, Kernels, KvDType, LoadMode, Policy
+from ..engine_options import CacheDType, EngineConfig, Kernels, KvDType, LoadMode, Policy, Speculation
 
-__all__ = ["CacheDType", "EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy"]
+__all__ = ["CacheDType", "EngineConfig", "Kernels", "KvDType", "LoadMode", "Policy", "Speculation"]

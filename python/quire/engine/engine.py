@@ -44,6 +44,7 @@ class EngineRequest:
     control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows;
     ``form``: what it is compiled from, before that.
     ``second_text``: position of the first token of a pair's second text, where the model tells the texts apart.
+    ``prediction``: ids of what the answer is expected to be.
     ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
@@ -58,6 +59,7 @@ class EngineRequest:
     embedding: Pooling | None = None
     announced: bool = False
     second_text: int | None = None
+    prediction: Sequence[int] = ()
 
     @property
     def n(self) -> int:
@@ -88,12 +90,12 @@ class _Waiting:
 
 
 def native_params(params: SamplingParams) -> native.SamplingParams:
-    """The native form of public parameters, all but the logits processors and the form of the answer."""
+    """The native form of public parameters, all but what the request itself tells the decoder."""
     result = native.SamplingParams()
     for entry in fields(params):
         if entry.name == "logit_bias":
             result.logit_bias = list(params.logit_bias.items())
-        elif entry.name not in ("logits_processors", "structured_outputs"):
+        elif entry.name not in ("logits_processors", "structured_outputs", "speculation", "prediction"):
             setattr(result, entry.name, getattr(params, entry.name))
     return result
 
@@ -138,6 +140,8 @@ class Engine:
             grammar=request.grammar is not None,
             announced=request.announced,
             second_text=request.second_text,
+            speculation="" if params is None else params.speculation or "",
+            prediction=request.prediction,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

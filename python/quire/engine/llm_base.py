@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ..errors import RequestError, UnsupportedError
-from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy
+from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy, Speculation
 from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
 from .prompts import Prompt, Prompts, RequestOptions
@@ -55,6 +55,10 @@ class LLMBase:
         memory_bytes: int | None = None,
         step_s: float | None = None,
         snapshot_tokens: int = 1024,
+        draft: str | os.PathLike[str] | None = None,
+        speculation: Speculation | None = None,
+        draft_max: int = 16,
+        draft_min: int = 0,
         taps: Sequence[int] = (),
     ) -> None:
         self.config = EngineConfig(
@@ -76,6 +80,10 @@ class LLMBase:
             memory_bytes=memory_bytes,
             step_s=step_s,
             snapshot_tokens=snapshot_tokens,
+            draft=None if draft is None else os.fspath(draft),
+            speculation=speculation,
+            draft_max=draft_max,
+            draft_min=draft_min,
             taps=tuple(taps),
         )
         opened = open_model(model, self.config)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from .._native.core import devices, find_device
-from .._native.engine import Decoder, DecoderConfig, VocabInfo
+from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
@@ -22,6 +22,7 @@ from ..models.base import RANK
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
+from .draft import DraftModel, opened_draft
 from .engine import Pooling
 from .memory import available_bytes
 from .ranking import RankHead, rank_head
@@ -37,7 +38,6 @@ __all__ = [
     "OpenedModel",
     "advised_sampling",
     "cache_dtype",
-    "checkpoint_dtype",
     "open_decoder",
     "open_model",
     "open_reader",
@@ -164,15 +164,6 @@ def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: boo
     return "bf16" if kernel_set is not None and kernel_set.multiplies_bf16 else "f16"
 
 
-def checkpoint_dtype(folder: Path) -> str:
-    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
-    from ..checkpoint import Fields, read_json
-
-    config = Fields("config.json", read_json(folder / "config.json"))
-    stored = config.text("dtype", config.text("torch_dtype", "float32"))
-    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
-
-
 def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
     if config.packed_cache is None:
         return None
@@ -196,6 +187,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
     """A checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
+    from ..checkpoint import checkpoint_dtype
     from ..convert import CheckpointReader
 
     with (
@@ -249,15 +241,39 @@ def open_reader(
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
     device = find_device(config.device)
-    available = _memory_at_hand(config, device)
     model = load_model(reader, _placing(device))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     _check_calls_are_known(tokenizer)
     kernel_set = _kernel_set(config, device)
     kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
+    with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
+        return _open_with(
+            reader, path, config, device, model,
+            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
+            sums_inputs=sums_inputs,
+        )  # fmt: skip
+
+
+def _open_with(
+    reader: GGUFReader,
+    path: Path,
+    config: EngineConfig,
+    device: Device,
+    model: LoadedModel,
+    *,
+    tokenizer: Tokenizer | None,
+    kv_dtype: CacheDType,
+    kernel_set: KernelSet | None,
+    draft: DraftModel | None,
+    repack: Literal["no", "keep", "release", "lock"] | None,
+    sums_inputs: bool,
+) -> OpenedModel:
+    n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
     cache = CacheLayout(model.cache, kv_dtype)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None)
+    if draft is not None:
+        needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, available)
     if sizes.n_ctx > needs.n_ctx_train:
         _LOG.warning(
@@ -269,7 +285,7 @@ def open_reader(
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
-        cache_bytes=sizes.cache_bytes,
+        cache_bytes=sizes.cache_bytes if draft is None else draft.cache_bytes_beside(sizes),
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
@@ -285,6 +301,12 @@ def open_reader(
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
+    drafters: list[Drafter] = [LookupDrafter()]
+    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+    if draft is not None:
+        drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
+        drafters.append(drafter)
+        reserved += n_bytes
     decoder = Decoder(
         executor,
         _vocab_info(tokenizer, n_vocab),
@@ -293,12 +315,15 @@ def open_reader(
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
+            speculation=config.speculation or ("off" if draft is None else "auto"),
+            draft_max=config.draft_max,
+            draft_min=config.draft_min,
         ),
+        drafters,
     )
     name = reader.metadata.text("general.name", path.stem)
     sampling = advised_sampling(reader.metadata)
     pooling = _pooling_of(reader.metadata, model.config)
-    reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     arch = model.config.arch
     labels = _labels_of(reader.metadata, arch)
     head = None if model.config.is_encoder else rank_head(reader, arch, tokenizer, labels)

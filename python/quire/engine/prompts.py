@@ -87,7 +87,14 @@ class Prompts:
         """A request to generate, whose form is still to be compiled."""
         params = options.asked.of(params)
         ids = self.token_ids(prompt)
-        return _request(ids, params, options, self._forms.of_text(params.structured_outputs))
+        form = self._forms.of_text(params.structured_outputs)
+        return _request(ids, params, options, form, self._predicted(params))
+
+    def _predicted(self, params: SamplingParams) -> list[int]:
+        """The ids of a prediction: plain text, as an answer is."""
+        if not params.prediction:
+            return []
+        return self.tokenizer.encode(params.prediction, add_special=False)
 
     def begin_grammar(self, form: GrammarSource, key: str) -> Future[Grammar]:
         """Have the form of a draft compiled in its caller's turn and budget."""
@@ -140,7 +147,8 @@ class Prompts:
         prompt = "".join(text for text, _ in segments)
         params = options.asked.of(params, self._advised)
         ids = self.token_ids(self.tokenizer.encode_segments(segments))
-        request = _request(ids, params, options, self._forms.of_chat(params, chat, form, template, prompt))
+        answer_form = self._forms.of_chat(params, chat, form, template, prompt)
+        request = _request(ids, params, options, answer_form, self._predicted(params))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
         budgeted = chat.reasoning_budget is not None
         if budgeted and chat.lenient and form.limited is None:  # it does not reason, so it stays within any budget
@@ -190,6 +198,10 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) 
 
 
 def _request(
-    ids: list[int], params: SamplingParams, options: RequestOptions, form: GrammarSource | None
+    ids: list[int],
+    params: SamplingParams,
+    options: RequestOptions,
+    form: GrammarSource | None,
+    prediction: list[int],
 ) -> EngineRequest:
-    return EngineRequest(ids, params, options.salt, options.priority, options.key, form=form)
+    return EngineRequest(ids, params, options.salt, options.priority, options.key, form=form, prediction=prediction)

@@ -53,7 +53,10 @@ class Delta:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer.  ``logprobs`` (one per token) is None unless they were asked for."""
+    """One answer.  ``logprobs`` (one per token) is None unless they were asked for.
+
+    ``n_drafted_tokens`` were computed because somebody proposed them; ``n_accepted_tokens`` of these are in the answer.
+    """
 
     index: int
     text: str
@@ -62,6 +65,8 @@ class Choice:
     stop_reason: str | int | None
     logprobs: list[TokenLogprob] | None
     timings: Timings
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,8 @@ class Collector:
             stop_reason=event.stop_reason,
             logprobs=parts.logprobs if self._wants_logprobs else None,
             timings=Timings(times.queue_s, times.prefill_s, times.decode_s),
+            n_drafted_tokens=event.n_drafted_tokens,
+            n_accepted_tokens=event.n_accepted_tokens,
         )
 
     def result(self) -> GenerationResult:

@@ -26,7 +26,10 @@ __all__ = ["Preset", "Registry", "registry_path"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 _KEYS = ("model", "system", "options", "sampling", "keep-alive")
-_NOT_YET = {"adapters": "adapters are not supported yet", "draft": "speculative decoding is not supported yet"}
+_NOT_YET = {
+    "adapters": "adapters are not supported yet",
+    "draft": "a draft model is an option, options = { draft = ... }",
+}
 
 
 @dataclass(frozen=True)

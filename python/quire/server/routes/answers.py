@@ -33,21 +33,31 @@ class Usage:
     n_prompt: int = 0
     n_cached: int = 0
     n_generated: int = 0
+    n_drafted: int = 0  # computed because a drafter proposed them
+    n_accepted: int = 0  # of these, in the answer
 
     def openai(self) -> dict[str, Any]:
         """The shape of OpenAI's interface."""
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.n_prompt,
             "completion_tokens": self.n_generated,
             "total_tokens": self.n_prompt + self.n_generated,
             "prompt_tokens_details": {"cached_tokens": self.n_cached},
         }
+        if self.n_drafted:
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.n_accepted,
+                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
+            }
+        return usage
 
     def add(self, other: Usage) -> None:
         """Take another request's tokens in."""
         self.n_prompt += other.n_prompt
         self.n_cached += other.n_cached
         self.n_generated += other.n_generated
+        self.n_drafted += other.n_drafted
+        self.n_accepted += other.n_accepted
 
 
 @dataclass
@@ -108,6 +118,8 @@ class Answering:
         usage.n_prompt = end.n_prompt_tokens
         usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
         usage.n_generated += end.n_generated_tokens
+        usage.n_drafted += end.n_drafted_tokens
+        usage.n_accepted += end.n_accepted_tokens
         self.context.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.context.arrived_s)
         logged = self.context.exchange.usage
         n_prompt_tokens = end.n_prompt_tokens if end.choice == 0 else 0

@@ -39,6 +39,9 @@ def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
         "cache_n": end.n_cached_tokens,
         **_rate("prompt", n_read, end.prefill_s),
         **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
+        **(
+            {"draft_n": end.n_drafted_tokens, "draft_n_accepted": end.n_accepted_tokens} if end.n_drafted_tokens else {}
+        ),
     }
 
 

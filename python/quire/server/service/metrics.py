@@ -13,7 +13,7 @@ from .vllm_metrics import Requests, VllmFigures
 
 if TYPE_CHECKING:
     from ..worker.engine_client import EngineClient
-    from ..worker.protocol import Finished
+    from ..worker.protocol import Beat, Finished
 
 __all__ = ["Engines", "Metrics"]
 
@@ -216,3 +216,21 @@ class _EngineFigures:
                 gauge.add_metric([model, use.kind, "held"], float(use.held_bytes))
                 gauge.add_metric([model, use.kind, "cached"], float(use.cached_bytes))
         yield gauge
+        yield from _of_drafters(beats)
+
+
+def _of_drafters(beats: Mapping[str, Beat]) -> Iterable[Metric]:
+    """What drafters proposed and what of it was right; tokens by their position in the draft, from 0."""
+    drafts = CounterMetricFamily("quire_drafts", "Drafts that were computed.", labels=["model", "drafter"])
+    seconds = CounterMetricFamily("quire_draft_seconds", "Time that proposing took.", labels=["model", "drafter"])
+    labels = ["model", "drafter", "position"]
+    drafted = CounterMetricFamily("quire_drafted_tokens", "Tokens that were proposed and computed.", labels=labels)
+    accepted = CounterMetricFamily("quire_accepted_tokens", "Of these, tokens that were right.", labels=labels)
+    for model, beat in beats.items():
+        for name, figures in beat.drafters.items():
+            drafts.add_metric([model, name], float(figures.n_drafts))
+            seconds.add_metric([model, name], figures.seconds)
+            for position, (n, n_right) in enumerate(zip(figures.drafted_at, figures.accepted_at, strict=True)):
+                drafted.add_metric([model, name, str(position)], float(n))
+                accepted.add_metric([model, name, str(position)], float(n_right))
+    return drafts, seconds, drafted, accepted

@@ -30,7 +30,7 @@ from .params import params_of
 from .predict_limit import PredictLimit
 
 if TYPE_CHECKING:
-    from ..._native.engine import Event, SampledToken
+    from ..._native.engine import DrafterStats, Event, SampledToken
     from ...grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "ModelWorker"]
@@ -129,6 +129,7 @@ class ModelWorker(LLMBase):
             rss_bytes=rss,
             anonymous_bytes=anonymous,
             n_step_sequences=stats.n_step_sequences,
+            drafters={drafter.name: _figures(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
             cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
 
@@ -343,6 +344,18 @@ class ModelWorker(LLMBase):
         ]
 
 
+def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
+    n_positions = sum(1 for n in drafter.drafted_at if n > 0)
+    return wire.DrafterFigures(
+        n_drafts=drafter.n_drafts,
+        n_drafted=drafter.n_drafted_tokens,
+        n_accepted=drafter.n_accepted_tokens,
+        drafted_at=drafter.drafted_at[:n_positions],
+        accepted_at=drafter.accepted_at[:n_positions],
+        seconds=drafter.seconds,
+    )
+
+
 def _has_form(message: wire.Work) -> bool:
     """Whether the answer may have to be of a form, which is to be read and compiled."""
     if isinstance(message, wire.Chat):
@@ -482,4 +495,6 @@ class _Answering:
             queue_s=times.queue_s,
             prefill_s=times.prefill_s,
             decode_s=times.decode_s,
+            n_drafted_tokens=event.n_drafted_tokens,
+            n_accepted_tokens=event.n_accepted_tokens,
         )

@@ -250,6 +250,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
     queue_s: float
     prefill_s: float
     decode_s: float
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -267,6 +269,18 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
     id: int
     value: Any
+
+
+class DrafterFigures(msgspec.Struct, frozen=True, array_like=True):
+    """Of one drafter: tokens that were computed because it proposed them, and those of them that were right; by their
+    position in the draft, as far as there were any."""
+
+    n_drafts: int
+    n_drafted: int
+    n_accepted: int
+    drafted_at: list[int]
+    accepted_at: list[int]
+    seconds: float
 
 
 class CacheUse(msgspec.Struct, frozen=True, array_like=True):
@@ -296,6 +310,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     rss_bytes: int
     anonymous_bytes: int
     n_step_sequences: int = 0
+    drafters: dict[str, DrafterFigures] = {}
     cache: tuple[CacheUse, ...] = ()
 
 

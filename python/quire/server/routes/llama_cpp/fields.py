@@ -87,6 +87,10 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
         "id_slot": (-1,),
         "backend_sampling": (False,),
         "preserved_tokens": ([],),
+        # How deep drafts are follows from what they cost.
+        "speculative.n_max": (),
+        "speculative.n_min": (),
+        "speculative.p_min": (),
         # A raw text has no thoughts and no calls that are told apart.
         "reasoning_control": (False,),
         "reasoning_budget_tokens": (-1,),

@@ -75,8 +75,9 @@ async def slots(context: RequestContext[None]) -> Reply:
     query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
     if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
         raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
+    speculates = beat is not None and bool(beat.drafters)  # somebody has proposed tokens
     rows: list[dict[str, Any]] = [
-        {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < n_running}
+        {"id": i, "n_ctx": info.n_ctx, "speculative": speculates, "is_processing": i < n_running}
         for i in range(info.max_sequences)
     ]
     return Reply.json(rows)

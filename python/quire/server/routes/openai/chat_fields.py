@@ -32,6 +32,24 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool = False
 
 
+class TextPart(msgspec.Struct):
+    """A part of a predicted text."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+class Prediction(msgspec.Struct):
+    """What the answer is expected to be, for the most part."""
+
+    content: str | Annotated[list[TextPart], Meta(max_length=4096)]
+    type: Literal["content"] = "content"
+
+    def text(self) -> str:
+        """The whole."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields, and those of Quire's sampling and templates; by llama.cpp's names, too."""
 
@@ -52,6 +70,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
     samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
     stream_options: StreamOptions | None = None
+    prediction: Prediction | None = None
     timings_per_token: bool = False
     return_progress: bool = False
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
@@ -69,7 +88,6 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **SharedFields.hints,
         "verbosity": ("medium",),
-        "prediction": (),
         "reasoning_control": (False,),
         "reasoning_budget_message": ("",),
         "chat_format": (),
@@ -96,6 +114,8 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     def same_names(self) -> dict[str, Any]:
         """The parameters that are given."""
         given = super().same_names()
+        if self.prediction is not None:
+            given["prediction"] = self.prediction.text()
         if self.samplers is not None:
             given["samplers"] = stages_of(self.samplers)
             if given.get("mirostat"):

@@ -1,0 +1,56 @@
+// How many drafted tokens are worth their rows.  Pure: times come from outside.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace quire {
+
+// What a step costs by its rows, as it was lately.  Rows are nearly free as long as reading the weights is what takes time.
+class StepCost {
+  public:
+    void took(int n_rows, double seconds);
+    bool knows(int n_rows) const { return bins_[bin(n_rows)].n > 1; } // steps of about so many rows
+    // Never less for more rows.  More than were ever seen are expected to cost little more, until that is seen.
+    double seconds(int n_rows) const;
+
+  private:
+    // Kernels take rows by fours, eights, sixteens: few rows are told apart exactly.
+    static constexpr std::array<int, 27> knots = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,  12,  13, 14,
+                                                  15, 16, 17, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512};
+    static size_t bin(int n_rows);
+    struct Bin {
+        double rows = 0, seconds = 0; // means
+        int n = 0;
+    };
+    std::array<Bin, knots.size()> bins_;
+};
+
+// How often drafted tokens were right, the latest weighted most.
+struct DraftRate {
+    double right = 0, judged = 0;
+    void judge(bool is_right, double memory) {
+        right = right * memory + is_right;
+        judged = judged * memory + 1;
+    }
+    void fade(double memory) { right *= memory, judged *= memory; }
+    double given(double expected, double weight) const { return (right + weight * expected) / (judged + weight); }
+};
+
+// A proposal: so many tokens, each right with this probability if those before it are.
+struct DraftOffer {
+    int n_tokens;
+    double rate;
+    int least = 0; // so many are taken whatever they cost
+    int taken = 0;
+};
+
+// Takes of each offer what gives the most tokens a second, where a step has n_rows rows and gives n_tokens tokens without.
+void choose_depths(std::span<DraftOffer> offers, int n_tokens, int n_rows, const StepCost &cost);
+// The same before anything is proposed, where each further token of all proposals takes draft_s seconds.
+int choose_depth(std::span<const double> rates, int most, int n_tokens, int n_rows, const StepCost &cost,
+                 double draft_s);
+
+} // namespace quire

@@ -1,0 +1,55 @@
+#include "engine/lookup_drafter.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+constexpr int32_t shortest_match = 2; // one token occurs nearly everywhere
+constexpr int32_t separator = -1;     // no token
+
+int kind_of(int32_t length) { return length < 4 ? 0 : length < 8 ? 1 : length < 16 ? 2 : 3; }
+
+// What followed, and, where that is the end of the text, what is proposed already: a repetition goes on.
+void continue_from(const std::vector<int32_t> &text, size_t next, DraftWish &wish) {
+    for (int i = 0; i < wish.most; ++i, ++next) {
+        const int32_t token = next < text.size() ? text[next] : wish.proposal[next - text.size()];
+        if (token == separator) return;
+        wish.proposal.push_back(token);
+    }
+}
+
+} // namespace
+
+void LookupDrafter::read(Text &text, const DraftWish &wish) {
+    SuffixAutomaton &automaton = text.automaton;
+    if (automaton.text().empty() && !wish.prediction.empty()) {
+        for (int32_t token : wish.prediction) automaton.append(token);
+        automaton.append(separator);
+        text.n_before = automaton.text().size();
+    }
+    for (size_t i = automaton.text().size() - text.n_before; i < wish.tokens.size(); ++i) {
+        automaton.append(wish.tokens[i]);
+        if (static_cast<int64_t>(i) < wish.n_prompt || !text.as_predicted) continue;
+        text.as_predicted =
+            text.n_predicted < wish.prediction.size() && wish.prediction[text.n_predicted] == wish.tokens[i];
+        text.n_predicted += text.as_predicted;
+    }
+}
+
+void LookupDrafter::propose(std::span<DraftWish *const> wishes) {
+    for (DraftWish *wish : wishes) {
+        Text &text = texts_[wish->sequence];
+        read(text, *wish);
+        const SuffixAutomaton::Match &match = text.automaton.match();
+        if (text.as_predicted && text.n_predicted > 0 && text.n_predicted < wish->prediction.size()) {
+            wish->kind = n_draft_kinds - 1;
+            continue_from(text.automaton.text(), text.n_predicted, *wish);
+        } else if (match.length >= shortest_match) {
+            wish->kind = kind_of(match.length);
+            continue_from(text.automaton.text(), static_cast<size_t>(match.next), *wish);
+        }
+    }
+}
+
+} // namespace quire

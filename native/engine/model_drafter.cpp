@@ -1,0 +1,92 @@
+#include "engine/model_drafter.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/decoder_config.h"
+
+namespace quire {
+namespace {
+
+constexpr int step_tokens = 128; // of prompts, for one token of those that go on
+
+DecoderConfig config_for(int64_t n_ctx) {
+    DecoderConfig config;
+    config.n_ctx = n_ctx;
+    config.kept_back_blocks = 0;
+    return config;
+}
+
+} // namespace
+
+ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
+    : executor_(std::move(executor)), n_ctx_(n_ctx),
+      scheduler_(scheduler_config(config_for(n_ctx), *executor_), cache_pool(*executor_)), runner_(executor_) {
+    if (!executor_->makes_logits() || executor_->undivided_prompts())
+        throw UnsupportedError("draft", "the draft model must generate text but is an encoder");
+    if (executor_->cache().state_bytes() > 0)
+        throw UnsupportedError("draft", "the draft model must be without recurrent states, which cannot be cut back, "
+                                        "but has some");
+}
+
+void ModelDrafter::forget(SequenceId sequence) {
+    const auto found = sequences_.find(sequence);
+    if (found == sequences_.end()) return;
+    if (found->second) scheduler_.remove(*found->second);
+    sequences_.erase(found);
+}
+
+// Whether the model can propose something; its sequence then has the wish's text.
+bool ModelDrafter::take(DraftWish &wish) {
+    const auto n_tokens = static_cast<int64_t>(wish.tokens.size());
+    wish.most = static_cast<int>(std::min<int64_t>(wish.most, n_ctx_ - n_tokens));
+    if (wish.most < 1) return false;
+    auto [entry, is_new] = sequences_.try_emplace(wish.sequence, std::nullopt);
+    if (is_new) {
+        SequenceSpec spec;
+        spec.tokens.assign(wish.tokens.begin(), wish.tokens.end());
+        spec.max_tokens = std::min(wish.max_tokens, n_ctx_);
+        try {
+            entry->second = scheduler_.submit(std::move(spec), 1, 0.0).front();
+        } catch (const CapacityError &) { // other sequences may fit
+        }
+    } else if (entry->second)
+        scheduler_.rewrite(*entry->second, wish.tokens);
+    if (entry->second) wishes_[*entry->second] = &wish;
+    return entry->second.has_value();
+}
+
+void ModelDrafter::extend(const PlanItem &item, const ItemRows &rows) {
+    const auto found = wishes_.find(item.id);
+    if (item.n_logit_rows == 0 || found == wishes_.end()) return;
+    DraftWish &wish = *found->second;
+    const std::span<float> logits = rows.last().logits;
+    const auto token = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+    wish.proposal.push_back(token);
+    if (static_cast<int>(wish.proposal.size()) < wish.most)
+        scheduler_.append(item.id, token);
+    else
+        wishes_.erase(found);
+}
+
+void ModelDrafter::step() {
+    const Plan plan = scheduler_.plan_within(0.0, step_tokens);
+    runner_.make_edits(plan);
+    if (plan.items.empty()) return;
+    runner_.run(plan, scheduler_.pool(), HiddenStates::unwanted);
+    scheduler_.commit(plan);
+    for (const PlanItem &item : plan.items) extend(item, runner_.next_rows(item));
+}
+
+void ModelDrafter::propose(std::span<DraftWish *const> wishes) {
+    wishes_.clear();
+    int most = 0;
+    for (DraftWish *wish : wishes) {
+        wish->kind = model_draft_kind;
+        if (take(*wish)) most = std::max(most, wish->most);
+    }
+    for (int i = 0; i < most && !wishes_.empty(); ++i) step();
+    wishes_.clear();
+}
+
+} // namespace quire

@@ -1,0 +1,41 @@
+// Proposes what a smaller model would say.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/drafter.h"
+#include "engine/scheduler.h"
+#include "engine/step_runner.h"
+
+namespace quire {
+
+// The draft model of Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023), and
+// Chen, Borgeaud et al., "Accelerating large language model decoding with speculative sampling" (2023).  It proposes its
+// likeliest tokens, for all sequences at once, with a cache and a scheduler of its own.  The prompt of a sequence that is
+// new to it is read in pieces, while the others go on.
+class ModelDrafter : public Drafter {
+  public:
+    // n_ctx: positions that the model has.  UnsupportedError for a model with a recurrent state, or without logits.
+    ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx);
+    std::string name() const override { return "draft"; }
+    void propose(std::span<DraftWish *const> wishes) override;
+    void forget(SequenceId sequence) override;
+    bool costs_time() const override { return true; }
+    int n_vocab() const { return executor_->n_vocab(); }
+
+  private:
+    bool take(DraftWish &wish);
+    void step();
+    void extend(const PlanItem &item, const ItemRows &rows);
+
+    std::shared_ptr<Executor> executor_;
+    int64_t n_ctx_;
+    Scheduler scheduler_;
+    StepRunner runner_;
+    std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // of the decoder; none: it does not fit
+    std::unordered_map<SequenceId, DraftWish *> wishes_; // by own sequence: those that lack tokens
+};
+
+} // namespace quire

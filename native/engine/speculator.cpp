@@ -1,0 +1,183 @@
+#include "engine/speculator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+// What is expected of a kind before anything was seen, and how much that weighs, in tokens.
+constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.9};
+constexpr double weight_of_expected = 8, weight_of_kind = 2;
+// Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
+constexpr double sequence_memory = 0.95, kind_memory = 0.995, idle_memory = 0.99;
+constexpr int most_since_without = 64;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void check(const SpeculationConfig &config) {
+    if (config.draft_max < 1 || config.draft_max > max_draft_depth)
+        throw RequestError("speculation",
+                           cat("draft_max must be from 1 to ", max_draft_depth, " but is ", config.draft_max));
+    if (config.draft_min < 0 || config.draft_min > config.draft_max)
+        throw RequestError("speculation", cat("draft_min must be from 0 to draft_max, ", config.draft_max, ", but is ",
+                                              config.draft_min));
+}
+
+} // namespace
+
+Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, SpeculationConfig config) : config_(config) {
+    check(config);
+    for (auto &drafter : drafters) {
+        Entry entry{std::move(drafter), {}, 0, {}};
+        entry.stats.name = entry.drafter->name();
+        entry.stats.drafted_at.resize(static_cast<size_t>(config.draft_max));
+        entry.stats.accepted_at.resize(static_cast<size_t>(config.draft_max));
+        if (has(entry.stats.name))
+            throw RequestError("speculation", cat("drafters must differ but two are '", entry.stats.name, "'"));
+        drafters_.push_back(std::move(entry));
+    }
+}
+
+bool Speculator::has(const std::string &drafter) const {
+    return std::ranges::any_of(drafters_, [&](const Entry &entry) { return entry.stats.name == drafter; });
+}
+
+DrafterSet Speculator::set(const std::string &name) const {
+    if (name == "auto") return ~DrafterSet{0};
+    if (name == "off") return 0;
+    std::string names = "auto, off";
+    for (size_t i = 0; i < drafters_.size(); ++i) {
+        if (drafters_[i].stats.name == name) return DrafterSet{1} << i;
+        names += ", " + drafters_[i].stats.name;
+    }
+    throw RequestError("speculation", cat("speculation must be one of ", names, " but is '", name.substr(0, 40), "'"));
+}
+
+Speculator::State &Speculator::state(SequenceId sequence) {
+    State &state = sequences_[sequence];
+    state.rates.resize(drafters_.size());
+    return state;
+}
+
+double Speculator::rate(const Wish &wish, size_t drafter, int kind) {
+    const auto i = static_cast<size_t>(kind);
+    const double of_kind = drafters_[drafter].rates[i].given(expected_rates[i], weight_of_expected);
+    return std::min(state(wish.sequence).rates[drafter].given(of_kind, weight_of_kind), 0.999);
+}
+
+// Whether this step goes without drafts, to know what such a step costs now.
+bool Speculator::measures_without() {
+    const bool measures = n_since_without_ >= most_since_without && config_.draft_min == 0;
+    n_since_without_ = measures ? 0 : n_since_without_ + 1;
+    return measures;
+}
+
+void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
+    if ((!cost_.knows(n_rows) && config_.draft_min == 0) || measures_without()) return;
+    for (size_t i = 0; i < drafters_.size(); ++i) {
+        std::vector<Wish *> asked;
+        for (Wish &wish : wishes)
+            if (drafters_[i].stats.failure.empty() && ((wish.drafters >> i) & 1) != 0 && wish.proposal.empty() &&
+                wish.most > 0)
+                asked.push_back(&wish);
+        if (!asked.empty()) ask(i, asked, n_tokens, n_rows);
+    }
+    cut(wishes, n_tokens, n_rows);
+    if (std::ranges::all_of(wishes, [](const Wish &wish) { return wish.proposal.empty(); })) n_since_without_ = 0;
+}
+
+void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows) {
+    Entry &entry = drafters_[drafter];
+    int depth = config_.draft_max;
+    if (entry.drafter->costs_time() && config_.draft_min < config_.draft_max) {
+        std::vector<double> rates;
+        for (const Wish *wish : wishes) rates.push_back(rate(*wish, drafter, model_draft_kind));
+        depth =
+            std::max(config_.draft_min, choose_depth(rates, config_.draft_max, n_tokens, n_rows, cost_, entry.token_s));
+    }
+    if (depth == 0) {
+        for (Wish *wish : wishes) state(wish->sequence).rates[drafter].fade(idle_memory);
+        for (DraftRate &rate : entry.rates) rate.fade(idle_memory);
+        return;
+    }
+    std::vector<DraftWish *> asked;
+    for (Wish *wish : wishes) {
+        wish->most = std::min(wish->most, depth);
+        asked.push_back(wish);
+    }
+    const double started_s = now_s();
+    try {
+        entry.drafter->propose(asked);
+    } catch (const std::exception &error) { // nothing is lost but speed
+        entry.stats.failure = error.what();
+        for (Wish *wish : wishes) wish->proposal.clear();
+        return;
+    }
+    const double seconds = now_s() - started_s;
+    entry.stats.seconds += seconds;
+    size_t longest = 0;
+    for (Wish *wish : wishes) {
+        longest = std::max(longest, wish->proposal.size());
+        if (wish->proposal.empty()) continue;
+        State &state = this->state(wish->sequence);
+        state.drafter = drafter;
+        state.kind = wish->kind;
+    }
+    if (entry.drafter->costs_time() && longest > 0) {
+        const double token_s = seconds / static_cast<double>(longest);
+        entry.token_s = entry.token_s == 0 ? token_s : 0.9 * entry.token_s + 0.1 * token_s;
+    }
+}
+
+void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
+    std::vector<DraftOffer> offers;
+    for (Wish &wish : wishes) {
+        const State &state = this->state(wish.sequence);
+        offers.push_back({static_cast<int>(wish.proposal.size()),
+                          wish.proposal.empty() ? 0 : rate(wish, state.drafter, state.kind), config_.draft_min});
+    }
+    choose_depths(offers, n_tokens, n_rows, cost_);
+    for (size_t i = 0; i < wishes.size(); ++i) {
+        if (offers[i].taken == 0 && offers[i].n_tokens > 0) {
+            State &state = this->state(wishes[i].sequence);
+            state.rates[state.drafter].fade(idle_memory);
+            drafters_[state.drafter].rates[static_cast<size_t>(state.kind)].fade(idle_memory);
+        }
+        wishes[i].proposal.resize(static_cast<size_t>(offers[i].taken));
+    }
+}
+
+void Speculator::planned(SequenceId sequence, int n_drafted) {
+    State &state = sequences_.at(sequence);
+    state.position = 0;
+    DrafterStats &stats = drafters_[state.drafter].stats;
+    ++stats.n_drafts;
+    stats.n_drafted += n_drafted;
+    for (int i = 0; i < n_drafted; ++i) ++stats.drafted_at[static_cast<size_t>(i)];
+}
+
+void Speculator::judge(SequenceId sequence, bool is_right) {
+    State &state = sequences_.at(sequence);
+    Entry &entry = drafters_[state.drafter];
+    state.rates[state.drafter].judge(is_right, sequence_memory);
+    entry.rates[static_cast<size_t>(state.kind)].judge(is_right, kind_memory);
+    entry.stats.n_accepted += is_right;
+    entry.stats.accepted_at[static_cast<size_t>(state.position++)] += is_right;
+}
+
+void Speculator::forget(SequenceId sequence) {
+    if (sequences_.erase(sequence) == 0) return;
+    for (Entry &entry : drafters_) entry.drafter->forget(sequence);
+}
+
+std::vector<DrafterStats> Speculator::stats() const {
+    std::vector<DrafterStats> result;
+    for (const Entry &entry : drafters_) result.push_back(entry.stats);
+    return result;
+}
+
+} // namespace quire

@@ -1,0 +1,77 @@
+// The drafters of a decoder, in the order in which they are asked, and how deep their drafts are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/draft_depth.h"
+#include "engine/drafter.h"
+
+namespace quire {
+
+struct SpeculationConfig {
+    int draft_max = 16; // tokens of a draft at most
+    int draft_min = 0;  // so many whatever they cost, where a drafter proposes them
+};
+
+struct DrafterStats {
+    std::string name;
+    int64_t n_drafts = 0, n_drafted = 0, n_accepted = 0; // tokens, but for n_drafts
+    std::vector<int64_t> drafted_at, accepted_at;        // by position in the draft
+    double seconds = 0;                                  // of proposing
+    std::string failure; // why it is not asked any more; empty: it is
+};
+
+class Speculator {
+  public:
+    // RequestError where a depth does not hold, or two drafters have one name.
+    Speculator(std::vector<std::shared_ptr<Drafter>> drafters, SpeculationConfig config);
+
+    bool empty() const { return drafters_.empty(); }
+    int most() const { return config_.draft_max; }
+    // The drafters that a name stands for: "auto" all, "off" none, or its own; RequestError lists the names.
+    DrafterSet set(const std::string &name) const;
+    bool has(const std::string &drafter) const;
+
+    struct Wish : DraftWish {
+        DrafterSet drafters = 0;
+    };
+    // Fills the proposals of sequences that are in a step of n_rows rows and n_tokens drawn tokens.
+    void propose(std::vector<Wish> &wishes, int n_tokens, int n_rows);
+    // Of the last proposal for a sequence so many tokens are in the step.
+    void planned(SequenceId sequence, int n_drafted);
+    void judge(SequenceId sequence, bool is_right); // the next of them
+    void took(int n_rows, double seconds) { cost_.took(n_rows, seconds); }
+    void forget(SequenceId sequence);
+    std::vector<DrafterStats> stats() const;
+
+  private:
+    struct Entry {
+        std::shared_ptr<Drafter> drafter;
+        std::array<DraftRate, n_draft_kinds> rates;
+        double token_s = 0; // of proposing one more token for everybody
+        DrafterStats stats;
+    };
+    struct State { // of a sequence
+        std::vector<DraftRate> rates; // of each drafter
+        size_t drafter = 0;           // of its last proposal
+        int kind = 0, position = 0;
+    };
+    State &state(SequenceId sequence);
+    double rate(const Wish &wish, size_t drafter, int kind);
+    void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);
+    void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
+    bool measures_without();
+
+    SpeculationConfig config_;
+    std::vector<Entry> drafters_;
+    std::unordered_map<SequenceId, State> sequences_;
+    StepCost cost_;
+    int n_since_without_ = 0; // steps since one without drafts
+};
+
+} // namespace quire

@@ -1,0 +1,102 @@
+"""How deep drafts are, on a simulated machine: a step's time is a function of its rows, and drafts are right at a rate.
+
+Oracle: the best fixed depth, whose speed follows from the rate and the cost of rows alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from quire._native.engine import ScriptedDrafter, Speculator, StepCost
+
+N_VOCAB = 1000
+Cost = Callable[[int], float]
+# Seconds of a step by its rows: rows are nearly free, then what is computed limits; always dear; or free altogether.
+COSTS: dict[str, Cost] = {
+    "weights-bound": lambda n: 1.0 + 0.03 * n + 0.12 * max(0, n - 8),
+    "dear": lambda n: 0.2 + 0.8 * n,
+    "steps": lambda n: 1.0 + 0.25 * ((n - 1) // 4),
+}
+
+
+def expected_tokens(rate: float, depth: int) -> float:
+    return sum(rate**k for k in range(depth + 1))
+
+
+def best_speedup(rate: float, cost: Cost, n: int, most: int = 16) -> float:
+    """Of all fixed depths, the same for every sequence, over none."""
+    speeds = [expected_tokens(rate, depth) / cost(n * (1 + depth)) for depth in range(most + 1)]
+    return max(speeds) / speeds[0]
+
+
+def speedup(rate: float, cost: Cost, n: int, n_steps: int, noise: float = 0.0) -> float:
+    """Tokens a second with drafts over those without."""
+    rng = random.Random(n)
+    texts = [[rng.randrange(N_VOCAB) for _ in range(18 * n_steps)] for _ in range(n)]
+    speculator = Speculator([ScriptedDrafter(texts, agreement=rate, n_vocab=N_VOCAB)])
+    ends, seconds = [8] * n, 0.0
+    for _ in range(n_steps):
+        drafts = speculator.propose([(i, texts[i][: ends[i]]) for i in range(n)], n)
+        n_rows = n + sum(map(len, drafts))
+        taken = cost(n_rows)
+        seconds += taken
+        speculator.took(n_rows, taken * (1 + noise * rng.random()))
+        for i, draft in enumerate(drafts):
+            ends[i] += 1
+            for token in draft:
+                is_right = token == texts[i][ends[i] - 1]
+                speculator.judge(i, is_right)
+                if not is_right:
+                    break
+                ends[i] += 1
+    return sum(end - 8 for end in ends) / seconds / (n / cost(n))
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("n", [1, 8, 32])
+def test_depth_follows_from_cost_and_rate(name: str, n: int) -> None:
+    cost = COSTS[name]
+    for rate in (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0):
+        found = speedup(rate, cost, n, n_steps=600 // n + 100, noise=0.05)
+        assert found >= 0.97, (rate, found)
+        assert found >= 0.85 * best_speedup(rate, cost, n), (rate, found)
+
+
+def test_a_sequence_that_is_never_right_costs_the_others_nothing() -> None:
+    texts = [[(7 * i + 31 * k) % N_VOCAB for k in range(4000)] for i in range(2)]
+    wrong = [[*texts[1][:8], *(token + 1 for token in texts[1][8:])]]
+    speculator = Speculator([ScriptedDrafter([texts[0], *wrong], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)
+    ends, depths = [8, 8], [[], []]  # type: tuple[list[int], tuple[list[int], list[int]]]
+    for _ in range(300):
+        # The second is asked for as the script has it, and every token turns out to be another one.
+        drafts = speculator.propose([(0, texts[0][: ends[0]]), (1, wrong[0][: ends[1]])], 2)
+        speculator.took(2 + sum(map(len, drafts)), COSTS["weights-bound"](2 + sum(map(len, drafts))))
+        for i, draft in enumerate(drafts):
+            depths[i].append(len(draft))
+            for _ in draft:
+                speculator.judge(i, i == 0)
+                ends[i] += i == 0
+                if i == 1:
+                    break
+            ends[i] += 1
+    assert sum(depths[0][100:]) > 3.5 * 200
+    assert sum(depths[1][100:]) < 0.7 * 200  # one token now and then, for its hundredths of a step
+
+
+def test_cost_follows_the_machine() -> None:
+    cost = StepCost()
+    for n_rows, seconds in ((1, 1.0), (8, 2.0), (1, 1.0), (8, 2.0)):
+        cost.took(n_rows, seconds)
+    assert cost.seconds(1) == 1.0
+    assert 1.0 < cost.seconds(4) < 2.0 == cost.seconds(8)
+    assert 2.0 < cost.seconds(16) < 2.3  # not seen: little more, until it is
+    for _ in range(60):
+        cost.took(8, 4.0)
+    assert cost.seconds(8) == pytest.approx(4.0, rel=0.01)
+    cost.took(8, 1e6)  # the machine did something else
+    assert cost.seconds(8) < 5.0
+    for _ in range(80):
+        cost.took(1, 6.0)  # a row alone is not dearer than eight of them
+    assert cost.seconds(8) >= cost.seconds(1)

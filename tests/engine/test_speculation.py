@@ -1,0 +1,382 @@
+"""Speculation in the decoder over a made-up model (decoder_client.py).
+
+Oracles: answers known from the model's documented hash, the same requests without drafts, and, for drawn tokens, the
+distribution that the sampler reports (which test_sampling.py checks).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from decoder_client import (
+    EOG,
+    N_VOCAB,
+    TEXT,
+    Client,
+    Layers,
+    comparable,
+    greedy_without_eog,
+    mixed_requests,
+    params,
+    prompt,
+)
+from quire._native.engine import (
+    Drafter,
+    FakeExecutor,
+    LookupDrafter,
+    ModelDrafter,
+    Sampler,
+    SamplingParams,
+    ScriptedDrafter,
+    SuffixAutomaton,
+    VocabInfo,
+)
+from quire.errors import RequestError, UnsupportedError
+from test_sampling import chi_square, chi_square_limit
+
+ALWAYS = {"speculation": "auto", "draft_max": 5, "draft_min": 5}  # whatever it costs
+LAYERS = {
+    "full": Layers(),
+    "window": Layers(((0, 0), (9, 0))),
+    "state": Layers(((0, 0),), has_state=True),
+    "window-chunk-state": Layers(((0, 16), (10, 0)), has_state=True),
+}
+
+
+def scripted(scripts: Sequence[Sequence[int]], agreement: float) -> ScriptedDrafter:
+    return ScriptedDrafter(scripts, agreement=agreement, n_vocab=N_VOCAB)
+
+
+def repeating(n: int, seed: int, period: int = 9) -> list[int]:
+    return (prompt(period, seed=seed) * n)[:n]
+
+
+# Lookup
+
+
+@pytest.mark.parametrize("n_letters", [1, 2, 4])
+def test_the_automaton_finds_the_longest_end_that_occurred_before(n_letters: int) -> None:
+    rng = random.Random(n_letters)
+    automaton, text = SuffixAutomaton(), list[int]()
+    for _ in range(300):
+        text.append(rng.randrange(n_letters))
+        automaton.append(text[-1])
+        length, after = automaton.match
+        ends = [n for n in range(len(text)) if text[: len(text) - 1] and n and text[-n:] in windows(text[:-1], n)]
+        assert length == max(ends, default=0)
+        if length:
+            assert after < len(text)
+            assert text[after - length : after] == text[len(text) - length :]
+    assert automaton.n_states <= 2 * len(text)
+
+
+def windows(text: list[int], n: int) -> list[list[int]]:
+    return [text[i : i + n] for i in range(len(text) - n + 1)]
+
+
+def test_lookup_copies_what_the_prompt_has() -> None:
+    answer = greedy_without_eog(prompt(12), 40)
+    with Client(drafters=[LookupDrafter()], config=ALWAYS) as client:
+        # The answer stands in the text that comes before, so that it is found once its beginning is drawn.
+        text = [*answer, *prompt(12)]
+        plain = greedy_without_eog(text, 40)
+        id_ = client.submit(text, params(max_tokens=40))
+        predicted = client.submit(text, params(max_tokens=40), prediction=plain)
+        client.run()
+        assert client.answer(id_).token_ids == client.answer(predicted).token_ids == plain
+        finish = client.answer(predicted).finish
+        assert finish is not None
+        assert finish.n_accepted_tokens >= 30  # 39 tokens follow the first, of six at least five are drafted
+        (stats,) = client.decoder.stats().drafters
+        assert stats.name == "lookup"
+        assert stats.n_accepted_tokens == sum(stats.accepted_at) <= stats.n_drafted_tokens == sum(stats.drafted_at)
+
+
+def test_a_prediction_that_goes_wrong_is_taken_up_again() -> None:
+    text = prompt(12)
+    plain = greedy_without_eog(text, 40)
+    wrong = [*plain[:10], 1, 2, *plain[12:]]
+    with Client(drafters=[LookupDrafter()]) as client:  # off by default, but predictions are for it
+        id_ = client.submit(text, params(max_tokens=40), prediction=wrong)
+        off = client.submit(text, params(max_tokens=40), prediction=wrong, speculation="off")
+        client.run()
+        assert client.answer(id_).token_ids == client.answer(off).token_ids == plain
+        finish = client.answer(off).finish
+        assert finish is not None
+        assert finish.n_drafted_tokens == 0
+    with Client(drafters=[LookupDrafter()], config={"draft_min": 4}) as client:
+        id_ = client.submit(text, params(max_tokens=40), prediction=wrong)
+        client.run()
+        finish = client.answer(id_).finish
+        assert finish is not None
+        assert client.answer(id_).token_ids == plain
+        assert finish.n_accepted_tokens > 20
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("agreement", [0.0, 0.7, 1.0])
+def test_answers_do_not_depend_on_drafts(name: str, agreement: float) -> None:
+    requests = mixed_requests()
+    options = {**LAYERS[name].options(), "n_states": 80}
+    with Client(n_blocks=900, **options) as client:
+        ids = [client.submit(tokens, sampling) for tokens, sampling in requests]
+        client.run()
+        plain = [[client.answer(id_, i) for i in range(s.n)] for id_, (_, s) in zip(ids, requests, strict=True)]
+    scripts = [tokens + a.token_ids for (tokens, _), found in zip(requests, plain, strict=True) for a in found]
+    drafters: list[list[Drafter]] = [[scripted(scripts, agreement)], [LookupDrafter(), scripted(scripts, agreement)]]
+    for chain in drafters:
+        tight = {"n_blocks": 41, "max_rows": 64, "max_logit_rows": 24, "max_sequences": 16, "n_states": 34}
+        with Client(**{**options, **tight}, drafters=chain, config=ALWAYS) as client:
+            ids = [client.submit(tokens, sampling, priority=i % 3) for i, (tokens, sampling) in enumerate(requests)]
+            client.run()
+            for id_, expected in zip(ids, plain, strict=True):
+                found = [client.answer(id_, choice) for choice in range(len(expected))]
+                assert [comparable(a) for a in found] == [comparable(a) for a in expected]
+            stats = client.decoder.stats()
+            assert stats.n_preemptions > 0 or name == "window-chunk-state"
+            n_drafted = sum(drafter.n_drafted_tokens for drafter in stats.drafters)
+            n_accepted = sum(drafter.n_accepted_tokens for drafter in stats.drafters)
+            assert n_drafted > 200
+            assert (n_accepted < n_drafted / 4) if agreement == 0 else (n_accepted > n_drafted / 3)
+            client.expect_all_free()
+
+
+@pytest.mark.parametrize("n_at_once", [1, 8, 32])
+def test_greedy_answers_beside_cancelled_requests(n_at_once: int) -> None:
+    prompts = [repeating(10 + i % 30, seed=i % 20) for i in range(50)]
+    expected = [greedy_without_eog(tokens, 20) for tokens in prompts]
+    scripts = [tokens + answer for tokens, answer in zip(prompts, expected, strict=True)]
+    config = {**ALWAYS, "max_running": n_at_once, "kept_back_blocks": 0}
+    with Client(
+        n_blocks=15 + 6 * n_at_once, drafters=[LookupDrafter(), scripted(scripts, 0.8)], config=config
+    ) as client:
+        ids = [client.submit(tokens, params(max_tokens=20)) for tokens in prompts]
+        doomed = [client.submit(tokens, params(max_tokens=60)) for tokens in prompts[:10]]
+        for id_ in doomed:
+            client.poll(0.01)
+            client.decoder.cancel(id_)
+        client.run()
+        for id_, answer in zip(ids, expected, strict=True):
+            assert client.answer(id_).token_ids == answer
+        client.expect_all_free()
+
+
+def test_drawn_tokens_are_distributed_as_without_drafts() -> None:
+    # 10^5 draws of pairs: the first token is drawn from the prompt's row, the second from a row of a draft or, where the
+    # draft was wrong, from one of its own.
+    n_vocab, n_choices, n_requests = 12, 16, 6250
+    text = [1, 2, 3]
+    fake = {"n_vocab": n_vocab, "n_blocks": 2000, "max_rows": 512, "max_logit_rows": 512}
+
+    def rows(tokens: list[int]) -> np.ndarray:
+        """Probabilities of the next token, as the model's logits say (no eog: 12 ids, none of them ends)."""
+        logits = logits_of(tokens, n_vocab)
+        sampler = Sampler(SamplingParams(), VocabInfo(n_vocab, [], [b"x"] * n_vocab))
+        ids, probabilities = sampler.distribution(logits, tokens, len(text))
+        result = np.zeros(n_vocab)
+        result[ids] = probabilities
+        return result
+
+    best = [int(np.argmax(rows([*text, first]))) for first in range(n_vocab)]
+    scripts = [[*text, first, best[first], 0, 0] for first in range(n_vocab)]
+    drafter = ScriptedDrafter(scripts, agreement=0.8, n_vocab=n_vocab)
+    pairs = np.zeros((n_vocab, n_vocab), np.int64)
+    with SmallClient(n_vocab, fake, drafter) as client:
+        sampling = params(temperature=1.0, max_tokens=3, n=n_choices, ignore_eos=False)
+        for first in range(0, n_requests, 250):
+            ids = [client.submit(text, sampling) for _ in range(first, first + 250)]
+            client.run()
+            for id_ in ids:
+                for choice in range(n_choices):
+                    a, b, _ = client.answers.pop((id_, choice)).token_ids
+                    pairs[a, b] += 1
+            client.events.clear()
+        (stats,) = client.decoder.stats().drafters
+    assert pairs.sum() == 100_000
+    assert stats.drafted_at[0] > 60_000  # the others wait for a place, and compute their first token with the prompt
+    assert 10_000 < stats.accepted_at[0] < 50_000
+    first = rows(text) * 100_000
+    assert chi_square(pairs.sum(1), first) < chi_square_limit(n_vocab - 1)
+    expected = np.concatenate([first[a] * rows([*text, a]) for a in range(n_vocab)])
+    used = expected >= 5
+    found = np.append(pairs.ravel()[used], pairs.ravel()[~used].sum())
+    limits = np.append(expected[used], expected[~used].sum())
+    assert chi_square(found, limits) < chi_square_limit(len(found) - 1)
+
+
+# A draft model
+
+
+def model_drafter(n_ctx: int = 256, **options: object) -> ModelDrafter:
+    return ModelDrafter(FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, **options), n_ctx=n_ctx)  # type: ignore[arg-type]
+
+
+# The same model is right about every greedy token; through a window it sees other contexts than the target, and its cache
+# has to come back to rows that the window has passed; a small cache preempts, and does not hold every request.
+@pytest.mark.parametrize(
+    ("options", "is_right"),
+    [
+        ({"n_blocks": 2000}, True),
+        ({"n_blocks": 2000, "layers": [(7, 0)]}, False),
+        ({"n_blocks": 23}, True),
+        ({"n_blocks": 2000, "max_rows": 16, "max_logit_rows": 8, "max_sequences": 8}, True),
+    ],
+    ids=["same", "window", "small-cache", "small-steps"],
+)
+@pytest.mark.parametrize("chained", [False, True])
+def test_answers_do_not_depend_on_a_draft_model(options: dict[str, object], is_right: bool, chained: bool) -> None:
+    requests = mixed_requests()
+    with Client(n_blocks=900) as client:
+        ids = [client.submit(tokens, sampling) for tokens, sampling in requests]
+        client.run()
+        plain = [
+            [comparable(client.answer(id_, i)) for i in range(s.n)] for id_, (_, s) in zip(ids, requests, strict=True)
+        ]
+    drafters: list[Drafter] = [LookupDrafter()] * chained + [model_drafter(**options)]
+    with Client(n_blocks=60, max_sequences=8, drafters=drafters, config=ALWAYS) as client:
+        ids = [client.submit(tokens, sampling) for tokens, sampling in requests]
+        client.run()
+        for id_, expected in zip(ids, plain, strict=True):
+            assert [comparable(client.answer(id_, choice)) for choice in range(len(expected))] == expected
+        stats = client.decoder.stats().drafters[-1]
+        assert (stats.name, stats.failure) == ("draft", "")
+        assert stats.n_drafted_tokens > 100
+        # Of drawn tokens few are the likeliest; of greedy ones all.
+        assert (stats.n_accepted_tokens > stats.n_drafted_tokens / 20) == is_right
+        client.expect_all_free()
+
+
+def test_a_draft_model_of_the_same_weights_is_always_right() -> None:
+    with Client(drafters=[model_drafter(n_blocks=200)], config=ALWAYS) as client:
+        texts = [prompt(n, seed=n) for n in (3, 9, 200, 31)]
+        ids = [client.submit(text, params(max_tokens=30)) for text in texts]
+        client.run()
+        for id_, text in zip(ids, texts, strict=True):
+            assert client.answer(id_).token_ids == greedy_without_eog(text, 30)
+        stats = client.decoder.stats()
+        # What is drawn is never the end, which the draft model does not know.
+        assert stats.drafters[0].n_accepted_tokens >= 0.9 * stats.drafters[0].n_drafted_tokens > 50
+        assert stats.n_steps < 30
+
+
+def test_a_draft_model_beyond_its_positions_proposes_nothing() -> None:
+    with Client(drafters=[model_drafter(n_ctx=20, n_blocks=200)], config=ALWAYS) as client:
+        near, far = client.submit(prompt(5), params(max_tokens=30)), client.submit(prompt(50), params(max_tokens=30))
+        client.run()
+        assert client.answer(near).token_ids == greedy_without_eog(prompt(5), 30)
+        finishes = client.answer(near).finish, client.answer(far).finish
+        assert finishes[0] is not None
+        assert finishes[1] is not None
+        assert 0 < finishes[0].n_drafted_tokens <= 15
+        assert finishes[1].n_drafted_tokens == 0
+
+
+def test_a_draft_model_that_fails_is_left_alone() -> None:
+    drafter = model_drafter(n_blocks=200, fail_on=5)
+    with Client(drafters=[drafter], config=ALWAYS) as client:
+        id_ = client.submit([5, *prompt(5)], params(max_tokens=30))
+        client.run()
+        assert client.answer(id_).token_ids == greedy_without_eog([5, *prompt(5)], 30)
+        assert "must not have token 5" in client.decoder.stats().drafters[0].failure
+
+
+def test_draft_models_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="without recurrent states"):
+        model_drafter(n_state=6, n_states=8)
+    with pytest.raises(UnsupportedError, match="is an encoder"):
+        model_drafter(undivided_prompts=True)
+
+
+# Masks, and logits from outside
+
+
+def test_drafts_behind_masks_and_outside_logits() -> None:
+    expected = {}
+    scripts = []
+    for seed in range(6):
+        text = prompt(9, seed=seed)
+        answer: list[int] = []
+        for _ in range(24):
+            row = np.array(logits_of([*text, *answer], N_VOCAB))
+            allowed = [t for t in range(N_VOCAB) if t % 3 == (answer[-1] if answer else 0) % 3 and t != EOG]
+            answer.append(max(allowed, key=lambda token: (row[token], -token)))
+        expected[seed] = answer
+        scripts.append(text + answer)
+    with Client(drafters=[scripted(scripts, 0.8)], config=ALWAYS) as client:
+        seen: dict[int, list[int]] = {}
+
+        def masks() -> None:
+            while (job := client.decoder.wait_mask_job(60.0)) is not None:
+                tokens = seen.setdefault(job.request_id, [])
+                tokens += [] if job.token is None else [job.token]
+                bits = np.zeros(N_VOCAB, np.uint8)
+                bits[(tokens[-1] if tokens else 0) % 3 :: 3] = 1
+                mask = np.packbits(bits, bitorder="little").view(np.uint32)
+                client.decoder.provide_mask(job.request_id, 0, job.position, mask)
+
+        threading.Thread(target=masks, daemon=True).start()
+        ids = [client.submit(prompt(9, seed=seed), params(max_tokens=24), grammar=True) for seed in range(3)]
+        for seed in range(3, 6):
+            ids.append(client.submit(prompt(9, seed=seed), params(max_tokens=24), grammar=True, external_logits=True))
+        while any(client.open.values()):
+            for event in client.poll():
+                if event.kind == "logits":
+                    client.decoder.provide_logits(event.request_id, event.choice, np.array(event.logits))
+        for seed, id_ in enumerate(ids):
+            assert client.answer(id_).token_ids == expected[seed]
+            finish = client.answer(id_).finish
+            assert finish is not None
+            assert finish.n_accepted_tokens > 8
+        stats = client.decoder.stats()
+        assert stats.n_steps < 60
+        client.expect_all_free()
+
+
+# Interfaces
+
+
+def test_names_and_depths_are_checked() -> None:
+    with pytest.raises(RequestError, match=r"speculation must be one of auto, off, lookup but is 'draft'"):
+        Client(drafters=[LookupDrafter()], config={"speculation": "draft"})
+    with pytest.raises(RequestError, match=r"drafters must differ but two are 'lookup'"):
+        Client(drafters=[LookupDrafter(), LookupDrafter()])
+    for config, text in (
+        ({"draft_max": 0}, "draft_max must be from 1 to 64 but is 0"),
+        ({"draft_max": 4, "draft_min": 5}, "draft_min must be from 0 to draft_max, 4, but is 5"),
+    ):
+        with pytest.raises(RequestError, match=text):
+            Client(config=config)
+    with pytest.raises(RequestError, match="agreement"):
+        ScriptedDrafter([], agreement=1.5, n_vocab=4)
+    with Client() as client:
+        with pytest.raises(RequestError, match="auto, off but is 'lookup'"):
+            client.submit(prompt(4), speculation="lookup")
+        with pytest.raises(RequestError, match="prediction must be ids below 64 but one is 64"):
+            client.submit(prompt(4), prediction=[64])
+
+
+class SmallClient(Client):
+    def __init__(self, n_vocab: int, fake: dict[str, object], drafter: Drafter) -> None:
+        from quire._native.engine import Decoder, DecoderConfig, FakeExecutor
+
+        self.decoder = Decoder(
+            FakeExecutor(block_tokens=4, **fake),  # type: ignore[arg-type]
+            VocabInfo(n_vocab, [], TEXT[:n_vocab]),
+            DecoderConfig(n_ctx=64, speculation="auto", draft_max=2, draft_min=2),
+            [drafter],
+        )
+        self.answers, self.events, self.open = {}, [], {}
+
+
+def logits_of(tokens: Sequence[int], n_vocab: int) -> np.ndarray:
+    from decoder_client import U64, hash_of, mix
+
+    h = hash_of(tokens)
+    return np.array([(mix((h + v) & U64) >> 40) / 2**21 for v in range(n_vocab)], dtype=np.float32)

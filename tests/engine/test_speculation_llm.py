@@ -1,0 +1,113 @@
+"""Speculation with real models: the package's, and a smaller one that was trained on the same texts.
+
+Oracle: the same requests without it, bit for bit, as nothing but the order of computing differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire.engine import LLM, EngineConfig
+from quire.engine.results import GenerationResult
+from quire.errors import RequestError, UnsupportedError
+from quire.sampling import SamplingParams
+from tiny_checkpoints import write_checkpoint
+
+OPENINGS = ["Once upon a time", "The fox went to", "Tell me about a bird.", "Why is the sky blue?", "A", "One day, the"]
+PROMPTS = [
+    f"{OPENINGS[i % 6]} {word}"
+    for i, word in enumerate(["river", "house", "tree", "cat", "sun", "king", "bread", "song"] * 6)
+]
+PROMPTS += [f"The list: red, blue, green, {colour}. Again: red, blue," for colour in ("black", "white")]
+GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
+
+
+def opened(**options: Any) -> LLM:
+    return LLM(threads=1, n_ctx=512, deterministic=True, **options)
+
+
+def comparable(result: GenerationResult) -> object:
+    return [(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in result.choices]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[LLM]:
+    with opened() as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def draft(shared: Path) -> Path:
+    return shared / "models" / "tiny-draft"
+
+
+@pytest.mark.parametrize("kind", ["lookup", "draft", "auto"])
+@pytest.mark.parametrize("n_at_once", [1, 8, 32])
+def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
+    with opened(draft=draft, speculation=kind, draft_max=4, draft_min=4, max_sequences=n_at_once, n_blocks=60) as llm:
+        prompts = PROMPTS[: 10 if n_at_once == 1 else None]
+        for params in (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3)):
+            expected = [comparable(result) for result in plain.generate(prompts, params)]
+            results = llm.generate(prompts, params)
+            assert [comparable(result) for result in results] == expected
+            choices = [choice for result in results for choice in result.choices]
+            assert sum(choice.n_accepted_tokens for choice in choices) > 0
+        for stats in llm.stats().drafters:
+            assert stats.failure == ""
+            assert (stats.n_drafted_tokens > 0) == (kind in (stats.name, "auto"))
+        draft_stats = llm.stats().drafters[1]
+        assert kind == "lookup" or draft_stats.n_accepted_tokens > 0.3 * draft_stats.n_drafted_tokens
+
+
+def test_depth_by_cost_changes_no_answer(plain: LLM, draft: Path) -> None:
+    expected = [comparable(result) for result in plain.generate(PROMPTS, **GREEDY)]
+    with opened(draft=draft) as llm:  # auto, because there is a draft model
+        assert [comparable(result) for result in llm.generate(PROMPTS, **GREEDY)] == expected
+
+
+def test_a_request_says_who_proposes(plain: LLM) -> None:
+    with opened(draft_min=4, draft_max=8) as llm:  # off, but whoever asks gets it
+        (expected,) = plain.generate("Once upon a time", **GREEDY)
+        assert llm.generate("Once upon a time", **GREEDY)[0].choices[0].n_drafted_tokens == 0
+        (found,) = llm.generate("Once upon a time", prediction=expected.text, **GREEDY)
+        assert comparable(found) == comparable(expected)
+        assert found.choices[0].n_accepted_tokens > 10
+        (off,) = llm.generate("Once upon a time", prediction=expected.text, speculation="off", **GREEDY)
+        assert off.choices[0].n_drafted_tokens == 0
+        with pytest.raises(RequestError, match=r"one of auto, off, lookup but is 'draft'"):
+            llm.generate("A", speculation="draft", max_tokens=4)
+
+
+def test_answers_of_a_form_with_drafts(plain: LLM, draft: Path) -> None:
+    fields: dict[str, Any] = {
+        "regex": r"(one|two|three)( and (one|two|three)){6}",
+        "temperature": 0.0,
+        "max_tokens": 60,
+    }
+    (expected,) = plain.generate("Count: ", **fields)
+    with opened(draft=draft, draft_max=4, draft_min=4) as llm:
+        (found,) = llm.generate("Count: ", **fields)
+        assert comparable(found) == comparable(expected)
+        assert found.choices[0].n_drafted_tokens > 0
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    with pytest.raises(UnsupportedError, match=r"must have the model's tokenizer but token 0 is"):
+        LLM(draft=tmp_path, n_ctx=64)
+
+
+def test_options_are_checked() -> None:
+    for options, text in (
+        ({"speculation": "draft"}, "draft must be given for speculation 'draft' but is None"),
+        ({"speculation": "mtp"}, "speculation must be one of auto, off, draft, lookup but is 'mtp'"),
+        ({"draft_max": 2, "draft_min": 3}, "draft_min must be at most draft_max, 2, but is 3"),
+    ):
+        with pytest.raises(RequestError, match=text):
+            EngineConfig(**options)  # type: ignore[arg-type]
+    for fields, text in (({"speculation": "mtp"}, "one of auto"), ({"prediction": 3}, "be a string")):
+        with pytest.raises(RequestError, match=text):
+            SamplingParams(**fields)  # type: ignore[arg-type]
