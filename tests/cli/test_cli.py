@@ -259,7 +259,7 @@ def test_model_options_reach_the_model(quire: Command) -> None:
     engine = {
         "device": "CUDA1", "n_ctx": 512, "threads": 3, "cpu_mask": 5, "kv_dtype": "bf16", "kernels": "cpu", "isa": "avx2",
         "deterministic": True, "load": "lock", "packed_cache": "d", "snapshot_tokens": 64,
-        "max_step_tokens": 96,
+        "max_step_tokens": 96, "draft_max": 16, "draft_min": 0,
     }  # fmt: skip
     expected = ModelOptions("a.gguf", "all", engine)
     assert options == expected
@@ -341,7 +341,7 @@ def test_every_sampling_parameter_has_an_option() -> None:
 
     elsewhere = {
         "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
-        "prompt_logprobs", "logits_processors", "structured_outputs",
+        "prompt_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
     }  # fmt: skip
     assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
 

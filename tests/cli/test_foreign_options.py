@@ -128,7 +128,7 @@ REFUSED = {
     "run --rope-scale 2 x": "rope keys",
     "run -np 4 x": "-np is not an option of quire run: it is one of quire serve",
     "run --host 0.0.0.0 x": "--host is not an option of quire run: it is one of quire serve",
-    "info -ngl 9": "-ngl is not an option of quire info: it is one of quire run, chat, serve, bench",
+    "info -ngl 9": "-ngl is not an option of quire info: it is one of quire run, chat, serve, imatrix, perplexity, bench",
     "run -xyz x": "No such option '-xyz'",
     "run -nglx 3 x": "like -ngl",
     "run -ctk q8_0 -ctv f16 x": "-ctk and -ctv must be the same",

@@ -58,7 +58,8 @@ def test_native_parameters_are_the_public_ones():
     assert native.logit_bias == [(3, 1.5), (1, -2.0)]
     assert native.max_tokens is None
     for name in SamplingParams.__dataclass_fields__:
-        assert name in ("logits_processors", "structured_outputs") or hasattr(native, name)
+        elsewhere = ("logits_processors", "structured_outputs", "speculation", "prediction")
+        assert name in elsewhere or hasattr(native, name)
 
 
 def test_a_failing_step_fails_its_request_with_the_right_class():

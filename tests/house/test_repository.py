@@ -266,7 +266,12 @@ def package_modules() -> list[str]:
 def test_docstring_examples() -> None:
     n_examples, failed = 0, []
     for name in package_modules():
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            if name.startswith("quire.integrations."):  # its framework is absent
+                continue
+            raise
         result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
         n_examples += result.attempted
         failed += [name] * bool(result.failed)

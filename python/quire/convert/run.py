@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class _Conversion:
         targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
         targets += self.sentences.targets
         if self.is_reranker:
-            targets.append(reranker_head(source, self._head_rows))
+            targets.append(reranker_head(source, partial(self._head_rows, targets)))
         self.mapping.refuse_unread(self.whole)
         packer = Packer(self.checkpoint, self.config)
         packed = {target.name: packer.packed(target) for target in targets}
@@ -116,9 +117,9 @@ class _Conversion:
             return targets
         return [target for target in targets if target is not head]
 
-    def _head_rows(self) -> Array:
+    def _head_rows(self, targets: list[Target]) -> Array:
         """The matrix of the output, which may be the embedding's."""
-        by_name = {target.name: target for target in self.targets}
+        by_name = {target.name: target for target in targets}
         (values,) = self.pieces(by_name.get(HEAD, by_name[EMBEDDING]))
         return values
 

@@ -31,7 +31,19 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
-from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, LatentAttention, LatentSizes, Weights, experts_of, latent_rope
+from ..nn import (
+    ROUTING,
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    LatentAttention,
+    LatentSizes,
+    Weights,
+    experts_of,
+    latent_rope,
+)
+from ..nn.experts import Gating
 from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("deepseek2",)
@@ -89,7 +101,8 @@ def sizes_of(m: Keys, c: DenseConfig) -> LatentSizes:
 
 def experts(m: Keys, c: DenseConfig, n_next: int) -> ExpertConfig:
     unsaid = (c.n_layer + n_next, c.n_vocab) in UNSAID_SIGMOIDS
-    return ExpertConfig.read(m, c.n_layer, gating="sigmoid" if unsaid else "softmax", normalize=False, grouped=True)
+    gating: Gating = "sigmoid" if unsaid else "softmax"
+    return ExpertConfig.read(m, c.n_layer, gating=gating, normalize=False, grouped=True, reads=ROUTING)
 
 
 def rope(config: Fields) -> Iterator[Entry]:

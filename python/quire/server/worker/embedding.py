@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,7 +24,7 @@ End: TypeAlias = Callable[[int, Sequence[wire.FromEngine]], None]
 Array: TypeAlias = npt.NDArray[np.float32]
 
 
-class _OneAnswer:
+class _OneAnswer(ABC):
     """Turns the events of a request for a vector to its one answer."""
 
     def __init__(self, id_: int, n_tokens: int, end: End) -> None:
@@ -40,9 +41,9 @@ class _OneAnswer:
             elif item.kind == "finish":
                 self._finish(item)
 
+    @abstractmethod
     def values(self, vector: Array) -> dict[str, object]:
         """What is answered of a vector.  RequestError where it cannot be had."""
-        raise NotImplementedError
 
     def _fail(self, kind: str, message: str) -> None:
         self._end(self._id, [wire.Failed(self._id, kind, message)])
