@@ -95,8 +95,12 @@ def test_preempted_equals_undisturbed(opened: Opened) -> None:
     prompts = [prompt + prompt for prompt in texts()]
     undisturbed = [opened().generate(prompt, params)[0].token_ids for prompt in prompts]
     scarce = opened(n_blocks=13)
-    assert [result.token_ids for result in scarce.generate(prompts, params)] == undisturbed
-    assert scarce.stats().n_preemptions > 0
+    # On a busy machine the first answer may have ended before the others come.
+    for _ in range(10):
+        assert [result.token_ids for result in scarce.generate(prompts, params)] == undisturbed
+        if scarce.stats().n_preemptions:
+            return
+    pytest.fail("no answer was preempted")
 
 
 def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
