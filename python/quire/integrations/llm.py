@@ -32,7 +32,7 @@ __all__ = ["AsyncQuireModel", "QuireEmbeddingModel", "QuireModel", "register_emb
 
 _PLACE = "llm"
 # What ``-o`` takes, by type: of opening a model, and keywords of ``LLM.chat``.
-_OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str}
+_OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str, "draft": str}
 _ASKING: dict[type, str] = {
     int: "max_tokens min_tokens top_k mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed"
     " reasoning_budget",
@@ -40,7 +40,7 @@ _ASKING: dict[type, str] = {
     " xtc_threshold mirostat_tau mirostat_eta repetition_penalty presence_penalty frequency_penalty dry_multiplier"
     " dry_base",
     bool: "ignore_eos include_stop_str_in_output parallel_tool_calls",
-    str: "stop regex grammar tool_choice tool_format reasoning_format",
+    str: "stop regex grammar tool_choice tool_format reasoning_format speculation prediction",
 }
 _TYPES = {**_OPENING, **{name: kind for kind, names in _ASKING.items() for name in names.split()}}
 _LOCK = threading.Lock()
