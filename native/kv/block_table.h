@@ -20,7 +20,7 @@ namespace quire {
 struct PrefixMatch {
     int64_t n_tokens = 0; // whole blocks
     int32_t n_blocks = 0;
-    int32_t first_block = 0;   // those before it are not needed
+    int32_t first_block = 0; // those before it are not needed
     int32_t n_free_blocks = 0; // of the needed ones, how many are free and would not be any more
 };
 
@@ -54,8 +54,8 @@ class BlockTable {
     void publish(std::span<const PrefixHash> hashes);
     BlockTable fork() const; // shares every block, a partial last one too
     void drop(int32_t n_blocks); // gives back the leading blocks; they can be found as long as nobody reuses them
-    void pop();                  // gives back the last block
-    void release();              // gives all blocks back, the last one first, so that it is reused first
+    void pop(); // gives back the last block
+    void release(); // gives all blocks back, the last one first, so that it is reused first
 
   private:
     size_t block_index(int64_t position) const;
