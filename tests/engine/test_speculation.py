@@ -168,6 +168,7 @@ def test_greedy_answers_beside_cancelled_requests(n_at_once: int) -> None:
         client.expect_all_free()
 
 
+@pytest.mark.slow
 def test_drawn_tokens_are_distributed_as_without_drafts() -> None:
     # 10^5 draws of pairs: the first token is drawn from the prompt's row, the second from a row of a draft or, where the
     # draft was wrong, from one of its own.
@@ -200,8 +201,9 @@ def test_drawn_tokens_are_distributed_as_without_drafts() -> None:
             client.events.clear()
         (stats,) = client.decoder.stats().drafters
     assert pairs.sum() == 100_000
-    assert stats.drafted_at[0] > 60_000  # the others wait for a place, and compute their first token with the prompt
-    assert 10_000 < stats.accepted_at[0] < 50_000
+    # The others wait for a place, and compute their first token with the prompt: the slower the machine, the more.
+    assert stats.drafted_at[0] > 5_000
+    assert 0.15 < stats.accepted_at[0] / stats.drafted_at[0] < 0.85
     first = rows(text) * 100_000
     assert chi_square(pairs.sum(1), first) < chi_square_limit(n_vocab - 1)
     expected = np.concatenate([first[a] * rows([*text, a]) for a in range(n_vocab)])

@@ -45,7 +45,9 @@ def draft(shared: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["lookup", "draft", "auto"])
-@pytest.mark.parametrize("n_at_once", [1, 8, 32])
+@pytest.mark.parametrize(
+    "n_at_once", [1, pytest.param(8, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow)]
+)
 def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
     with opened(draft=draft, speculation=kind, draft_max=4, draft_min=4, max_sequences=n_at_once, n_blocks=60) as llm:
         prompts = PROMPTS[: 10 if n_at_once == 1 else None]

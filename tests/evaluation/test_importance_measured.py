@@ -35,7 +35,7 @@ def measured(files: Path, name: str, *more: str) -> Importance:
     return Importance.read(out)
 
 
-@pytest.mark.parametrize("name", ["package", *TINY])
+@pytest.mark.parametrize("name", [pytest.param("package", marks=pytest.mark.slow), *TINY])
 def test_values_are_llama_imatrix_s(files: Path, name: str) -> None:
     found = measured(files, name, "--no-ppl", "--process-output")
     with np.load(REFERENCES) as stored:

@@ -17,6 +17,8 @@ from quire.quantization import Importance, Wishes, plan
 
 TYPES = "q4_0,q5_0,q8_0,f16"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:

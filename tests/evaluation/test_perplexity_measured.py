@@ -24,6 +24,8 @@ from quire.quantization import Wishes, plan, quantize_model
 EXACT = ("--kernels", "stock", "--kv-dtype", "f32", "-t", "2")
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "measured.json"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
