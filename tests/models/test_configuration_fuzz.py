@@ -204,6 +204,7 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
         ("qwen3", {"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
         ("bamba", {"partial_rotary_factor": 1.0}, "partial_rotary_factor"),
+        ("lfm2moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
         ("minicpm", {"scale_emb": 0.0}, "scale_emb"),
         ("minicpm", {"scale_depth": 0.0}, "scale_depth"),
         *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import Checkpoint, Fields, f32, made, u32
+from ..checkpoint import Checkpoint, Fields, factor, made, u32
 from ..nn import GatedMLP, Keys, MoE, MoeSpec, Weights
 from .base import MAX_DIM, MAX_LAYERS, Layer
 from .lfm2 import KEYS, TENSORS, Lfm2, rope_of_lfm2
@@ -60,7 +60,7 @@ HF = {
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1792),
             "expert_gating_func": made("u32", lambda config: SIGMOID),
             "expert_weights_norm": made("bool", _unless_normalized),
-            "expert_weights_scale": f32("routed_scaling_factor", default=1.0),
+            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
         },
         {
             **TENSORS,
