@@ -12,9 +12,9 @@ from ..errors import RequestError
 from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
-from .prompts import Prompt, RequestOptions, prompt_list
+from .prompts import Prompt, RequestOptions
 from .results import Collector, Delta, GenerationResult
-from .texts import Pair, TextOptions, Truncate, text_list
+from .texts import Pair, TextOptions, Truncate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -191,9 +191,7 @@ class AsyncLLM(LLMBase):
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
-        requests = await asyncio.to_thread(
-            lambda: [self._embedding_request(one, pooling, options, text) for one in prompt_list(prompts)]
-        )
+        requests = await asyncio.to_thread(self._embedding_requests, prompts, pooling, options, text)
         result = stacked(await self._vectors(requests), "embed")
         return normalized(result) if normalize else result
 
@@ -210,20 +208,15 @@ class AsyncLLM(LLMBase):
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        requests = await asyncio.to_thread(
-            lambda: [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
-        )
+        requests = await asyncio.to_thread(self._embedding_requests, prompts, "none", options, text)
         return [item.vector for item in await self._vectors(requests) if item.vector is not None]
 
     async def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
     ) -> list[npt.NDArray[np.float32]]:
         """What layers leave of every token, one float32 ``[n_layers, n_tokens, n]`` for each prompt; see ``LLM``."""
-        items = prompt_list(prompts)
-        requests = await asyncio.to_thread(lambda: self._taps_requests(items, layers))
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        return self._tapped(vectors, layers)
+        requests = await asyncio.to_thread(self._taps_requests, prompts, layers)
+        return self._tapped(await self._vectors(requests), layers)
 
     async def classify(
         self,
@@ -236,9 +229,7 @@ class AsyncLLM(LLMBase):
     ) -> npt.NDArray[np.float32]:
         """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``; see ``LLM.classify``."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = await asyncio.to_thread(
-            lambda: [self._score_request(one, options, text) for one in text_list(prompts)]
-        )
+        requests = await asyncio.to_thread(self._class_requests, prompts, options, text)
         return probabilities(self._scores(stacked(await self._vectors(requests), "classify")))
 
     async def rerank(
@@ -254,9 +245,7 @@ class AsyncLLM(LLMBase):
     ) -> npt.NDArray[np.float32]:
         """How well each document answers the query: float32 ``[n_documents]``; see ``LLM.rerank``."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = await asyncio.to_thread(
-            lambda: [self._score_request((query, one), options, text, instruction) for one in documents]
-        )
+        requests = await asyncio.to_thread(self._pair_requests, query, documents, instruction, options, text)
         return self._relevance(stacked(await self._vectors(requests), "rerank"))
 
     async def close(self) -> None:

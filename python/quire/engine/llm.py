@@ -11,9 +11,9 @@ from ..errors import RequestError
 from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
-from .prompts import Prompt, RequestOptions, prompt_list
+from .prompts import Prompt, RequestOptions
 from .results import Collector, Delta, GenerationResult
-from .texts import Pair, TextOptions, Truncate, text_list
+from .texts import Pair, TextOptions, Truncate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -210,7 +210,7 @@ class LLM(LLMBase):
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         if pooling == "none":
             raise RequestError(UNPOOLED)
-        requests = [self._embedding_request(one, pooling, options, text) for one in prompt_list(prompts)]
+        requests = self._embedding_requests(prompts, pooling, options, text)
         result = stacked(self._vectors(requests), "embed")
         return normalized(result) if normalize else result
 
@@ -227,7 +227,7 @@ class LLM(LLMBase):
         """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        requests = [self._embedding_request(one, "none", options, text) for one in prompt_list(prompts)]
+        requests = self._embedding_requests(prompts, "none", options, text)
         return [item.vector for item in self._vectors(requests) if item.vector is not None]
 
     def hidden_states(
@@ -239,10 +239,8 @@ class LLM(LLMBase):
         ``hidden_states[layer + 1]``, the state is that before the last norm.  Nothing is taken from the cache.  Raises
         RequestError for layers that are not tapped.
         """
-        requests = self._taps_requests(prompt_list(prompts), layers)
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        return self._tapped(vectors, layers)
+        requests = self._taps_requests(prompts, layers)
+        return self._tapped(self._vectors(requests), layers)
 
     def classify(
         self,
@@ -260,7 +258,7 @@ class LLM(LLMBase):
         UnsupportedError for a model without a classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = [self._score_request(one, options, text) for one in text_list(prompts)]
+        requests = self._class_requests(prompts, options, text)
         return probabilities(self._scores(stacked(self._vectors(requests), "classify")))
 
     def rerank(
@@ -281,7 +279,7 @@ class LLM(LLMBase):
         whose template has one.  ``truncate``: as for ``classify``.  UnsupportedError for a model without a classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = [self._score_request((query, one), options, text, instruction) for one in documents]
+        requests = self._pair_requests(query, documents, instruction, options, text)
         return self._relevance(stacked(self._vectors(requests), "rerank"))
 
     def close(self) -> None:

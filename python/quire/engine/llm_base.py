@@ -12,10 +12,10 @@ from ..errors import RequestError, UnsupportedError
 from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy, Speculation
 from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
-from .prompts import Prompt, Prompts, RequestOptions
+from .prompts import Prompt, Prompts, RequestOptions, prompt_list
 from .ranking import relevance
 from .results import Collector
-from .texts import Pair, TextOptions, Texts, is_pair
+from .texts import Pair, TextOptions, Texts, is_pair, text_list
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,6 +125,33 @@ class LLMBase:
         uses = [*zip(self._cache_kinds, cache.groups, strict=True), ("state", cache.states)]
         return [(kind, use.held, use.cached) for kind, use in uses if kind != "state" or self._has_state]
 
+    def _embedding_requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: Pooling | None,
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> list[EngineRequest]:
+        """Requests to embed one prompt or several; see ``_embedding_request``."""
+        return [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
+
+    def _class_requests(
+        self, prompts: Prompt | Sequence[Prompt | Pair], options: RequestOptions, text: TextOptions
+    ) -> list[EngineRequest]:
+        """Requests for the scores of classes of texts and pairs; see ``_score_request``."""
+        return [self._score_request(prompt, options, text) for prompt in text_list(prompts)]
+
+    def _pair_requests(
+        self,
+        query: str,
+        documents: Sequence[str],
+        instruction: str | None,
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> list[EngineRequest]:
+        """Requests for the scores of a query with each document; see ``_score_request``."""
+        return [self._score_request((query, document), options, text, instruction) for document in documents]
+
     def _embedding_request(
         self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions, text: TextOptions
     ) -> EngineRequest:
@@ -144,8 +171,9 @@ class LLMBase:
         """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
         return self._advice.prompts
 
-    def _taps_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
+    def _taps_requests(self, prompts: Prompt | Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
         """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
+        items = prompt_list(prompts)
         if missing := sorted(set(layers).difference(self.config.taps)):
             raise RequestError(
                 f"[hidden_states] layers must be among the taps that the model was opened with, {self.config.taps}, "
@@ -153,7 +181,7 @@ class LLMBase:
             )
         if not layers:
             raise RequestError("[hidden_states] layers must name a layer but are empty")
-        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
+        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in items]
 
     def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:
         """Of each request the layers that were asked for, of rows that hold all taps side by side."""
