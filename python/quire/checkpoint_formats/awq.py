@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import LoadError, UnsupportedError
 from .codes import CodedMatrix
-from .gptq import columns_of_floats
+from .gptq import check_bits, columns_of_floats, packed_modules
 from .matrix import Contents
 from .numbers import check_shape, dtype_of, stored, unpacked
 
@@ -29,8 +29,7 @@ WITHOUT_EFFECT = ("backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "
 def awq(config: Fields, tensors: SafetensorsFolder) -> Contents:
     """The matrices of ``quant_method`` awq.  UnsupportedError for other bits, other forms, and no zero points."""
     bits = config.integer("bits", 4)
-    if bits not in BITS:
-        raise UnsupportedError(f"[convert] 'bits' of {config.where} must be one of {list(BITS)} but is {bits}")
+    check_bits(config, bits, BITS)
     form = (config.text("version", "") or config.text("format", "gemm")).lower()
     config.read(("version", "format", *WITHOUT_EFFECT))
     if form != "gemm":
@@ -39,8 +38,7 @@ def awq(config: Fields, tensors: SafetensorsFolder) -> Contents:
         raise UnsupportedError(f"[convert] 'zero_point' of {config.where} must be true but is not")
     group_size = config.integer("group_size", 128, low=-1)
     found = Contents()
-    for qweight in [name for name in tensors if name.endswith(".qweight")]:
-        module = qweight.removesuffix(".qweight")
+    for module in packed_modules(tensors):
         found.add(
             _matrix(tensors, module, bits, group_size),
             *(f"{module}.{part}" for part in ("qweight", "qzeros", "scales")),

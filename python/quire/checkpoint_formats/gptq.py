@@ -7,6 +7,7 @@ order where columns were quantized in the order of activations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,7 @@ WITHOUT_EFFECT = (
 def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
     """The matrices of ``quant_method`` gptq.  UnsupportedError for bits and forms that are not known."""
     bits = config.integer("bits")
-    if bits not in BITS:
-        raise UnsupportedError(f"[convert] 'bits' of {config.where} must be one of {list(BITS)} but is {bits}")
+    check_bits(config, bits, BITS)
     form = (config.text("checkpoint_format", "") or config.text("format", "gptq")).lower()
     config.read(("checkpoint_format", "format", *WITHOUT_EFFECT))
     if form not in ("gptq", "gptq_v2"):
@@ -55,8 +55,7 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
         raise UnsupportedError(f"[convert] 'dynamic' of {config.where} must be empty: modules must be quantized alike")
     group_size = config.integer("group_size", 128, low=-1)
     found = Contents()
-    for qweight in [name for name in tensors if name.endswith(".qweight")]:
-        module = qweight.removesuffix(".qweight")
+    for module in packed_modules(tensors):
         found.add(
             _matrix(tensors, module, bits, group_size, has_offset=form == "gptq"),
             *(f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")),
@@ -65,6 +64,17 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
         if (bias := f"{module}.bias") in tensors and not tensors.array(bias).any():
             found.parts.add(bias)
     return found
+
+
+def check_bits(config: Fields, bits: int, known: Sequence[int]) -> None:
+    """UnsupportedError for codes of other sizes than those that are known."""
+    if bits not in known:
+        raise UnsupportedError(f"[convert] 'bits' of {config.where} must be one of {list(known)} but is {bits}")
+
+
+def packed_modules(tensors: SafetensorsFolder) -> list[str]:
+    """The modules whose matrices are words of codes."""
+    return [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
 
 
 def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int, *, has_offset: bool) -> CodedMatrix:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 import click
@@ -109,19 +109,18 @@ def with_advice(params: SamplingParams, advised: Mapping[str, object]) -> Sampli
     context = click.get_current_context()
     given, preset = context.meta[_GIVEN], context.meta.get(PRESET)
     usual = {**advised, **preset.sampling} if preset is not None else advised
-    # A default that the advice switches off (what mirostat does without) is switched off here, too.
-    values = {**_off(CHAT_DEFAULTS), **chat_defaults(usual, given), **given}
     try:
-        return replace(params, **values)
+        return replace(params, **_drawn(usual, given))  # type: ignore[arg-type]
     except TypeError as error:
         text = f"[registry] sampling of a preset must be fields of SamplingParams but {error}"
         raise click.UsageError(text) from None
 
 
-def _off(names: Collection[str]) -> dict[str, object]:
-    """Fields with the values by which they have no effect, which are the defaults of ``SamplingParams``."""
+def _drawn(usual: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """What the user says, else what is usual, else the defaults of chats.  Those of the defaults that do not hold here,
+    such as what mirostat does without, are switched off, as they are in ``SamplingParams`` of nothing."""
     neutral = SamplingParams()
-    return {name: getattr(neutral, name) for name in names}
+    return {**{name: getattr(neutral, name) for name in CHAT_DEFAULTS}, **chat_defaults(usual, given), **given}
 
 
 def sampling_defaults(function: Callable[..., None]) -> Callable[..., None]:
@@ -170,7 +169,7 @@ def sampling_options(function: Callable[..., None]) -> Callable[..., None]:
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT
         }
         context.meta[_GIVEN] = given
-        own |= {**_off(CHAT_DEFAULTS), **chat_defaults({}, given), **given}
+        own |= _drawn({}, given)
         try:
             params = SamplingParams(**own, structured_outputs=taken_form(values))  # type: ignore[arg-type]
         except RequestError as error:

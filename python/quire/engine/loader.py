@@ -18,21 +18,19 @@ from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..models import load_model
-from ..models.base import RANK
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .draft import DraftModel, opened_draft
 from .engine import Pooling
 from .memory import available_bytes
-from .ranking import RankHead, rank_head
+from .model_output import ModelOutput, output_of, pooling_of
 from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
 from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
     from .._native.core import Device, Tensor
     from ..models import LoadedModel
-    from ..models.base import Config
 
 __all__ = [
     "OpenedModel",
@@ -64,19 +62,6 @@ _ADVICE = {
 
 # Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
 _TOKEN_BYTES = 700
-# Values of the key pooling_type.
-_POOLING: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "cls"}
-
-
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a model ends with: logits, an encoder's vectors, or scores of classes, with the labels of these."""
-
-    is_encoder: bool
-    scores_classes: bool
-    tells_texts_apart: bool
-    labels: tuple[str, ...]
-    head: RankHead | None = None  # of a decoder that scores classes
 
 
 @dataclass(frozen=True)
@@ -271,7 +256,8 @@ def _open_with(
 ) -> OpenedModel:
     n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
     cache = CacheLayout(model.cache, kv_dtype)
-    needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None)
+    advice = text_advice(reader.metadata)
+    needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
     if draft is not None:
         needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, available)
@@ -323,29 +309,18 @@ def _open_with(
     )
     name = reader.metadata.text("general.name", path.stem)
     sampling = advised_sampling(reader.metadata)
-    pooling = _pooling_of(reader.metadata, model.config)
-    arch = model.config.arch
-    labels = _labels_of(reader.metadata, arch)
-    head = None if model.config.is_encoder else rank_head(reader, arch, tokenizer, labels)
-    output = ModelOutput(
-        is_encoder=model.config.is_encoder,
-        scores_classes=model.config.scores_classes or head is not None,
-        tells_texts_apart=model.config.tells_texts_apart,
-        labels=labels if head is None else head.labels,
-        head=head,
-    )
-    advice = text_advice(reader.metadata)
+    output = output_of(reader, model.config, tokenizer)
     return OpenedModel(
         decoder,
         executor,
         tokenizer,
         name,
-        arch,
+        model.config.arch,
         n_vocab,
         sizes,
         reserved,
         sampling,
-        pooling,
+        pooling_of(reader.metadata, model.config),
         kv_dtype,
         None if kernel_set is None else kernel_set.isa,
         output,
@@ -355,23 +330,6 @@ def _open_with(
         cache.state_bytes > 0,
         needs.n_ctx_train,
     )
-
-
-def _pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
-    """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
-    kind = metadata.integer(f"{config.arch}.pooling_type", 0)
-    if kind == RANK and not config.is_encoder:
-        return "last"
-    if kind != 0:
-        return _POOLING.get(kind)
-    if config.scores_classes:
-        return "cls"
-    return "mean" if config.is_encoder else "last"
-
-
-def _labels_of(metadata: Metadata, arch: str) -> tuple[str, ...]:
-    key = f"{arch}.classifier.output_labels"
-    return tuple(label.decode(errors="replace") for label in metadata.strings(key)) if key in metadata else ()
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
@@ -443,7 +401,14 @@ def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
 
 
 def _needs(
-    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, cache: CacheLayout, *, own_kernels: bool
+    path: Path,
+    reader: GGUFReader,
+    model: LoadedModel,
+    config: EngineConfig,
+    cache: CacheLayout,
+    *,
+    own_kernels: bool,
+    advice: TextAdvice,
 ) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c = model.config
@@ -457,6 +422,6 @@ def _needs(
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
-        n_ctx_advised=text_advice(reader.metadata).max_tokens,
+        n_ctx_advised=advice.max_tokens,
         limited=limited_groups(cache),
     )

@@ -31,6 +31,7 @@ class Traces:
             from opentelemetry.sdk.resources import OTELResourceDetector, Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError:
             text = "[serve] traces must have OpenTelemetry's libraries but they are absent: pip install 'quire[otel]'"
             raise UnsupportedError(text) from None
@@ -39,6 +40,7 @@ class Traces:
         self._provider: TracerProvider = TracerProvider(resource=resource)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
         self._tracer = self._provider.get_tracer("quire.server")
+        self._parents = TraceContextTextMapPropagator()
 
     def add(
         self,
@@ -53,10 +55,9 @@ class Traces:
         Times are nanoseconds since 1970.
         """
         from opentelemetry.trace import SpanKind, StatusCode
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         given = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers if key.startswith(b"trace")}
-        context = TraceContextTextMapPropagator().extract(given)
+        context = self._parents.extract(given)
         span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, start_time=start_ns)
         if int(attributes.get("http.response.status_code", 0)) >= 500:
             span.set_status(StatusCode.ERROR)
