@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from measured_cases import N_CTX, TINY, model_of, write_files
+from measured_cases import N_CTX, TINY, model_of
 from quire._native.quant import dequantize
 from quire.cli.main import main
 from quire.errors import QuireError, UnsupportedError
@@ -17,13 +17,6 @@ from quire.gguf import GGUFReader
 from quire.quantization import Importance
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "importance.npz"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    write_files(folder)
-    return folder
 
 
 def measured(files: Path, name: str, *more: str) -> Importance:

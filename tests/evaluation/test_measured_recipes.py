@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from measured_cases import model_of, write_files
+from measured_cases import model_of
 from quire.cli.main import main
 from quire.evaluation.calibration import calibration_from
 from quire.evaluation.costs import interpolated
@@ -18,13 +18,6 @@ from quire.quantization import Importance, Wishes, plan
 TYPES = "q4_0,q5_0,q8_0,f16"
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    write_files(folder)
-    return folder
 
 
 def made(files: Path, out: Path, *arguments: str) -> GGUFReader:

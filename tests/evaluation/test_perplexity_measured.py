@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from measured_cases import N_CTX, model_of, write_files
+from measured_cases import N_CTX, model_of
 from quire import LLM
 from quire.cli.main import main
 from quire.errors import LoadError, QuireError
@@ -28,13 +28,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(files: Path) -> Path:
     """Texts, tasks, and the package's model in fewer bits."""
-    folder = tmp_path_factory.mktemp("texts")
-    write_files(folder)
-    reader = GGUFReader(model_of(folder, "package"))
-    quantize_model(reader, folder / "quantized.gguf", plan(reader, "Q3_K_S", Wishes(allow_requantize=True)))
-    return folder
+    reader = GGUFReader(model_of(files, "package"))
+    quantize_model(reader, files / "quantized.gguf", plan(reader, "Q3_K_S", Wishes(allow_requantize=True)))
+    return files
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

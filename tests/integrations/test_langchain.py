@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,23 +14,14 @@ from weather_tool import ASKED, WEATHER
 
 pytest.importorskip("langchain_core", reason="needs langchain-core")
 
+from capital_question import ANSWER, CAPITAL, Colour
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from pydantic import BaseModel, ConfigDict
 from quire.integrations.langchain import ChatQuire, QuireEmbeddings, QuireReranker
 
-CAPITAL = "What is the capital of France?"
-ANSWER = "The capital of France is Paris."
 WEATHER_QUESTION = ASKED[0]["content"]
 RESULT = '{"city": "Paris", "temp_c": 21, "sky": "sunny"}'
-
-
-class Colour(BaseModel):
-    """One of three colours."""
-
-    model_config = ConfigDict(extra="forbid")
-    colour: Literal["red", "green", "blue"]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,25 +13,16 @@ from weather_tool import ASKED
 
 pytest.importorskip("llama_index.core", reason="needs llama-index-core")
 
+from capital_question import ANSWER, CAPITAL, Colour
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.llms.types import ImageBlock
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import FunctionTool
-from pydantic import BaseModel, ConfigDict
 from quire.integrations.llama_index import QuireEmbedding, QuireLLM, QuireRerank
 
-CAPITAL = "What is the capital of France?"
-ANSWER = "The capital of France is Paris."
 QUESTION = [ChatMessage(role="user", content=CAPITAL)]
-
-
-class Colour(BaseModel):
-    """One of three colours."""
-
-    model_config = ConfigDict(extra="forbid")
-    colour: Literal["red", "green", "blue"]
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from weather_tool import ASKED
 
 pytest.importorskip("llm", reason="needs llm")
 
+from capital_question import ANSWER, CAPITAL
 from quire.integrations import llm as plugin
 
-CAPITAL = "What is the capital of France?"
-ANSWER = "The capital of France is Paris."
 GREEDY = {"temperature": 0.0, "max_tokens": 64, "threads": 1, "n_ctx": 1024}
 RESULT = '{"city": "Paris", "temp_c": 21, "sky": "sunny"}'
 

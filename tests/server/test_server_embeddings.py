@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from fake_engine import FakeEngine
-from one_call import post
+from one_call import expect_refusal, post
 from quire.engine import LLM
 from quire.errors import RequestError
 from quire.server.worker.embedding import shaped
@@ -103,11 +103,7 @@ def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
 def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
-    engine = FakeEngine()
-    response = post(path, body, engine=engine, options={"strict": True})
-    assert response.status_code == 400
-    assert name in response.text
-    assert engine.asked == []
+    expect_refusal(path, body, name)
 
 
 def test_options_of_loading_have_no_effect() -> None:

@@ -37,3 +37,12 @@ def call(
 def post(path: str, body: Any, **more: Any) -> httpx.Response:
     """A body in JSON."""
     return call("POST", path, json=body, **more)
+
+
+def expect_refusal(path: str, body: Any, name: str) -> None:
+    """A strict server refuses the body by this name, and asks its engine nothing."""
+    engine = FakeEngine()
+    response = post(path, body, engine=engine, options={"strict": True})
+    assert response.status_code == 400
+    assert name in response.text
+    assert engine.asked == []
