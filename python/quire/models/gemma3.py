@@ -12,7 +12,7 @@ from ..checkpoint import (
     Key,
     Source,
     adding,
-    f32,
+    cap,
     made,
     rope_keys,
     taken,
@@ -147,9 +147,9 @@ KEYS: dict[str, Key] = {
     "attention.head_count_kv": u32("num_key_value_heads", default=4),
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
-    "attention.sliding_window": u32("sliding_window", default=4096),
+    "attention.sliding_window": u32("sliding_window", default=4096, low=1),
     "attention.sliding_window_pattern": made("bool[]", _pattern),
-    "final_logit_softcapping": f32("final_logit_softcapping", default=None),
+    "final_logit_softcapping": cap("final_logit_softcapping", None, none=None),
 }
 _LAYER = "model.layers.{i}"
 NORMS = {
