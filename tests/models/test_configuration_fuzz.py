@@ -227,6 +227,13 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("llama", {"rope_parameters": ROPES[9]}, "partial_rotary_factor"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ("glm4moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
+        # Null is no to transformers, also where the default is yes.
+        *(
+            (name, {"norm_topk_prob": None}, "norm_topk_prob")
+            for name in ("deepseek2-v3", "deepseek2-glm", "glm4moe", "lfm2moe", "mimo2", "exaone-moe")
+        ),
+        ("gptneox", {"use_parallel_residual": None}, "use_parallel_residual"),
+        ("mistral3-vl", {"tie_word_embeddings": None}, "tie_word_embeddings"),
         ("glm4moe", {"use_qk_norm": False}, "use_qk_norm"),
         ("glm4moe", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"attention_bias": False}, "attention_bias"),

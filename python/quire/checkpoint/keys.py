@@ -114,7 +114,8 @@ def flag(*names: str, default: Default = REQUIRED) -> Key:
         name = _first(config, names)
         if config.has(name) or isinstance(default, _Required):
             return config.flag(name)
-        return _default(config, default)
+        value = _default(config, default)
+        return config.flag(name, value) if isinstance(value, bool) else value
 
     return Key("bool", read)
 
