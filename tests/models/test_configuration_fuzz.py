@@ -80,6 +80,7 @@ WINDOWED = [
     for name, config in CONFIGS.items()
     if isinstance(config.get("sliding_window"), int) and not {"use_sliding_window", TEXT} & set(config)
 ]
+TEXTS: dict[str, dict[str, object]] = {name: config[TEXT] for name, config in CONFIGS.items() if TEXT in config}  # type: ignore[misc]
 YARN, LLAMA3 = ROPES[3], ROPES[8]
 
 
@@ -234,6 +235,11 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ),
         ("gptneox", {"use_parallel_residual": None}, "use_parallel_residual"),
         ("mistral3-vl", {"tie_word_embeddings": None}, "tie_word_embeddings"),
+        *(
+            (name, {"rope_parameters": ..., "rope_scaling": {"type": "linear", "factor": 3.0}}, "rope_type")
+            for name in ("gemma3", "gemma3n", "olmo3", "gemma-embedding")
+        ),
+        ("gemma3-vl", {TEXT: {**TEXTS["gemma3-vl"], "final_logit_softcapping": 0.5}}, "final_logit_softcapping"),
         ("glm4moe", {"use_qk_norm": False}, "use_qk_norm"),
         ("glm4moe", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"attention_bias": False}, "attention_bias"),
