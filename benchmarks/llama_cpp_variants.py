@@ -58,6 +58,7 @@ WHOLE_RAMP = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 VARIANTS = {
+    "t5": Variant("logits of version 1.0 are not scaled", {"tie_word_embeddings": False}),
     "afmoe": Variant(
         "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
         {"global_attn_every_n_layers": 4},
