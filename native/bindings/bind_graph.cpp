@@ -74,8 +74,8 @@ void bind_specs(py::module_ &m) {
                          const std::vector<std::pair<std::string, int64_t>> &states, bool of_source) {
                  CacheSpec spec;
                  if (n_kv_head != 0 || head_dim != 0)
-                     spec.rows = CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk, false,
-                                           of_source};
+                     spec.rows =
+                         CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk, false, of_source};
                  for (const auto &[name, n] : states) spec.states.push_back({name, n});
                  return spec;
              }),

@@ -16,8 +16,8 @@ void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx, bool 
                                               r.token_ids[i]));
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
     if (is_source && n_prompt > n_ctx)
-        throw RequestError("request", cat("a prompt must fit into the context of ", n_ctx,
-                                          " tokens but the prompt has ", n_prompt));
+        throw RequestError(
+            "request", cat("a prompt must fit into the context of ", n_ctx, " tokens but the prompt has ", n_prompt));
     if (r.task == Task::generate && !is_source ? n_prompt >= n_ctx : n_prompt > n_ctx)
         throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
                                           " tokens but the prompt has ", n_prompt));

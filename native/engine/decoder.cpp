@@ -45,10 +45,11 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
         throw ShapeError("decoder",
                          cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
     if (decoder_start_.has_value() != executor_->cache().source_group().has_value())
-        throw RequestError("decoder", "decoder_start must be given where the model encodes its prompts, and only there");
+        throw RequestError("decoder",
+                           "decoder_start must be given where the model encodes its prompts, and only there");
     if (decoder_start_ && !vocab_->contains(*decoder_start_))
-        throw RequestError("decoder", cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ",
-                                          *decoder_start_));
+        throw RequestError("decoder",
+                           cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ", *decoder_start_));
     loop_.speculator().set(speculation_); // its name holds
     stats_ = loop_.stats();
     thread_ = std::thread([this] { run(); });

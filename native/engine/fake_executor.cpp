@@ -113,7 +113,8 @@ void FakeExecutor::write(const StepBatch &batch) {
 
 void FakeExecutor::encode(const StepBatch &batch) {
     const auto g = static_cast<size_t>(layout_.source_group().value());
-    require(batch.logit_rows.empty() && batch.groups[g].slots.size() == batch.tokens.size(), "a source must be written");
+    require(batch.logit_rows.empty() && batch.groups[g].slots.size() == batch.tokens.size(),
+            "a source must be written");
     for (size_t row = 0; row < batch.tokens.size(); ++row) {
         if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
             throw CapacityError("fake_executor", cat("a text must not have token ", *options_.fail_on, " but has it"));

@@ -64,8 +64,8 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     const int64_t left = s.n_tokens() - n_computed;
     const int64_t kv_left = budget.kv_tokens - held_kv;
     if (kv_left < s.n_source()) return 0;
-    const int64_t n = std::min({left, budget.tokens - budget.held_rows - s.n_unencoded(), until_logits + rows,
-                                kv_left - n_computed});
+    const int64_t n =
+        std::min({left, budget.tokens - budget.held_rows - s.n_unencoded(), until_logits + rows, kv_left - n_computed});
     if (undivided()) return n < left ? 0 : n;
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }

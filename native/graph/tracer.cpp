@@ -138,7 +138,8 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind, std::shared_ptr
     Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id, taps_};
     const bool both_ways = trace.attends_both_ways();
     trace.encoder = std::move(encoder);
-    if (both_ways && !is_encoder() && !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
+    if (both_ways && !is_encoder() &&
+        !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
         throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");
     if (kind == OutputKind::logits) {
         trace.hidden = hidden_of(operations_, output.id);

@@ -82,10 +82,9 @@ void write_source(int layer, const TraceTensor &k, const TraceTensor &v) {
         throw ShapeError("write_source", cat("layer ", layer, " must keep the rows of a source but keeps others"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v)
-        throw ShapeError("write_source",
-                         cat("k and v must fit the cache of layer ", layer, " (", kept.n_kv_head, " heads of ",
-                             kept.head_dim, ", values of ", kept.v_head_dim, ") but are ", shape_text(k.shape()), ", ",
-                             shape_text(v.shape())));
+        throw ShapeError("write_source", cat("k and v must fit the cache of layer ", layer, " (", kept.n_kv_head,
+                                             " heads of ", kept.head_dim, ", values of ", kept.v_head_dim, ") but are ",
+                                             shape_text(k.shape()), ", ", shape_text(v.shape())));
     k.tracer->mark_written(layer);
     k.tracer->record(std::make_shared<WriteSource>(layer), {k, v}, k.shape());
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..checkpoint import Checkpoint, Fields, made, u32
 from ..errors import LoadError
@@ -30,8 +30,8 @@ ARCHES = ("t5",)
 class T5Config(DenseConfig):
     """``n_layer``: of the encoder."""
 
-    n_decoder_layer: int = 0
-    start: int = 0
+    n_decoder_layer: int
+    start: int
 
     @property
     def decoder_start(self) -> int:
@@ -73,11 +73,11 @@ class DecoderBlock:
 
 class T5:
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = T5Config.read(m, n_vocab)
-        n_buckets = n_buckets_of(m, c)
-        self.config = c = replace(
-            c,
-            n_decoder_layer=m.integer("decoder_block_count", c.n_layer, low=1, high=MAX_LAYERS),
+        sizes = DenseConfig.read(m, n_vocab)
+        n_buckets = n_buckets_of(m, sizes)
+        self.config = c = T5Config(
+            **vars(sizes),
+            n_decoder_layer=m.integer("decoder_block_count", sizes.n_layer, low=1, high=MAX_LAYERS),
             start=m.integer("decoder_start_token_id", low=0, high=n_vocab - 1),
         )
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
