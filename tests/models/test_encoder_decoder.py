@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,18 @@ def _first(model: Any, source: list[int]) -> npt.NDArray[np.float32]:
     with torch.no_grad():
         row: npt.NDArray[np.float32] = model(torch.tensor([source]), decoder_input_ids=torch.tensor([[START]])).logits[0].numpy()  # fmt: skip
     return row
+
+
+def test_answers_begin_after_one_token(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "t5", "t5")
+    advice = tmp_path / "t5" / "generation_config.json"
+    advice.write_text(json.dumps({"decoder_start_token_id": 3}))
+    with pytest.raises(UnsupportedError, match=r"'decoder_start_token_id' of generation_config\.json must be that of"):
+        convert(tmp_path / "t5", tmp_path / "x.gguf", "f32")
+    advice.write_text(json.dumps({"decoder_start_token_id": START}))
+    with LLM(tmp_path / "t5", threads=1, kv_dtype="f32") as llm:  # the folder itself
+        (found,) = llm.generate([SOURCE], GREEDY)
+    assert found.token_ids == without_end(converted(tmp_path / "again", "t5"), SOURCE, 24)
 
 
 def test_a_file_without_a_scale_is_scaled_as_its_version_is(tmp_path: Path) -> None:
