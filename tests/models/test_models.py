@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float32]
 class Runner:
     """One sequence at a time through an executor, with a cache of its own."""
 
-    def __init__(self, path: Path, kernels: str = "auto", threads: int = 2) -> None:
+    def __init__(self, path: Path, kernels: str = "auto", threads: int = 2, n_ctx: int | None = None) -> None:
         model = load_model(GGUFReader(path))
         self.has_rows = any(spec.n_kv_head for spec in model.cache)
         self.scores_classes = model.config.scores_classes
@@ -39,7 +39,7 @@ class Runner:
         # An encoder reads a prompt in one step.
         self.most_tokens = min(STEP, self.n_ctx) if model.config.is_encoder else self.n_ctx
         self.executor = graph.Executor(
-            model.trace(),
+            model.trace(n_ctx),
             find_device("cpu"),
             n_blocks=9,
             n_states=33,
