@@ -129,7 +129,10 @@ def test_drafts_change_no_answer() -> None:
     source = prompt(15)
     expected = greedy(source, 40)
     with Client(
-        config={**CONFIG, "speculation": "lookup"}, drafters=[LookupDrafter()], reads_source=True, max_kv_tokens=300
+        config={**CONFIG, "speculation": "lookup", "draft_min": 4},
+        drafters=[LookupDrafter()],
+        reads_source=True,
+        max_kv_tokens=300,
     ) as c:
         id_ = c.submit(source, params(max_tokens=40), prediction=expected)
         c.run()
