@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
+#include "engine/grammar_drafter.h"
 #include "engine/lookup_drafter.h"
 #include "engine/model_drafter.h"
 #include "engine/scripted_drafter.h"
@@ -299,6 +300,7 @@ void bind_speculator(py::module_ &m) {
 void bind_drafters(py::module_ &m) {
     py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter").def_property_readonly("name", &Drafter::name);
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
+    py::class_<GrammarDrafter, Drafter, std::shared_ptr<GrammarDrafter>>(m, "GrammarDrafter").def(py::init<>());
     py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
         .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t>(), py::arg("scripts"),
              py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"));
@@ -349,12 +351,14 @@ void bind_decoder(py::module_ &m) {
         .def("wait_mask_job", &Decoder::wait_mask_job, py::arg("timeout_s"), Free())
         .def(
             "provide_mask",
-            [](Decoder &self, uint64_t id, int choice, int64_t position, const MaskWords &mask) {
+            [](Decoder &self, uint64_t id, int choice, int64_t position, const MaskWords &mask,
+               const std::vector<int32_t> &forced) {
                 std::vector<uint32_t> words = words_of(mask);
                 py::gil_scoped_release release;
-                self.provide_mask(RequestId{id}, choice, position, std::move(words));
+                self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
             },
-            py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert())
+            py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert(),
+            py::arg("forced") = std::vector<int32_t>())
         .def("wait", &Decoder::wait, py::arg("timeout_s"), py::kw_only(), py::arg("gather_s") = 0.0, Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)

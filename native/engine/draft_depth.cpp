@@ -55,7 +55,7 @@ void choose_depths(std::span<DraftOffer> offers, int n_tokens, int n_rows, const
         n_rows += offer.taken;
         double chance = 1;
         for (int k = 0; k < offer.n_tokens; ++k) {
-            chance *= offer.rate;
+            chance *= k < offer.n_certain ? highest_rate : offer.rate;
             if (k < offer.taken)
                 gain += chance;
             else

@@ -24,6 +24,7 @@ struct DraftWish {
     int64_t n_prompt = 0;
     int64_t max_tokens = 0;              // of the sequence
     std::span<const int32_t> prediction; // what the answer is expected to be, by who asked for it
+    std::span<const int32_t> forced;     // what a grammar leaves no choice in
     int most = 0;                        // so many tokens may be proposed
     std::vector<int32_t> proposal = {};
     int kind = 0;
@@ -40,6 +41,8 @@ class Drafter {
     virtual void forget(SequenceId sequence) = 0;
     // Whether proposing takes time that is worth counting.
     virtual bool costs_time() const { return false; }
+    // Whether it proposes what a grammar forces: it comes first, is never wrong, and others are asked for what follows.
+    virtual bool is_certain() const { return false; }
 };
 
 } // namespace quire

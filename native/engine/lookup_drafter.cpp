@@ -41,6 +41,7 @@ void LookupDrafter::propose(std::span<DraftWish *const> wishes) {
     for (DraftWish *wish : wishes) {
         Text &text = texts_[wish->sequence];
         read(text, *wish);
+        if (text.automaton.text().size() - text.n_before != wish->tokens.size()) continue; // it was read further before
         const SuffixAutomaton::Match &match = text.automaton.match();
         if (text.as_predicted && text.n_predicted > 0 && text.n_predicted < wish->prediction.size()) {
             wish->kind = n_draft_kinds - 1;

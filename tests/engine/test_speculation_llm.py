@@ -59,8 +59,8 @@ def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_onc
             assert sum(choice.n_accepted_tokens for choice in choices) > 0
         for stats in llm.stats().drafters:
             assert stats.failure == ""
-            assert (stats.n_drafted_tokens > 0) == (kind in (stats.name, "auto"))
-        draft_stats = llm.stats().drafters[1]
+            assert (stats.n_drafted_tokens > 0) == (stats.name != "grammar" and kind in (stats.name, "auto"))
+        draft_stats = llm.stats().drafters[2]
         assert kind == "lookup" or draft_stats.n_accepted_tokens > 0.3 * draft_stats.n_drafted_tokens
 
 
@@ -79,7 +79,7 @@ def test_a_request_says_who_proposes(plain: LLM) -> None:
         assert found.choices[0].n_accepted_tokens > 10
         (off,) = llm.generate("Once upon a time", prediction=expected.text, speculation="off", **GREEDY)
         assert off.choices[0].n_drafted_tokens == 0
-        with pytest.raises(RequestError, match=r"one of auto, off, lookup but is 'draft'"):
+        with pytest.raises(RequestError, match=r"one of auto, off, grammar, lookup but is 'draft'"):
             llm.generate("A", speculation="draft", max_tokens=4)
 
 
@@ -105,7 +105,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     for options, text in (
         ({"speculation": "draft"}, "draft must be given for speculation 'draft' but is None"),
-        ({"speculation": "mtp"}, "speculation must be one of auto, off, draft, lookup but is 'mtp'"),
+        ({"speculation": "mtp"}, "speculation must be one of auto, off, draft, lookup, grammar but is 'mtp'"),
         ({"draft_max": 2, "draft_min": 3}, "draft_min must be at most draft_max, 2, but is 3"),
     ):
         with pytest.raises(RequestError, match=text):

@@ -338,6 +338,12 @@ class LookupDrafter(Drafter):
     def __init__(self) -> None: ...
 
 @final
+class GrammarDrafter(Drafter):
+    """Proposes the tokens that a grammar leaves no choice in, and others what follows them."""
+
+    def __init__(self) -> None: ...
+
+@final
 class ModelDrafter(Drafter):
     """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
 
@@ -505,8 +511,18 @@ class Decoder:
 
         For any number of threads: a choice has at most one job at a time.
         """
-    def provide_mask(self, request_id: int, choice: int, position: int, mask: npt.NDArray[np.uint32]) -> None:
+    def provide_mask(
+        self,
+        request_id: int,
+        choice: int,
+        position: int,
+        mask: npt.NDArray[np.uint32],
+        forced: Sequence[int] = [],
+    ) -> None:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
+
+        ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
+        the token behind them, and the next job comes after that.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
