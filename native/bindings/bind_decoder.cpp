@@ -273,14 +273,20 @@ void bind_speculator(py::module_ &m) {
              py::arg("draft_min") = SpeculationConfig{}.draft_min)
         .def(
             "propose",
-            [](Speculator &self, const Wishes &texts, int n_rows) {
+            [](Speculator &self, const Wishes &texts, int n_rows, const std::vector<std::vector<int32_t>> &forced,
+               const std::vector<std::vector<uint32_t>> &masks) {
                 std::vector<Speculator::Wish> wishes;
                 for (const auto &[id, tokens] : texts) {
                     Speculator::Wish wish;
                     wish.sequence = SequenceId{id};
                     wish.tokens = tokens;
-                    wish.most = self.most();
+                    wish.most = wish.room = self.most();
                     wish.drafters = self.set("auto");
+                    const size_t i = wishes.size();
+                    if (i < forced.size()) wish.forced = forced[i];
+                    if (i < masks.size())
+                        wish.mask =
+                            std::make_shared<const TokenMask>(masks[i], static_cast<int32_t>(32 * masks[i].size()));
                     wishes.push_back(wish);
                 }
                 self.propose(wishes, static_cast<int>(wishes.size()), n_rows);
@@ -290,7 +296,8 @@ void bind_speculator(py::module_ &m) {
                     if (!wish.proposal.empty()) self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
                 return proposals;
             },
-            py::arg("texts"), py::arg("n_rows"))
+            py::arg("texts"), py::arg("n_rows"), py::arg("forced") = std::vector<std::vector<int32_t>>(),
+            py::arg("masks") = std::vector<std::vector<uint32_t>>())
         .def(
             "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
             py::arg("sequence_id"), py::arg("is_right"))
@@ -314,6 +321,24 @@ void bind_drafters(py::module_ &m) {
         .def_property_readonly(
             "match", [](const SuffixAutomaton &self) { return std::pair(self.match().length, self.match().next); })
         .def_property_readonly("n_states", &SuffixAutomaton::n_states);
+    py::class_<AnswerStore::Cursor>(m, "AnswerCursor").def(py::init<>());
+    py::class_<AnswerStore>(m, "AnswerStore")
+        .def(py::init<size_t>(), py::arg("most_tokens"))
+        .def(
+            "add",
+            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &answer) {
+                self.add(salt, answer);
+            },
+            py::arg("salt"), py::arg("answer"))
+        .def(
+            "find",
+            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &tokens,
+               AnswerStore::Cursor &cursor) {
+                const AnswerStore::Found found = self.find(salt, tokens, cursor);
+                return std::pair(found.length, std::vector<int32_t>(found.next.begin(), found.next.end()));
+            },
+            py::arg("salt"), py::arg("tokens"), py::arg("cursor"))
+        .def_property_readonly("n_tokens", &AnswerStore::n_tokens);
 }
 
 } // namespace

@@ -57,8 +57,9 @@ void DecoderLoop::guarded(ActiveRequest &request, const std::function<void()> &w
 
 void DecoderLoop::release(Choice &choice) {
     if (owners_.erase(choice.sequence) > 0) {
+        const Sequence &sequence = scheduler_.sequence(choice.sequence);
+        speculator_.forget(choice.sequence, std::span(sequence.tokens).subspan(static_cast<size_t>(sequence.n_prompt)));
         scheduler_.remove(choice.sequence);
-        speculator_.forget(choice.sequence);
     }
     choice.state = ChoiceState::ended;
 }
@@ -151,6 +152,7 @@ void DecoderLoop::draft() {
         wish.tokens = s->tokens;
         wish.n_prompt = s->n_prompt;
         wish.max_tokens = s->max_tokens;
+        wish.salt = request->request.salt;
         wish.prediction = request->request.prediction;
         wish.most = static_cast<int>(std::min<int64_t>(limit, speculator_.most()));
         wish.room = static_cast<int>(std::min<int64_t>(limit, max_draft_depth + speculator_.most()));

@@ -17,7 +17,7 @@ class GrammarDrafter : public Drafter {
             wish->proposal.assign(wish->forced.begin(), wish->forced.begin() + static_cast<ptrdiff_t>(n));
         }
     }
-    void forget(SequenceId) override {}
+    void forget(SequenceId, std::span<const int32_t>) override {}
     bool is_certain() const override { return true; }
 };
 

@@ -225,9 +225,9 @@ void Speculator::judge(SequenceId sequence, bool is_right) {
     entry.rates[static_cast<size_t>(state.kind)].judge(is_right, kind_memory);
 }
 
-void Speculator::forget(SequenceId sequence) {
+void Speculator::forget(SequenceId sequence, std::span<const int32_t> answer) {
     if (sequences_.erase(sequence) == 0) return;
-    for (Entry &entry : drafters_) entry.drafter->forget(sequence);
+    for (Entry &entry : drafters_) entry.drafter->forget(sequence, answer);
 }
 
 std::vector<DrafterStats> Speculator::stats() const {

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoder_client import EOG, N_VOCAB, Client, comparable, logits_after, mask_of, params, prompt
+from decoder_client import N_VOCAB, Client, comparable, logits_after, mask_of, params, prompt
 from quire import LLM, SamplingParams, StructuredOutputsParams
-from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter, ScriptedDrafter
+from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter, ScriptedDrafter, Speculator
 from quire.engine.answer_forms import token_vocabulary
 from quire.engine.loader import packaged_model
 from quire.errors import RequestError
@@ -131,21 +131,21 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
 
 def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
     text = prompt(9)
-    answer = greedy_among(text, 24)
-    # Of each run the script has something else, and behind it the first free token is forbidden.
-    wrong = [token if len(allowed_after(answer[:i])) > 1 else (token + 1) % EOG for i, token in enumerate(answer)]
-    drafter = ScriptedDrafter([[*text, *wrong]], agreement=1.0, n_vocab=N_VOCAB)
-    config = {"speculation": "scripted", "draft_max": 4, "draft_min": 4}
-    with Client(step_s=0.005, drafters=[GrammarDrafter(), drafter], config=config) as client:
-        AheadThread(client, 63)
-        id_ = client.submit(text, params(max_tokens=24), grammar=True)
-        client.run()
-        assert client.answer(id_).token_ids == answer
-        stats = client.decoder.stats().drafters
-        assert stats[0].n_drafted_tokens == 0  # it was not asked for
-        n_runs = sum(len(allowed_after(answer[:i])) == 1 for i in range(24))
-        assert n_runs > 5
-        assert stats[1].drafted_at[0] < 24 - n_runs  # never where a token is forced
+    right, wrong = [*text, 3, 4, 5, 6, 7], [*text, 3, 4, 9, 6, 7]
+    allows_5 = [int(word) for word in mask_of([1, 5])]
+
+    def proposed(forced: list[int], mask: list[int] | None, *scripts: list[int]) -> list[int]:
+        chain = [GrammarDrafter(), *[ScriptedDrafter([s], agreement=1.0, n_vocab=N_VOCAB) for s in scripts]]
+        speculator = Speculator(chain[:2], draft_max=5, draft_min=5)
+        (draft,) = speculator.propose([(0, text)], 1, [forced], [] if mask is None else [mask])
+        return draft
+
+    assert proposed([3, 4], None, right) == [3, 4, 5, 6, 7]  # the others go on behind what is forced
+    assert proposed([3, 4], allows_5, right) == [3, 4, 5, 6, 7]
+    assert proposed([3, 4], allows_5, wrong) == [3, 4]
+    assert proposed([], [int(word) for word in mask_of([3])], wrong) == [3, 4, 9, 6, 7]  # later masks are not known
+    assert proposed([], allows_5, wrong) == []
+    assert proposed([3, 4], allows_5) == [3, 4]
 
 
 def test_forced_tokens_are_checked() -> None:

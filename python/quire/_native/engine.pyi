@@ -376,8 +376,17 @@ class Speculator:
     """How deep drafts are.  A decoder has its own; this one is for simulation."""
 
     def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
-    def propose(self, texts: Sequence[tuple[int, Sequence[int]]], n_rows: int) -> list[list[int]]:
-        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned."""
+    def propose(
+        self,
+        texts: Sequence[tuple[int, Sequence[int]]],
+        n_rows: int,
+        forced: Sequence[Sequence[int]] = [],
+        masks: Sequence[Sequence[int]] = [],
+    ) -> list[list[int]]:
+        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
+
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.
+        """
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
     def took(self, n_rows: int, seconds: float) -> None:
@@ -394,6 +403,26 @@ class SuffixAutomaton:
         """Length of the longest end of the text that occurred before, and the position of what followed there."""
     @property
     def n_states(self) -> int: ...
+
+@final
+class AnswerCursor:
+    """How far a text was looked up in an ``AnswerStore``."""
+
+    def __init__(self) -> None: ...
+
+@final
+class AnswerStore:
+    """Earlier answers, ``most_tokens`` at most, those of a salt for its own texts alone."""
+
+    def __init__(self, most_tokens: int) -> None: ...
+    def add(self, salt: bytes, answer: Sequence[int]) -> None: ...
+    def find(self, salt: bytes, tokens: Sequence[int], cursor: AnswerCursor) -> tuple[int, list[int]]:
+        """How much of the end of ``tokens`` occurs in an answer, and what followed there: -1 is the end of an answer.
+
+        ``cursor``: of the same text, as far as it was before.
+        """
+    @property
+    def n_tokens(self) -> int: ...
 
 @final
 class DrafterStats:
