@@ -20,6 +20,7 @@ size_t StepCost::bin(int n_rows) {
 
 void StepCost::took(int n_rows, double seconds) {
     Bin &bin = bins_[this->bin(n_rows)];
+    if (outlier * seconds < bin.seconds) bin = {}; // that was the machine, as when memory is touched first
     if (bin.n > 2) seconds = std::min(seconds, outlier * bin.seconds);
     const double weight = std::max(1 - memory, 1.0 / ++bin.n);
     bin.rows += weight * (n_rows - bin.rows);

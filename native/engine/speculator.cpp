@@ -14,7 +14,7 @@ constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.
 constexpr double weight_of_expected = 8, weight_of_kind = 2;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
 constexpr double sequence_memory = 0.95, kind_memory = 0.995, idle_memory = 0.99;
-constexpr int most_since_without = 64;
+constexpr int most_since_without = 64, most_refused = 64;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -178,6 +178,15 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
     }
 }
 
+// What a row more costs is known of steps that have it: now and then one is computed although it seemed too dear.
+void Speculator::try_one_more(std::span<DraftOffer> offers) {
+    const auto offer = std::ranges::find_if(offers, [](const DraftOffer &o) { return o.taken < o.n_tokens; });
+    n_refused_ = offer == offers.end() ? 0 : n_refused_ + 1;
+    if (n_refused_ < most_refused) return;
+    n_refused_ = 0;
+    ++offer->taken;
+}
+
 void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     std::vector<DraftOffer> offers;
     for (Wish &wish : wishes) {
@@ -187,6 +196,7 @@ void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
         offers.push_back({static_cast<int>(wish.proposal.size()), rate, config_.draft_min, state.n_certain});
     }
     choose_depths(offers, n_tokens, n_rows, cost_);
+    try_one_more(offers);
     for (size_t i = 0; i < wishes.size(); ++i) {
         const DraftOffer &offer = offers[i];
         if (offer.taken <= offer.n_certain && offer.n_tokens > offer.n_certain) {

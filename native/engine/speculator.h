@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -76,6 +77,7 @@ class Speculator {
     void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
+    void try_one_more(std::span<DraftOffer> offers);
     static void cut_forbidden(Wish &wish);
 
     SpeculationConfig config_;
@@ -83,6 +85,7 @@ class Speculator {
     std::unordered_map<SequenceId, State> sequences_;
     StepCost cost_;
     int n_since_without_ = 0; // steps since one without drafts
+    int n_refused_ = 0;       // steps in a row that had less than what was proposed
 };
 
 } // namespace quire

@@ -17,11 +17,11 @@ from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 OPENINGS = ["Once upon a time", "The fox went to", "Tell me about a bird.", "Why is the sky blue?", "A", "One day, the"]
-PROMPTS = [
-    f"{OPENINGS[i % 6]} {word}"
-    for i, word in enumerate(["river", "house", "tree", "cat", "sun", "king", "bread", "song"] * 6)
-]
+WORDS = ["river", "house", "tree", "cat", "sun", "king", "bread", "song", "boat", "road", "bird"]
+PROMPTS = [f"{OPENINGS[i % 6]} {WORDS[i % 8]}" for i in range(48)]
 PROMPTS += [f"The list: red, blue, green, {colour}. Again: red, blue," for colour in ("black", "white")]
+# With those, 200 that differ.
+MORE = [f"{opening} {word} and {other}" for opening in OPENINGS for word in WORDS[:5] for other in WORDS[6:]]
 GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
 
 
@@ -50,7 +50,7 @@ def draft(shared: Path) -> Path:
 )
 def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
     with opened(draft=draft, speculation=kind, draft_max=4, draft_min=4, max_sequences=n_at_once, n_blocks=60) as llm:
-        prompts = PROMPTS[: 10 if n_at_once == 1 else None]
+        prompts = PROMPTS[:10] if n_at_once == 1 else PROMPTS + MORE
         for params in (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3)):
             expected = [comparable(result) for result in plain.generate(prompts, params)]
             results = llm.generate(prompts, params)
