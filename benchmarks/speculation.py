@@ -29,6 +29,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ class Streams:
         self.decoder = Decoder(opened.executor, vocab, config, list(drafters))
 
     def answers(self, prompts: Sequence[Sequence[int]], n_tokens: int) -> tuple[float, list[list[int]], int, int]:
-        """Seconds from the moment when every answer has its first token, the answers, and those drafted and accepted."""
+        """Seconds from when every answer has its first token, the answers, and tokens drafted and accepted."""
         params = NativeParams()
         params.temperature, params.max_tokens, params.ignore_eos = 0.0, n_tokens, True
         salt = next(SALTS)
@@ -197,9 +198,7 @@ def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
     costs: dict[int, list[float]] = {n: [] for n in ROWS}
     for i in range(rounds + 1):
         for n in ROWS:
-            drafters: list[Drafter] = [
-                ScriptedDrafter([[*prompts[0], *script]], agreement=1.0, n_vocab=opened.n_vocab)
-            ]
+            drafters: list[Drafter] = [ScriptedDrafter([[*prompts[0], *script]], agreement=1.0, n_vocab=opened.n_vocab)]
             streams = Streams(opened, drafters if n > 1 else [], max(1, n - 1), n - 1 if n > 1 else 0)
             steps = streams.decoder.n_steps
             seconds, _, n_drafted, n_accepted = streams.answers(prompts, 16 * n + 1)
@@ -243,7 +242,7 @@ def rates(opened: OpenedModel, options: argparse.Namespace, ratio: dict[int, flo
             drafter = ScriptedDrafter(scripts, agreement=rate, n_vocab=opened.n_vocab)
             decoders[str(rate)] = Streams(opened, [drafter])
         for name, streams in decoders.items():
-            ways[name] = lambda streams=streams: timed(streams, prompts, n_tokens)  # type: ignore[misc]
+            ways[name] = partial(timed, streams, prompts, n_tokens)
         found = alternate(ways, options.rounds)
         for streams in decoders.values():
             streams.decoder.close()
@@ -289,8 +288,8 @@ def models(options: argparse.Namespace) -> list[dict[str, object]]:
             asked = [[{"role": "user", "content": f"What is the weather in {city}?"}] for city in ("Paris", "Rome")]
             chats = [asked[i % 2] for i in range(n)]
             return llm.chat(
-                chats, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_weather"}}, salt=salt, speculation=kind, temperature=0.0,
-                max_tokens=96,
+                chats, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_weather"}},
+                salt=salt, speculation=kind, temperature=0.0, max_tokens=96,
             )  # fmt: skip
 
         for task in ("free", "copying", "calls"):
@@ -315,9 +314,7 @@ def forms(options: argparse.Namespace, file: Path | None) -> list[dict[str, obje
     with LLM(file, draft=draft, threads=options.threads, n_ctx=512, load="copy") as llm:
 
         def work(n: int, kind: str) -> Sequence[Any]:
-            params = SamplingParams(
-                temperature=0.0, max_tokens=200, structured_outputs=form, speculation=kind
-            )
+            params = SamplingParams(temperature=0.0, max_tokens=200, structured_outputs=form, speculation=kind)
             return llm.generate([f"Person number {i}: " for i in range(n)], params, salt=next(SALTS))
 
         for n in options.streams:

@@ -126,7 +126,8 @@ void DecoderLoop::resume(RequestId id, int index) {
 void DecoderLoop::await_mask(MaskLease &masks, int choice, double end_s) {
     const double now = now_s(), wait_s = masks.forced_rate() * (end_s - now);
     if (wait_s < least_wait_s) return;
-    const auto wait = std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(wait_s));
+    const auto wait =
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(wait_s));
     masks.wait_provided(choice, std::chrono::steady_clock::now() + wait);
 }
 

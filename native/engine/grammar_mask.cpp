@@ -38,7 +38,8 @@ void MaskExchange::ask(const MaskJob &job) {
         Slot &slot = slots_.at(job.request)[static_cast<size_t>(job.choice)];
         if (!slot.forced.empty()) { // who computes masks is ahead already
             if (job.token != slot.forced.front())
-                throw InternalError("grammar_mask", cat("token ", slot.forced.front(), " must be drawn, which is forced, "
+                throw InternalError("grammar_mask", cat("token ", slot.forced.front(),
+                                                        " must be drawn, which is forced, "
                                                         "but is not"));
             slot.forced.pop_front();
             slot.asked = job.position;

@@ -171,8 +171,8 @@ class EngineConfig:
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
     ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is
-    ``"auto"`` with a draft model and ``"grammar"`` without.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on what they cost and
-    were worth lately, but ``draft_min`` are in any case.
+    ``"auto"`` with a draft model and ``"grammar"`` without.  ``draft_max``: tokens proposed at a time at most; how many
+    are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("cpu", _DEVICE)

@@ -90,15 +90,14 @@ def test_rows_that_seemed_dear_are_tried_again() -> None:
     speculator = Speculator([ScriptedDrafter([text], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)
     for n_rows, seconds in ((1, 1.0), (1, 1.0), (8, 60.0), (8, 60.0)):  # while the machine did something else
         speculator.took(n_rows, seconds)
-    end = n_steps = 8
-    for n_steps in range(600):
+    end, n_steps = 8, 0
+    while end <= 1200 and n_steps < 600:
+        n_steps += 1
         (draft,) = speculator.propose([(0, text[:end])], 1)
         speculator.took(1 + len(draft), 1.0 + 0.02 * len(draft))
         for _ in draft:
             speculator.judge(0, True)
         end += 1 + len(draft)
-        if end > 1200:
-            break
     assert n_steps < 450  # four of five tokens are drafted once that is known
 
 

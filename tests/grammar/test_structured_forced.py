@@ -113,7 +113,9 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
         client.expect_all_free()
         if not has_state:
             assert [client.answer(id_).token_ids for id_ in ids] == answers
-        return [comparable(client.answer(i, choice)) for i in [*ids, choices] for choice in range(1 + 2 * (i == choices))]
+        return [
+            comparable(client.answer(i, choice)) for i in [*ids, choices] for choice in range(1 + 2 * (i == choices))
+        ]
 
     with Client(n_blocks=200, **layers) as client:
         plain = found(client)

@@ -16,6 +16,7 @@ from decoder_client import EOG, N_VOCAB, Client, greedy_without_eog, logits_afte
 from quire._native.engine import MaskJob, Request, Sampler, SamplingParams, VocabInfo
 from quire.errors import RequestError, ShapeError
 
+
 def allowed_after(tokens: Sequence[int]) -> list[int]:
     """Some rule: a third of the vocabulary, chosen by the last token."""
     last = tokens[-1] if tokens else 0

@@ -48,7 +48,8 @@ class Matcher:
     def fill_ahead(self, mask: npt.NDArray[np.uint32], most: int) -> list[int]:
         """Go on as long as a mask allows one token alone, ``most`` times; those tokens, and the mask behind them.
 
-        Raises as ``fill``, of the first mask.  Where a later one cannot be computed, ``advance`` says so once it is reached.
+        Raises as ``fill``, of the first mask.  Where a later one cannot be computed, ``advance`` says so when its turn
+        comes.
         """
         self.fill(mask)
         forced: list[int] = []
