@@ -83,7 +83,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_visible(request, *vocab);
     check_prediction(request, *vocab);
     if (request.task != Task::generate) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}, {}});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}, {}});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -94,7 +94,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
         choices.push_back({{},
                            ChoiceState::generating,
                            Sampler(request.params, vocab, i),
-                           std::nullopt,
+                           nullptr,
                            StopMatcher(p.stop, mode),
                            {},
                            {}});
@@ -191,7 +191,7 @@ Event ActiveRequest::event(EventKind kind, int choice) const {
 
 Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int32_t> tokens, double now_s) {
     Choice &choice = choices[static_cast<size_t>(index)];
-    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask ? &*choice.mask : nullptr);
+    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask.get());
     choice.mask.reset();
     choice.state = ChoiceState::generating;
     if (choice.n_generated++ == 0) choice.first_token_s = now_s;

@@ -23,7 +23,7 @@ struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
     std::optional<Sampler> sampler; // none where nothing is generated
-    std::optional<TokenMask> mask;  // of the next token, once taken
+    std::shared_ptr<const TokenMask> mask; // of the next token, once taken
     StopMatcher stop_matcher;
     std::vector<float> held_logits; // while awaiting a mask
     std::vector<float> held_rows;   // those behind the row that waits, each after one more drafted token

@@ -89,10 +89,10 @@ RequestId Decoder::submit(Request request) {
 // A prediction is looked up unless the request says otherwise.
 DrafterSet Decoder::drafters_for(const Request &request) const {
     const Speculator &speculator = loop_.speculator();
-    if (!request.speculation.empty()) return speculator.set(request.speculation);
-    DrafterSet drafters = speculator.set(speculation_);
-    if (!request.prediction.empty() && speculator.has("lookup")) drafters |= speculator.set("lookup");
-    return drafters;
+    DrafterSet drafters = speculator.set(request.speculation.empty() ? speculation_ : request.speculation);
+    if (request.speculation.empty() && !request.prediction.empty() && speculator.has("lookup"))
+        drafters |= speculator.set("lookup");
+    return request.constraint == Constraint::grammar ? drafters : drafters & ~speculator.certain();
 }
 
 void Decoder::cancel(RequestId request) {
@@ -108,8 +108,9 @@ void Decoder::provide_logits(RequestId request, int choice, std::vector<float> l
     inbox_.push(LogitsCommand{request, choice, std::move(logits)});
 }
 
-void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words) {
-    if (!masks_->provide(request, choice, position, std::move(words))) return;
+void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                           std::span<const int32_t> forced) {
+    if (!masks_->provide(request, choice, position, std::move(words), forced)) return;
     try {
         inbox_.push(MaskCommand{request, choice});
     } catch (const RequestError &) { // close() cancels everything

@@ -31,7 +31,7 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
                                         "but has some");
 }
 
-void ModelDrafter::forget(SequenceId sequence) {
+void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) {
     const auto found = sequences_.find(sequence);
     if (found == sequences_.end()) return;
     if (found->second) scheduler_.remove(*found->second);

@@ -27,7 +27,7 @@ CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
-Speculation = Literal["auto", "off", "draft", "lookup"]
+Speculation = Literal["auto", "off", "draft", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 
 _KV_DTYPES = ("auto", *get_args(CacheDType))
@@ -128,8 +128,8 @@ _DRAFT = EngineOption(
 )  # fmt: skip
 _SPECULATION = EngineOption(
     flags="--speculation", choices=get_args(Speculation),
-    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, or a look at the"
-    " text so far [auto with --draft, else off].",
+    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, a look at the"
+    " text so far, or a form that leaves no choice [auto with --draft, else grammar].",
 )  # fmt: skip
 _DRAFT_MAX = EngineOption(
     flags="--draft-max", metavar="N",
@@ -170,9 +170,9 @@ class EngineConfig:
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
-    ``"auto"`` (both, as far as there are) or ``"off"``; ``None`` is ``"auto"`` with a draft model and ``"off"``
-    without.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on what they cost and
-    were worth lately, but ``draft_min`` are in any case.
+    ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is
+    ``"auto"`` with a draft model and ``"grammar"`` without.  ``draft_max``: tokens proposed at a time at most; how many
+    are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("cpu", _DEVICE)

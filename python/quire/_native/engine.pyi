@@ -343,6 +343,12 @@ class LookupDrafter(Drafter):
     def __init__(self) -> None: ...
 
 @final
+class GrammarDrafter(Drafter):
+    """Proposes the tokens that a grammar leaves no choice in, and others what follows them."""
+
+    def __init__(self) -> None: ...
+
+@final
 class ModelDrafter(Drafter):
     """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
 
@@ -375,8 +381,17 @@ class Speculator:
     """How deep drafts are.  A decoder has its own; this one is for simulation."""
 
     def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
-    def propose(self, texts: Sequence[tuple[int, Sequence[int]]], n_rows: int) -> list[list[int]]:
-        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned."""
+    def propose(
+        self,
+        texts: Sequence[tuple[int, Sequence[int]]],
+        n_rows: int,
+        forced: Sequence[Sequence[int]] = [],
+        masks: Sequence[Sequence[int]] = [],
+    ) -> list[list[int]]:
+        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
+
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.
+        """
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
     def took(self, n_rows: int, seconds: float) -> None:
@@ -393,6 +408,26 @@ class SuffixAutomaton:
         """Length of the longest end of the text that occurred before, and the position of what followed there."""
     @property
     def n_states(self) -> int: ...
+
+@final
+class AnswerCursor:
+    """How far a text was looked up in an ``AnswerStore``."""
+
+    def __init__(self) -> None: ...
+
+@final
+class AnswerStore:
+    """Earlier answers, ``most_tokens`` at most, those of a salt for its own texts alone."""
+
+    def __init__(self, most_tokens: int) -> None: ...
+    def add(self, salt: bytes, answer: Sequence[int]) -> None: ...
+    def find(self, salt: bytes, tokens: Sequence[int], cursor: AnswerCursor) -> tuple[int, list[int]]:
+        """How much of the end of ``tokens`` occurs in an answer, and what followed there: -1 is the end of an answer.
+
+        ``cursor``: of the same text, as far as it was before.
+        """
+    @property
+    def n_tokens(self) -> int: ...
 
 @final
 class DrafterStats:
@@ -510,8 +545,18 @@ class Decoder:
 
         For any number of threads: a choice has at most one job at a time.
         """
-    def provide_mask(self, request_id: int, choice: int, position: int, mask: npt.NDArray[np.uint32]) -> None:
+    def provide_mask(
+        self,
+        request_id: int,
+        choice: int,
+        position: int,
+        mask: npt.NDArray[np.uint32],
+        forced: Sequence[int] = [],
+    ) -> None:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
+
+        ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
+        the token behind them, and the next job comes after that.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """

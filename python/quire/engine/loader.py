@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from .._native.core import devices, find_device
-from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
+from .._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
@@ -295,7 +295,7 @@ def _open_with(
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
-    drafters: list[Drafter] = [LookupDrafter()]
+    drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     if draft is not None:
         drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
@@ -309,7 +309,7 @@ def _open_with(
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
-            speculation=config.speculation or ("off" if draft is None else "auto"),
+            speculation=config.speculation or ("grammar" if draft is None else "auto"),
             draft_max=config.draft_max,
             draft_min=config.draft_min,
             decoder_start=model.config.decoder_start,
