@@ -48,13 +48,13 @@ def llms() -> Iterator[tuple[LLM, LLM]]:
 
 
 def check_same(found: GenerationResult, expected: GenerationResult) -> int:
-    """Tokens agree up to where the CPU's two best are as good as equal; how many did."""
+    """Tokens agree up to where the CPU finds two as likely as each other; how many did."""
     ours, theirs = found.choices[0], expected.choices[0]
     assert theirs.logprobs is not None
     for i, (a, b) in enumerate(zip(ours.token_ids, theirs.token_ids, strict=False)):
         if a != b:
-            (_, first), (_, second) = theirs.logprobs[i].top[:2]
-            assert first - second < 0.1, (i, a, b)
+            of_tokens = dict(theirs.logprobs[i].top)
+            assert of_tokens[b] - of_tokens[a] < 0.1, (i, a, b)
             return i
     assert len(ours.token_ids) == len(theirs.token_ids)
     return len(ours.token_ids)
@@ -63,10 +63,10 @@ def check_same(found: GenerationResult, expected: GenerationResult) -> int:
 def test_32_requests_in_a_small_pool(llms: tuple[LLM, LLM]) -> None:
     on_device, on_cpu = llms
     prompts = [PROMPTS[i % 4] + " and" * (i // 4) for i in range(32)]
-    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True, logprobs=2)
+    params = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True, logprobs=4)
     found, expected = on_device.generate(prompts, params), on_cpu.generate(prompts, params)
     n_same = sum(check_same(a, b) for a, b in zip(found, expected, strict=True))
-    assert n_same > 200  # of 256
+    assert n_same > 140  # of 160
     stats = on_device.stats()
     assert stats.n_prefix_hit_tokens > 0
     assert stats.n_free_blocks == stats.n_usable_blocks
