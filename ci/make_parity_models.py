@@ -54,6 +54,10 @@ def described(path: Path) -> dict[str, object]:
             continue
         value = reader.metadata[key]
         keys[key] = [reader.metadata.type_of(key), value.tolist() if isinstance(value, np.ndarray) else value]
+    # Where two experts' scores are nearly equal, a device may choose the other one and be right; so all are used.
+    for used, there in (("expert_used_count", "expert_count"), ("expert_group_used_count", "expert_group_count")):
+        for key in [key for key in keys if key.endswith(f".{used}")]:
+            keys[key] = keys[key.replace(used, there)]
     return {"keys": keys, "there": sorted(there), "rows": rows}
 
 
