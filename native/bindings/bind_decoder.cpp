@@ -158,7 +158,8 @@ void bind_decoder_config(py::module_ &m) {
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
                          std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
-                         std::optional<double> step_s, std::string speculation, int draft_max, int draft_min) {
+                         std::optional<double> step_s, std::string speculation, int draft_max, int draft_min,
+                         std::optional<int32_t> decoder_start) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
                  return DecoderConfig{n_ctx,
@@ -171,7 +172,8 @@ void bind_decoder_config(py::module_ &m) {
                                       snapshot_tokens,
                                       std::move(speculation),
                                       {draft_max, draft_min},
-                                      step_s};
+                                      step_s,
+                                      decoder_start};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
              py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
@@ -179,11 +181,12 @@ void bind_decoder_config(py::module_ &m) {
              py::arg("max_preemptions") = defaults.max_preemptions,
              py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none(),
              py::arg("speculation") = defaults.speculation, py::arg("draft_max") = defaults.drafts.draft_max,
-             py::arg("draft_min") = defaults.drafts.draft_min)
+             py::arg("draft_min") = defaults.drafts.draft_min, py::arg("decoder_start") = py::none())
         .def_readonly("speculation", &DecoderConfig::speculation)
         .def_property_readonly("draft_max", [](const DecoderConfig &self) { return self.drafts.draft_max; })
         .def_property_readonly("draft_min", [](const DecoderConfig &self) { return self.drafts.draft_min; })
         .def_readonly("step_s", &DecoderConfig::step_s)
+        .def_readonly("decoder_start", &DecoderConfig::decoder_start)
         .def_readonly("n_ctx", &DecoderConfig::n_ctx)
         .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
         .def_readonly("weights", &DecoderConfig::weights)
@@ -241,9 +244,10 @@ void bind_fake_executor(py::module_ &m) {
                          int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
                          std::optional<int32_t> nan_after, const std::vector<std::pair<int, int>> &layers,
                          int64_t n_state, int n_states, std::optional<size_t> budget_bytes, bool undivided_prompts,
-                         std::optional<int> fail_copy) {
+                         std::optional<int> fail_copy, bool reads_source) {
                  std::vector<CacheLifetime> lifetimes;
                  for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
+                 if (reads_source) lifetimes.push_back({0, 0, true});
                  return std::make_shared<FakeExecutor>(
                      FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences,
                                          max_kv_tokens, step_s, fail_on, nan_after, std::move(lifetimes), n_state,
@@ -255,7 +259,8 @@ void bind_fake_executor(py::module_ &m) {
              py::arg("max_kv_tokens") = d.max_kv_tokens, py::arg("step_s") = d.step_s, py::arg("fail_on") = py::none(),
              py::arg("nan_after") = py::none(), py::arg("layers") = std::vector<std::pair<int, int>>{{0, 0}},
              py::arg("n_state") = d.n_state, py::arg("n_states") = d.n_states, py::arg("budget_bytes") = py::none(),
-             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none());
+             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none(),
+             py::arg("reads_source") = false);
 }
 
 void bind_speculator(py::module_ &m) {

@@ -79,10 +79,12 @@ class Decoder {
     void run();
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
+    void require_task(const Request &request) const;
     void publish(); // figures first, so that who sees an event sees its effect on them
     const std::shared_ptr<Executor> executor_;
     const std::shared_ptr<const VocabInfo> vocab_;
     const int64_t n_ctx_;
+    const std::optional<int32_t> decoder_start_;
     const std::string speculation_;
     DecoderLoop loop_; // the thread's
     const std::shared_ptr<MaskExchange> masks_;

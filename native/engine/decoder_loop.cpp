@@ -189,7 +189,8 @@ void DecoderLoop::announce(const Plan &plan) {
 void DecoderLoop::tell_progress(const ActiveRequest &request, const PlanItem &item) {
     if (request.prompt_done || request.request.admission != Admission::announced) return;
     events_.push_back(request.event(EventKind::progress, 0));
-    events_.back().n_read_tokens = std::min<int64_t>(item.first + item.n_tokens, request.n_prompt);
+    const int64_t n_read = request.n_source > 0 ? request.n_source : item.first + item.n_tokens;
+    events_.back().n_read_tokens = std::min(n_read, request.n_prompt_tokens());
 }
 
 HiddenStates DecoderLoop::hidden_for(const Plan &plan) const {

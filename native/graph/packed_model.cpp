@@ -47,10 +47,14 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
     auto use = [&](const WeightRef &weight) {
         if (seen.insert(weight.get()).second) found.push_back(weight);
     };
-    for (const Operation &operation : trace.operations)
-        for (const WeightRef &weight : operation.kind->weights()) seen.insert(weight.get());
-    for (const Operation &operation : trace.operations)
-        for (const WeightRef &weight : operation.kind->matrices()) use(weight);
+    std::vector<const Trace *> passes{&trace};
+    if (trace.encoder) passes.push_back(trace.encoder.get());
+    for (const Trace *pass : passes)
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->weights()) seen.insert(weight.get());
+    for (const Trace *pass : passes)
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->matrices()) use(weight);
     return found;
 }
 

@@ -282,6 +282,8 @@ class DecoderConfig:
     ``max_step_tokens`` and ``max_running`` None: the executor's limits.  ``step_s``: about so long may a step take,
     where fewer tokens (64 at least) make it shorter; None: any time.  ``speculation``: of requests that do not say, see
     ``Request``.  ``draft_max``: tokens of a draft at most (64 or fewer); ``draft_min``: so many whatever they cost.
+    ``decoder_start``: of an encoder-decoder model, the token that every answer begins after; the prompt, of ``n_ctx``
+    tokens at most, is what the encoder reads.
     """
 
     def __init__(
@@ -299,7 +301,10 @@ class DecoderConfig:
         speculation: str = "off",
         draft_max: int = 16,
         draft_min: int = 0,
+        decoder_start: int | None = None,
     ) -> None: ...
+    @property
+    def decoder_start(self) -> int | None: ...
     @property
     def step_s(self) -> float | None: ...
     @property
@@ -539,7 +544,7 @@ class FakeExecutor:
     recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
     with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
     the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
-    or state throws CapacityError.
+    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.
     """
 
     def __init__(
@@ -561,4 +566,5 @@ class FakeExecutor:
         budget_bytes: int | None = None,
         undivided_prompts: bool = False,
         fail_copy: int | None = None,
+        reads_source: bool = False,
     ) -> None: ...

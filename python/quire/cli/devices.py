@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("devices", short_help="List what models can run on.")
+@click.command("devices")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--operations", is_flag=True, help="Name the operations of each device, too.")
 @click.option(
