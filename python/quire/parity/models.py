@@ -19,8 +19,8 @@ from ..models.registry import LoadedModel, model_of
 from ..nn import Weights
 
 if TYPE_CHECKING:
-    from .._native.gguf import Reader
     from .._native.core import Device
+    from .._native.gguf import Reader
 
 __all__ = ["model_names", "run_model"]
 
