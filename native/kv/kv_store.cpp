@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,9 +14,7 @@
 namespace quire {
 namespace {
 
-size_t aligned(size_t bytes) {
-    return (bytes + tensor_alignment_bytes - 1) / tensor_alignment_bytes * tensor_alignment_bytes;
-}
+size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
@@ -70,21 +69,22 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
         return static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
     };
     const auto n_states = static_cast<size_t>(sizes_.n_states);
+    const size_t alignment = std::max(tensor_alignment_bytes, device.alignment_bytes());
     size_t total = 0;
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
         if (spec.rows)
-            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer)) +
-                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer));
+            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer), alignment) +
+                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer), alignment);
         for (const CacheState &state : spec.states)
-            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states);
+            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
     }
     if (total == 0) return;
     buffer_ = zeroed(total, device);
     size_t offset = 0;
     auto take = [&](DType dtype, Shape shape) {
         Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);
-        offset += aligned(tensor.size_bytes());
+        offset += aligned(tensor.size_bytes(), alignment);
         return tensor;
     };
     const DType dtype = layout_.dtype();

@@ -61,7 +61,9 @@ def _option(default: T, option: EngineOption) -> T:
     return field(default=default, metadata={"option": option})
 
 
-_DEVICE = EngineOption(flags="--device", metavar="NAME", help="A name of 'quire devices', gpu, or auto [cpu].")
+_DEVICE = EngineOption(
+    flags="--device", metavar="NAME", help="A name or kind (gpu, cuda, vulkan) of 'quire devices', or auto [cpu]."
+)
 _N_CTX = EngineOption(
     flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
     help="Tokens of prompt and answer together; 0: the model's own [as memory allows].",
@@ -145,8 +147,9 @@ _DRAFT_MIN = EngineOption(
 class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
-    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one, and
-    else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
+    ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
+    ``"sycl"`` or ``"metal"`` for the first of that kind; or ``"auto"`` for a GPU where there is one, and else the CPU.
+     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
     as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical processors that
     the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is
     ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits,

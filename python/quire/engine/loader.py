@@ -10,13 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
+from ..hardware import find_device, has_gpu
 from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
@@ -125,7 +125,7 @@ def _device_at_hand(wanted: str) -> str:
     """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves."""
     if wanted.lower() != "auto":
         return wanted
-    if any(device.kind in ("gpu", "integrated_gpu") for device in devices()):
+    if has_gpu():
         return "gpu"
     _LOG.warning(
         "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
