@@ -105,8 +105,8 @@ def run(*command: str | Path, log: Path | None = None, **environment: str) -> No
 
 
 def bring_up_to_date(folder: Path, wanted: Path) -> None:
-    """Give a folder the files of another one.  What it has already keeps its time, as objects are made by that; the times
-    in archives are all alike."""
+    """Give a folder the files of another one.  What it has already keeps its time, by which objects are
+    made; the times in archives are all alike."""
     names = {path.relative_to(wanted) for path in wanted.rglob("*") if path.is_file()}
     for path in list(folder.rglob("*")):
         if path.is_file() and path.relative_to(folder) not in names:
