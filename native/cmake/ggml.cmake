@@ -78,8 +78,15 @@ get_directory_property(ggml_version DIRECTORY ${ggml_dir} DEFINITION GGML_VERSIO
 
 # Wheels cannot hold the symbolic links that versioned names need; the package loads its own copies by full path.
 set(ggml_modules "")
+# Our own kernels take what an instruction set offers; of ggml's variants, which do the rest, wheels have those that differ
+# much: half of the modules, megabytes and processor seconds.  The others become empty, as ggml depends on them.
+set(kept_variants x64 haswell icelake zen4 armv8.0_1 armv8.2_2 armv8.6_1 armv8.6_2 apple_m1 apple_m2_m3 apple_m4)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/nothing.c CONTENT "typedef int nothing;\n")
 foreach(module ${GGML_AVAILABLE_BACKENDS})
-  if(TARGET ${module})
+  string(REGEX REPLACE "^ggml-cpu-" "" variant ${module})
+  if(QUIRE_PORTABLE AND TARGET ${module} AND NOT variant STREQUAL module AND NOT variant IN_LIST kept_variants)
+    set_property(TARGET ${module} PROPERTY SOURCES ${CMAKE_BINARY_DIR}/nothing.c)
+  elseif(TARGET ${module})
     list(APPEND ggml_modules ${module})
   endif()
 endforeach()

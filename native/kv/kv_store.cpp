@@ -1,8 +1,6 @@
 #include "kv/kv_store.h"
 
 #include <ggml-backend.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/large_pages.h"
+#include "core/system.h"
 
 namespace quire {
 namespace {
@@ -23,14 +22,12 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
         ggml_backend_buffer_clear(buffer->handle(), 0);
         return buffer;
     }
-    void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED)
-        throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
+    std::shared_ptr<uint8_t> pages = new_pages(size_bytes, false);
+    if (!pages) throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
     // A large pool is read all over, and each small page costs a walk of the page table; a small one would be zeroed by
     // the megabyte for a few tokens.
-    if (size_bytes >= size_t{128} << 20) advise_large_pages(pages, size_bytes);
-    std::shared_ptr<void> owner(pages, [size_bytes](void *p) { munmap(p, size_bytes); });
-    return Buffer::borrow(pages, size_bytes, false, owner);
+    if (size_bytes >= size_t{128} << 20) advise_large_pages(pages.get(), size_bytes);
+    return Buffer::borrow(pages.get(), size_bytes, false, pages);
 }
 
 // A part of a tensor as bytes.
@@ -46,11 +43,7 @@ void copy_bytes(const Tensor &tensor, size_t from, size_t to, size_t bytes) {
 
 // Gives the whole pages inside back.  On a device memory stays where it is.
 void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
-    if (!tensor.is_host()) return;
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.data() + first), end = begin + bytes;
-    const uintptr_t from = (begin + page - 1) / page * page, to = end / page * page;
-    if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
+    if (tensor.is_host()) give_back(tensor.data() + first, bytes);
 }
 
 } // namespace
