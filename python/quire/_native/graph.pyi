@@ -294,7 +294,7 @@ class Executor(ExecutorBase):
         *,
         n_blocks: int,
         threads: int = 0,
-        kv_dtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16",
+        kv_dtype: str = "f16",
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
@@ -391,7 +391,7 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
     Values whose lifetimes, ``last`` included, meet do not overlap.
     """
 
-def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16", "q8_0"]) -> int:
+def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: str) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
 
 # Operations of graph/primitives.h.  Axes count from the last dimension, 0.

@@ -256,6 +256,10 @@ def _open_with(
 ) -> OpenedModel:
     n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
     cache = CacheLayout(model.cache, kv_dtype)
+    if "q" in kv_dtype and not cache.groups:
+        raise UnsupportedError(
+            f"[engine] kv_dtype {kv_dtype} must go with a model that caches keys and values but {path.name} caches none"
+        )
     advice = text_advice(reader.metadata)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
     if draft is not None:
