@@ -69,7 +69,7 @@ def perplexities(programs: Path, file: Path, options: argparse.Namespace) -> tup
     ours = run(
         [sys.executable, "-m", "quire", "perplexity", *common, "--kernels", "stock", "--kv-dtype", "f32", "--json"]
     )
-    return number(theirs.output, r"Final estimate: PPL = ([\d.]+)"), number(ours.output, r'"perplexity": ([\d.]+)')
+    return number(theirs.output, r"Final estimate: PPL = ([\d.]+)"), number(ours.output, r'"value": ([\d.]+)')
 
 
 def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, float | str | bool]:
