@@ -6,6 +6,7 @@
 #include "graph/fused.h"
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
+#include "graph/same_numbers.h"
 #include "graph/tracer.h"
 
 namespace quire::bindings {
@@ -408,6 +409,10 @@ void bind_executor(py::module_ &m) {
             return std::make_pair(plan.offsets, plan.size_bytes);
         },
         py::arg("values"));
+    m.def(
+        "packed_row_bytes",
+        [](DType dtype, int64_t n) { return row_bytes(type_of_same_numbers(dtype).value_or(dtype), n); },
+        py::arg("dtype"), py::arg("n"));
     m.def(
         "cache_bytes_per_block",
         [](const std::vector<CacheSpec> &cache, const std::string &kv) {

@@ -66,9 +66,12 @@ template <class L> void widen_keys(KvType type, const LowBits *from, int dim, in
     widen_scales<L>(layout, from, to);
 }
 
-// V of four bits: to [32 tokens][v_head_dim].
-template <int n> void widen_value_codes(const LowBits *from, int half, int8_t *to) {
+// V of four bits: to [32 tokens][v_head_dim], some dimensions at a time.
+template <class L, int n = 16> void widen_value_codes(const LowBits *from, int half, int8_t *to) {
     using Vector = ByteVector<n>;
+    if constexpr (n == 16 && L::width > 4) {
+        if (half % 32 == 0) return widen_value_codes<L, 32>(from, half, to);
+    }
     for (int t = 0; t < block_tokens; ++t, from += half, to += 2 * half) {
         for (int d = 0; d < half; d += n) {
             const auto both = Vector::load(from + d);
@@ -95,7 +98,7 @@ template <class L> void widen_values(KvType type, const LowBits *from, int dim, 
     ask_for(next, layout.bytes());
     const int half = dim / 2;
     if (!layout.has_fifth) {
-        half % 32 == 0 && L::width > 4 ? widen_value_codes<32>(from, half, to) : widen_value_codes<16>(from, half, to);
+        widen_value_codes<L>(from, half, to);
     } else {
         using Vector = ByteVector<16>;
         const LowBits *fifth = from + layout.fifth();

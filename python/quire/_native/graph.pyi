@@ -391,6 +391,9 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
     Values whose lifetimes, ``last`` included, meet do not overlap.
     """
 
+def packed_row_bytes(dtype: DType | str, n: int) -> int:
+    """Bytes of a row of n values as Quire's own products read it: of the type itself, or of another with these numbers."""
+
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: str) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
 

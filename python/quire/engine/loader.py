@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .._native.core import devices, find_device
 from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
-from .._native.graph import Executor, PackedCache
+from .._native.graph import Executor, PackedCache, packed_row_bytes
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
@@ -404,6 +404,16 @@ def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
     return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
 
 
+def _packing_bytes(reader: GGUFReader) -> int:
+    """What matrices take besides the file's bytes, where products read them as of a type of more bits."""
+    more = 0
+    for info in reader.tensors:
+        if len(info.shape) > 1 and info.shape[-1]:
+            row_bytes = packed_row_bytes(info.dtype, info.shape[-1])
+            more += math.prod(info.shape[:-1]) * row_bytes - info.size_bytes
+    return more
+
+
 def _needs(
     path: Path,
     reader: GGUFReader,
@@ -419,7 +429,7 @@ def _needs(
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes,
+        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
