@@ -7,7 +7,7 @@ keys of ``HF``, transformers' classes.  They are read from the source, so that o
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
-from ..nn import CacheSpec, Keys, Trace, Weights
+from ..nn import Adapter, CacheSpec, Keys, Trace, Weights
 from .base import WITHOUT_EFFECT, Config, Model, trace
 
 if TYPE_CHECKING:
@@ -131,14 +131,21 @@ def _maker(metadata: Metadata) -> _Maker:
     return cast("_Maker", vars(import_module(f".{module}", __package__))["MODEL"])
 
 
-def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LoadedModel:
+def load_model(
+    reader: GGUFReader,
+    place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    adapters: Sequence[Adapter] = (),
+) -> LoadedModel:
     """Declare the weights of the file's architecture and trace its forward pass.
 
-    ``place`` puts each tensor where the model runs (default: where the reader has it).  Raises UnsupportedError for an
-    architecture that Quire does not know, listing those it knows, and for a key of the architecture that its model does
-    not know; LoadError for keys and tensors that do not fit.
+    ``place`` puts each tensor where the model runs (default: where the reader has it).  ``adapters`` add up.  Raises
+    UnsupportedError for an architecture that Quire does not know, listing those it knows, for a key of the architecture
+    that its model does not know, and for what an adapter would change that cannot be; LoadError for keys and tensors
+    that do not fit, an adapter's too.
     """
-    return model_of(reader.metadata, Weights(reader, place), n_vocab_of(reader))
+    for adapter in adapters:
+        adapter.check(reader.metadata.text("general.architecture"))
+    return model_of(reader.metadata, Weights(reader, place, adapters), n_vocab_of(reader))
 
 
 def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:

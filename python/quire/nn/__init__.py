@@ -19,6 +19,7 @@ from .._native.graph import (
     tanh,
 )
 from .._native.graph import TraceTensor as Tensor
+from .adapter import Adapter
 from .experts import ROUTING, ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
 from .latent import LatentAttention, LatentSizes, latent_rope
@@ -31,6 +32,7 @@ from .weights import Weights
 __all__ = [
     "MLP",
     "ROUTING",
+    "Adapter",
     "CacheSpec",
     "Embedding",
     "ExpertConfig",

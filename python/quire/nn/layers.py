@@ -10,14 +10,42 @@ from .._native.graph import Weight
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """``x [n, in]`` to ``factor * B (A x)`` ``[n, out]``: what an adapter adds to a product."""
+
+    a: Weight  # [rank, in]
+    b: Weight  # [out, rank]
+    factor: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return graph.linear(graph.linear(x, self.a) * self.factor, self.b)
+
+    def part(self, begin: int, end: int) -> LowRank:
+        """Results ``begin:end``."""
+        return LowRank(self.a, self.b.part(begin, end), self.factor)
+
+
+@dataclass(frozen=True)
 class Linear:
     """``x [n, in]`` to ``[n, out]``."""
 
     weight: Weight  # [out, in]
     bias: Weight | None = None  # [out]
     scale: float = 1.0  # of the product, beside the scales within the weight (NVFP4)
+    added: tuple[LowRank, ...] = ()  # by adapters
 
     def __call__(self, x: Tensor) -> Tensor:
+        y = self._product(x)
+        for low_rank in self.added:
+            y = y + low_rank(x)
+        return y
+
+    def part(self, begin: int, end: int) -> Linear:
+        """Results ``begin:end``."""
+        bias = self.bias.part(begin, end) if self.bias else None
+        return Linear(self.weight.part(begin, end), bias, self.scale, tuple(a.part(begin, end) for a in self.added))
+
+    def _product(self, x: Tensor) -> Tensor:
         if self.scale == 1.0:
             return graph.linear(x, self.weight, self.bias)
         y = graph.linear(x, self.weight) * self.scale

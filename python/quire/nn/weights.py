@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..gguf import GGUFReader
-    from .layers import Embedding, LayerNorm, Linear, RMSNorm
+    from .adapter import Adapter
+    from .layers import Embedding, LayerNorm, Linear, LowRank, RMSNorm
 
 # What elementwise operations take; matrices may be anything that ggml multiplies.
 _VECTOR_DTYPES = ("f32",)
@@ -30,9 +31,14 @@ class Weights:
     The names are GGUF's: ``weights.scope("blk.0").linear("attn_q", 64, 64)`` takes ``blk.0.attn_q.weight``.
     """
 
-    def __init__(self, reader: GGUFReader, place: Callable[[Tensor], Tensor]) -> None:
-        """``place`` puts a tensor of the file where the model runs."""
+    _adapters: Sequence[Adapter] = ()
+    _adapted: set[str]
+
+    def __init__(self, reader: GGUFReader, place: Callable[[Tensor], Tensor], adapters: Sequence[Adapter] = ()) -> None:
+        """``place`` puts a tensor of the file where the model runs.  ``adapters`` add to the linears."""
         self._reader = reader
+        self._adapters = adapters
+        self._adapted = set()  # the matrices that adapters could add to
         self._place = place
         self._prefix = ""
         self._taken: dict[str, Weight] = {}
@@ -40,9 +46,9 @@ class Weights:
 
     def scope(self, name: str) -> Weights:
         """The weights below ``name``."""
-        inner = Weights(self._reader, self._place)
+        inner = Weights(self._reader, self._place, self._adapters)
         inner._prefix = f"{self._prefix}{name}."
-        inner._taken, inner._ignored = self._taken, self._ignored
+        inner._taken, inner._ignored, inner._adapted = self._taken, self._ignored, self._adapted
         return inner
 
     def blocks(self, n: int) -> Iterator[Weights]:
@@ -127,7 +133,25 @@ class Weights:
         if bias is None:
             bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
-        return Linear(weight, self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None, self._scale(name))
+        bias_weight = self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None
+        return Linear(weight, bias_weight, self._scale(name), self._added(f"{name}.weight", n_in, n_out))
+
+    def _added(self, name: str, n_in: int, n_out: int) -> tuple[LowRank, ...]:
+        """What the adapters add to a product, in their order."""
+        from .layers import LowRank
+
+        if not self._adapters:
+            return ()
+        full, added = self._prefix + name, []
+        self._adapted.add(full)
+        for i, adapter in enumerate(self._adapters):
+            if rank := adapter.rank_of(full, n_in, n_out):
+                a, b = (
+                    Weight(f"{full}.lora_{half}.{i}", self._place(adapter.reader.tensor(f"{full}.lora_{half}")))
+                    for half in "ab"
+                )
+                added.append(LowRank(a, b, adapter.factor(rank)))
+        return tuple(added)
 
     def _scale(self, name: str) -> float:
         """What a product is multiplied by: one number beside the matrix, in files with NVFP4."""
@@ -142,14 +166,9 @@ class Weights:
 
     def linears(self, name: str, n_in: int, n_outs: Sequence[int], *, bias: bool | None = False) -> list[Linear]:
         """Several products in one tensor, one below the other, each a part of it: fused q, k and v, gate and up."""
-        from .layers import Linear
-
         whole = self.linear(name, n_in, sum(n_outs), bias=bias)
         ends = list(accumulate(n_outs))
-        return [
-            Linear(whole.weight.part(end - n, end), whole.bias.part(end - n, end) if whole.bias else None, whole.scale)
-            for n, end in zip(n_outs, ends, strict=True)
-        ]
+        return [whole.part(end - n, end) for n, end in zip(n_outs, ends, strict=True)]
 
     def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:
         """Of experts, each ``[n_expert, ffn_dim, dim]``: two tensors, or one with an expert's gate above its up."""
@@ -192,7 +211,10 @@ class Weights:
         return Embedding(self.tensor(f"{name}.weight", (n_vocab, dim)))
 
     def finish(self) -> None:
-        """LoadError when the file holds tensors that no layer declared and that are not ignored by name."""
+        """LoadError when the file holds tensors that no layer declared and that are not ignored by name.
+
+        UnsupportedError when an adapter has a pair that no linear took.
+        """
         # What inputs are scaled by only where they are rounded to NVFP4 as well, which they are not here.
         self._ignored["*.input_scale"] = "inputs are not rounded to NVFP4"
         left = [info.name for info in self._reader.tensors if info.name not in self._taken]
@@ -203,3 +225,5 @@ class Weights:
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")
+        for adapter in self._adapters:
+            adapter.finish(self._adapted)

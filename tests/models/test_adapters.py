@@ -1,0 +1,152 @@
+"""LoRA adapters against transformers with ``W + factor * B A`` for each matrix.  Runs where torch is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quire._native import graph
+from quire._native.core import find_device
+from quire.convert import convert
+from quire.errors import LoadError, UnsupportedError
+from quire.gguf import GGUFReader, GGUFWriter
+from quire.models import load_model
+from quire.nn import Adapter
+from tiny_checkpoints import write_checkpoint
+
+torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+from oracle_models import oracle_of  # noqa: E402
+
+pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
+
+Array = npt.NDArray[np.float32]
+IDS = np.random.default_rng(5).integers(0, 256, 30).tolist()
+
+
+def interleaved(n_head: int) -> Callable[[Array], Array]:
+    """Rows of each head as GGUF's llama has them: the two halves in turn."""
+    return lambda b: b.reshape(n_head, 2, -1, b.shape[1]).swapaxes(1, 2).reshape(b.shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """By GGUF's name of a matrix: transformers' name in the layer, and what becomes of the rows of B."""
+
+    model: str
+    matrices: dict[str, tuple[str, Callable[[Array], Array]]]
+
+
+def same(b: Array) -> Array:
+    return b
+
+
+CASES = [
+    Case("llama", {
+        "attn_q": ("self_attn.q_proj", interleaved(4)), "attn_k": ("self_attn.k_proj", interleaved(2)),
+        "ffn_down": ("mlp.down_proj", same),
+    }),
+    Case("qwen2", {
+        "attn_q": ("self_attn.q_proj", same), "attn_v": ("self_attn.v_proj", same),
+        "attn_output": ("self_attn.o_proj", same), "ffn_gate": ("mlp.gate_proj", same),
+    }),
+    Case("phi3", {"attn_qkv": ("self_attn.qkv_proj", same), "ffn_up": ("mlp.gate_up_proj", same)}),
+]  # fmt: skip
+
+
+def write_adapter(path: Path, tensors: dict[str, Array], keys: dict[str, str | float | None] | None = None) -> Path:
+    """An adapter of llama; ``keys``: other ones, None for one that is left out."""
+    every = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 6.0} | (keys or {})
+    arch = every.pop("general.architecture", "llama")
+    with GGUFWriter(path, str(arch)) as writer:
+        for key, value in every.items():
+            if value is not None:
+                writer.set(key, value, "string" if isinstance(value, str) else "f32")
+        for name, array in tensors.items():
+            writer.add_tensor(name, "f32", array.shape)
+        for name, array in tensors.items():
+            writer.write(name, np.ascontiguousarray(array))
+    return path
+
+
+def logits(path: Path, adapters: list[Adapter], kernels: str) -> Array:
+    model, n = load_model(GGUFReader(path), adapters=adapters), len(IDS)
+    executor = graph.Executor(
+        model.trace(64), find_device("cpu"), n_blocks=9, threads=1, kv_dtype="f32", kernels=kernels, max_rows=64,
+        max_sequences=1,
+    )  # type: ignore[arg-type]  # fmt: skip
+    rows = list(range(n))
+    return executor.run(
+        IDS, positions=rows, slots=[32 + row for row in rows], logit_rows=rows, row_begin=[0, n], n_kv=[n],
+        tables=[list(range(1, 9))], states=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
+def test_adapters_equal_merged_weights(tmp_path: Path, case: Case, kernels: str) -> None:
+    """Two that add up: one with alpha, of rank 3, at half its strength, and one of rank 8 without alpha."""
+    write_checkpoint(tmp_path / "hf", case.model)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    oracle, rng = oracle_of(case.model), np.random.default_rng(1)
+    plain = oracle.answer(IDS).numpy()
+    adapters = []
+    for i, (rank, alpha, scale, factor) in enumerate([(3, 6.0, 0.5, 0.5 * 6 / 3), (8, None, 0.25, 0.25)]):
+        tensors = {}
+        for layer, block in enumerate(oracle.model.model.layers):
+            for name, (hf, rows_of) in case.matrices.items():
+                weight = block.get_submodule(hf).weight
+                a, b = (
+                    (0.3 * rng.standard_normal(shape)).astype(np.float32)
+                    for shape in ((rank, weight.shape[1]), (weight.shape[0], rank))
+                )
+                with torch.no_grad():
+                    weight += factor * torch.from_numpy(b @ a)
+                tensors |= {f"blk.{layer}.{name}.weight.lora_a": a, f"blk.{layer}.{name}.weight.lora_b": rows_of(b)}
+        keys = {"general.architecture": case.model, "adapter.lora.alpha": alpha}
+        adapters.append(Adapter(GGUFReader(write_adapter(tmp_path / f"{i}.gguf", tensors, keys)), scale))
+    expected = oracle.answer(IDS).numpy()
+    largest = np.abs(expected).max()
+    assert np.abs(expected - plain).max() > 0.1 * largest  # the adapters matter
+    assert np.abs(logits(tmp_path / "x.gguf", adapters, kernels) - expected).max() <= 1e-3 * largest
+    assert np.abs(logits(tmp_path / "x.gguf", [], kernels) - plain).max() <= 1e-3 * np.abs(plain).max()
+
+
+def pair(name: str, n_in: int = 64, n_out: int = 64, ranks: tuple[int, int] = (2, 2)) -> dict[str, Array]:
+    a, b = np.ones((ranks[0], n_in), np.float32), np.ones((n_out, ranks[1]), np.float32)
+    return {f"{name}.lora_a": a, f"{name}.lora_b": b}
+
+
+Q = "blk.0.attn_q.weight"
+REFUSED = {
+    "kind": (pair(Q), {"general.type": "model"}, LoadError, "general.type must be 'adapter' but is 'model'"),
+    "no kind": (pair(Q), {"adapter.type": None}, LoadError, "adapter.type must be 'lora' but is 'missing'"),
+    "architecture": (pair(Q), {"general.architecture": "qwen2"}, LoadError, "must be 'llama' but is 'qwen2'"),
+    "key": (pair(Q), {"adapter.lora.prompt_prefix": "x"}, UnsupportedError, "'adapter.lora.prompt_prefix' must not be"),
+    "empty": ({}, {}, LoadError, "must hold tensors"),
+    "half": ({f"{Q}.lora_b": np.ones((64, 2), np.float32)}, {}, LoadError, f"'{Q}.lora_a' is missing"),
+    "shape": (pair(Q, n_in=32), {}, LoadError, r"lora_a \[rank, 64\] and lora_b \[64, rank\] but has \[2, 32\]"),
+    "ranks": (pair(Q, ranks=(2, 3)), {}, LoadError, r"but has \[2, 64\] and \[64, 3\]"),
+    "norm": ({"blk.0.attn_norm.weight": np.ones(64, np.float32)}, {}, UnsupportedError, "must be one of a pair"),
+    "embedding": (pair("token_embd.weight", 64, 272), {}, UnsupportedError, "but 1 are not: token_embd.weight"),
+    "layer": (pair("blk.9.attn_q.weight") | pair(Q), {}, UnsupportedError, "1 are not: blk.9.attn_q.weight"),
+}  # fmt: skip
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "hf", "llama")
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    reader = GGUFReader(tmp_path / "x.gguf")
+    for what, (tensors, keys, kind, words) in REFUSED.items():
+        adapter = GGUFReader(write_adapter(tmp_path / f"{what}.gguf", tensors, keys))  # type: ignore[arg-type]
+        with pytest.raises(kind, match=rf"^\[adapter\] .*{words}"):
+            load_model(reader, adapters=[Adapter(adapter)])
+    good = GGUFReader(write_adapter(tmp_path / "good.gguf", pair(Q)))
+    load_model(reader, adapters=[Adapter(good)])
+    with pytest.raises(LoadError, match=r"^\[adapter\] the scale must be finite but is inf"):
+        load_model(reader, adapters=[Adapter(good, float("inf"))])
