@@ -7,6 +7,7 @@ This module loads no model code, so that the command line and the server's liste
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Literal, TypeVar, get_args
 
 from .errors import RequestError
@@ -47,7 +48,7 @@ class EngineOption:
     ``flags``: its names on the command line, with spaces between; empty where it has none.  ``server_only``: it is
     about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
     first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.  ``is_ints``: a tuple of ints
-    within ``limits``, ascending.
+    within ``limits``, ascending.  ``is_adapters``: pairs of a path and a factor.
     """
 
     flags: str = ""
@@ -60,6 +61,7 @@ class EngineOption:
     is_bool: bool = False
     is_float: bool = False
     is_ints: bool = False
+    is_adapters: bool = False
 
 
 def _option(default: T, option: EngineOption) -> T:
@@ -122,6 +124,7 @@ _MAX_SEQUENCES = EngineOption(
 )  # fmt: skip
 _MEMORY_BYTES = EngineOption(limits=(1, 2**60))
 _TAPS = EngineOption(limits=(0, 2**16), is_ints=True)
+_ADAPTERS = EngineOption(is_adapters=True)
 _STEP_S = EngineOption(
     flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
     help="Of one step, where reading less of a prompt makes it shorter.",
@@ -177,7 +180,8 @@ class EngineConfig:
     less of a prompt makes it shorter; ``None``: any time. ``snapshot_tokens``: where a model keeps a recurrent state,
     copies of it are cached at most so many tokens apart (and at the ends of prompts and messages), so that a text
     which diverges from an earlier one is not computed again from its beginning.  ``taps``: layers, numbered from 0,
-    whose hidden states ``LLM.hidden_states`` can give.
+    whose hidden states ``LLM.hidden_states`` can give.  ``adapters``: LoRA adapters as GGUF files, each with what it is
+    multiplied by; they add up, for all requests, and go without ``packed_cache``.
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
@@ -209,6 +213,7 @@ class EngineConfig:
     draft_max: int = _option(16, _DRAFT_MAX)
     draft_min: int = _option(0, _DRAFT_MIN)
     taps: tuple[int, ...] = _option((), _TAPS)
+    adapters: tuple[tuple[str, float], ...] = _option((), _ADAPTERS)
 
     def __post_init__(self) -> None:
         defaults = {entry.name: entry.default for entry in fields(self)}
@@ -223,6 +228,8 @@ class EngineConfig:
             raise RequestError(
                 f"[engine] draft_min must be at most draft_max, {self.draft_max}, but is {self.draft_min}"
             )
+        if self.adapters and self.packed_cache is not None:
+            raise RequestError("[engine] packed_cache must be None with adapters but is given")
         if self.draft is None and self.speculation == "draft":
             raise RequestError("[engine] draft must be given for speculation 'draft' but is None")
 
@@ -259,6 +266,9 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         ints = list(value) if isinstance(value, tuple) else [-1]
         if not all(type(each) is int and each >= 0 for each in ints) or sorted({*ints}) != ints:
             raise RequestError(f"[engine] {name} must be a tuple of ints from 0 that ascend but is {value!r:.40}")
+    elif option.is_adapters:
+        if not isinstance(value, tuple) or not all(_is_adapter(each) for each in value):
+            raise RequestError(f"[engine] {name} must be a tuple of pairs (path, finite number) but is {value!r:.80}")
     elif option.limits is not None:
         low, high = option.limits
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -268,3 +278,11 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         raise RequestError(f"[engine] {name} must be a string but is {value!r:.40}")
     elif option.choices and value not in option.choices:
         raise RequestError(f"[engine] {name} must be one of {', '.join(option.choices)} but is {value!r:.40}")
+
+
+def _is_adapter(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    path, scale = value
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    return isinstance(path, str) and is_number and isfinite(scale)

@@ -12,7 +12,8 @@ import pytest
 from quire._native import graph
 from quire._native.core import find_device
 from quire.convert import convert
-from quire.errors import LoadError, UnsupportedError
+from quire.engine import LLM
+from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import load_model
 from quire.nn import Adapter
@@ -150,3 +151,27 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     load_model(reader, adapters=[Adapter(good)])
     with pytest.raises(LoadError, match=r"^\[adapter\] the scale must be finite but is inf"):
         load_model(reader, adapters=[Adapter(good, float("inf"))])
+
+
+def test_models_open_with_adapters(tmp_path: Path) -> None:
+    """A folder whose weights are merged answers as the plain one with the adapter; scales are factors."""
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle, rng = oracle_of("llama"), np.random.default_rng(2)
+    weight = oracle.model.model.layers[0].mlp.down_proj.weight
+    name, plain = "blk.0.ffn_down.weight", oracle.answer(IDS).numpy()
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, weight.shape[1]), (weight.shape[0], 2)))
+    with torch.no_grad():
+        weight += 1.5 * torch.from_numpy(b @ a)  # 6 / 2 at half its strength
+    expected = oracle.answer(IDS).numpy()
+    path = write_adapter(tmp_path / "a.gguf", {f"{name}.lora_a": a, f"{name}.lora_b": b})
+    options = {"threads": 1, "n_ctx": 96, "kv_dtype": "f32"}
+    for adapters, logits in (([(path, 0.5)], expected), ([path, (path, -0.5)], expected), ([path, (path, -1)], plain)):
+        with LLM(tmp_path / "hf", adapters=adapters, **options) as model:
+            assert np.abs(model.logits(IDS) - logits).max() <= 1e-3 * np.abs(logits).max()
+    for adapters in ([(path, float("nan"))], [(path, "1")], [(path, 1, 2)]):
+        with pytest.raises(RequestError, match=r"^\[engine\] adapters must be"):
+            LLM(tmp_path / "hf", adapters=adapters, **options)
+    with pytest.raises(RequestError, match=r"^\[engine\] packed_cache must be None with adapters"):
+        LLM(tmp_path / "hf", adapters=[path], packed_cache=tmp_path / "cache", **options)
+    with pytest.raises(UnsupportedError, match=r"^\[adapter\] .* must be a GGUF file but is a folder"):
+        LLM(tmp_path / "hf", adapters=[tmp_path], **options)

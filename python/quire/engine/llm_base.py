@@ -30,6 +30,15 @@ __all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "prob
 UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens gives every token's vector"
 
 
+def _with_scale(adapter: str | os.PathLike[str] | tuple[str | os.PathLike[str], float]) -> tuple[str, float]:
+    """An adapter as ``EngineConfig`` has it: 1 where no factor is given."""
+    if not isinstance(adapter, tuple):
+        return os.fspath(adapter), 1.0
+    if len(adapter) != 2:
+        raise RequestError(f"[engine] adapters must be paths or pairs (path, number) but one is {adapter!r:.80}")
+    return os.fspath(adapter[0]), adapter[1]
+
+
 class LLMBase:
     """A model that was opened, with the engine that runs it."""
 
@@ -60,6 +69,7 @@ class LLMBase:
         draft_max: int = 16,
         draft_min: int = 0,
         taps: Sequence[int] = (),
+        adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:
         self.config = EngineConfig(
             device=device,
@@ -85,6 +95,7 @@ class LLMBase:
             draft_max=draft_max,
             draft_min=draft_min,
             taps=tuple(taps),
+            adapters=tuple(_with_scale(adapter) for adapter in adapters),
         )
         opened = open_model(model, self.config)
         self.config = replace(self.config, device=opened.device)

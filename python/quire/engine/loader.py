@@ -19,6 +19,7 @@ from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..hardware import find_device, has_gpu
 from ..models import load_model
+from ..nn import Adapter
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
@@ -164,6 +165,13 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
     return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
+def _adapters(config: EngineConfig) -> list[Adapter]:
+    for path, _ in config.adapters:
+        if Path(path).is_dir():
+            raise UnsupportedError(f"[adapter] {path} must be a GGUF file but is a folder")
+    return [Adapter(GGUFReader(path, config.load), scale) for path, scale in config.adapters]
+
+
 def _kernel_set(config: EngineConfig, device: Device) -> KernelSet | None:
     """The kernels of our own that the model runs by; None where it runs by ggml's."""
     if device.kind != "cpu":
@@ -233,7 +241,7 @@ def open_reader(
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
     device = find_device(config.device)
-    model = load_model(reader, _placing(device))
+    model = load_model(reader, _placing(device), _adapters(config))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -445,7 +453,9 @@ def _needs(
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
+        weights_bytes=reader.size_bytes
+        + (_packing_bytes(reader) if own_kernels else 0)
+        + sum(Path(adapter).stat().st_size for adapter, _ in config.adapters),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
