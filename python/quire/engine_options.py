@@ -124,7 +124,10 @@ _MAX_SEQUENCES = EngineOption(
 )  # fmt: skip
 _MEMORY_BYTES = EngineOption(limits=(1, 2**60))
 _TAPS = EngineOption(limits=(0, 2**16), is_ints=True)
-_ADAPTERS = EngineOption(is_adapters=True)
+_ADAPTERS = EngineOption(
+    flags="--lora --lora-scaled", metavar="FILE[:SCALE]", is_adapters=True,
+    help="A LoRA adapter as a GGUF file, and what it is multiplied by; may be repeated, or hold several with commas.",
+)  # fmt: skip
 _STEP_S = EngineOption(
     flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
     help="Of one step, where reading less of a prompt makes it shorter.",

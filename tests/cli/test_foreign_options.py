@@ -119,7 +119,7 @@ def test_what_has_no_meaning_is_noted_in_a_line(capsys: pytest.CaptureFixture[st
 
 
 REFUSED = {
-    "run --lora a.gguf x": "--lora is not supported: adapters",
+    "run --lora-init-without-apply x": "--lora-init-without-apply is not supported: adapters",
     "serve --lookup-cache-static x": "--lookup-cache-static is not supported: tokens are proposed by a draft model",
     "serve --ssl-key-file k": "put a proxy",
     "serve --chat-template x": "--chat-template is not supported",

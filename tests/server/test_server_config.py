@@ -83,9 +83,13 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
-    # --memory-budget is the server's, for all of its models; taps and adapters are for programs.
+    # --memory-budget is the server's, for all of its models; taps are for programs.
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes", "taps", "adapters"}
     assert {name: engine.get(name) for name in expected} == expected
+    engine = opened(monkeypatch, "--lora", "a.gguf,c:b.gguf", "--lora-scaled", "b.gguf:0.5")[
+        2
+    ]  # without a packed cache
+    assert engine["adapters"] == (("a.gguf", 1.0), ("c:b.gguf", 1.0), ("b.gguf", 0.5))
 
 
 def test_switches_among_the_variables() -> None:

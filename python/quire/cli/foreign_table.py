@@ -62,7 +62,7 @@ _ONE_DEVICE = "a model runs on one device as a whole"
 _SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
 _DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
 _NO_SUCH = "tokens are proposed by a draft model or by a look at the text so far: see docs/speculation.md"
-_ADAPTER = "adapters are not supported yet: merge them into the model's weights first"
+_ADAPTER = "adapters apply to all requests of a model, from the start: --lora FILE"
 _ROTATION = "positions are as the model's file has them: set its rope keys when you convert it"
 _MEDIA = "only text is read so far"
 _PROXY = "put a proxy that does it before the server"
@@ -86,8 +86,9 @@ _LLAMA_CPP = (
     _refused("--tags", "models have no tags: --alias gives further names", env="LLAMA_ARG_TAGS"),
     _note("--check-tensors", "a file is always checked before it is used, but for the values of weights"),
     _refused("--override-kv", "keys are as the file has them: change the file"),
-    _refused("--lora --lora-scaled --lora-init-without-apply", _ADAPTER),
-    _refused("--control-vector --control-vector-scaled --control-vector-layer-range", _ADAPTER),
+    _works("--lora-scaled --lora", "--lora"),
+    _refused("--lora-init-without-apply", _ADAPTER),
+    _refused("--control-vector --control-vector-scaled --control-vector-layer-range", "there are no control vectors"),
     _refused("-mm --mmproj -mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ"),
     _note("-mmdev --mmproj-device", _MEDIA, takes=True),
     _note("--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload", _MEDIA),

@@ -150,6 +150,22 @@ _GPU_LAYERS = click.option(
 )  # fmt: skip
 
 
+def _adapters(
+    ctx: click.Context, param: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[str, float], ...] | None:
+    """Paths with their factors, of ``FILE``, ``FILE:SCALE`` or several with commas; None: there are none."""
+    found = []
+    for each in (part for value in values for part in value.split(",")):
+        path, colon, scale = each.rpartition(":")
+        try:
+            found.append((path, float(scale)) if colon else (each, 1.0))
+        except ValueError:  # a colon of the path
+            found.append((each, 1.0))
+        if not found[-1][0]:
+            raise click.BadParameter(f"a file must be named but there is {each!r:.80}", ctx, param)
+    return tuple(found) or None
+
+
 def _click_option(name: str, option: EngineOption, default: object) -> Decorator:
     """An option of the engine as one of a command."""
     flags = (*option.flags.split(), name)
@@ -158,6 +174,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
     more: dict[str, Any] = {"default": default, "show_default": shown, "metavar": option.metavar, "help": option.help}
     if option.is_bool:
         return click.option(*flags, is_flag=True, default=default, help=option.help)
+    if option.is_adapters:
+        return click.option(*flags, multiple=True, callback=_adapters, metavar=option.metavar, help=option.help)
     if option.hexadecimal:
         return click.option(*flags, callback=_hexadecimal, **more)
     if option.choices:
@@ -205,7 +223,8 @@ def _preset_values(context: click.Context, preset: Preset, names: Sequence[str])
                 continue  # an option of quire serve alone
             raise click.UsageError(f"[registry] options of a preset must be the engine's but one is {name!r:.80}")
         if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT:
-            found[parameter.name] = parameter.process_value(context, value)
+            one = parameter.multiple and isinstance(value, str)
+            found[parameter.name] = parameter.process_value(context, [value] if one else value)
     return found
 
 

@@ -32,7 +32,7 @@ UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens 
 
 def _with_scale(adapter: str | os.PathLike[str] | tuple[str | os.PathLike[str], float]) -> tuple[str, float]:
     """An adapter as ``EngineConfig`` has it: 1 where no factor is given."""
-    if not isinstance(adapter, tuple):
+    if not isinstance(adapter, tuple | list):  # lists come from messages
         return os.fspath(adapter), 1.0
     if len(adapter) != 2:
         raise RequestError(f"[engine] adapters must be paths or pairs (path, number) but one is {adapter!r:.80}")
