@@ -271,7 +271,7 @@ def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"lora_path": "x"}, "lora_path"), ({"rope_freq_base": 1e6}, "rope_freq_base"), ({"vocab_only": True}, "vocab_only"),
+        ({"lora_base": "x"}, "lora_base"), ({"rope_freq_base": 1e6}, "rope_freq_base"), ({"vocab_only": True}, "vocab_only"),
         ({"type_k": 10}, "type_k"), ({"type_k": 1, "type_v": 20}, "type_v"),
     ],
 )  # fmt: skip
@@ -314,3 +314,11 @@ def test_unused_it_costs_nothing() -> None:
         "assert not [n for n in sys.modules if n.startswith('quire.compat')]"
     )
     subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
+
+
+def test_adapters_are_the_engines() -> None:
+    from quire.compat.llama_cpp.options import engine_options
+
+    assert "adapters" not in engine_options({"lora_path": None, "lora_scale": 0.5})
+    for given, scale in (({}, 1.0), ({"lora_scale": 0.5}, 0.5)):
+        assert engine_options({"lora_path": "a.gguf", **given})["adapters"] == (("a.gguf", scale),)

@@ -22,14 +22,14 @@ _IGNORED: Mapping[str, object] = {
     "split_mode": 1, "main_gpu": 0, "tensor_split": None, "n_ubatch": 512, "n_threads_batch": None,
     "logits_all": False, "embedding": False, "offload_kqv": True, "op_offload": None, "swa_full": None,
     "flash_attn": False, "last_n_tokens_size": 64, "numa": False, "no_perf": False, "draft_model": None,
-    "verbose": True, "lora_scale": 1.0, "chat_format": None, "spm_infill": False, "rpc_servers": None, "use_mmap": True,
+    "verbose": True, "chat_format": None, "spm_infill": False, "rpc_servers": None, "use_mmap": True,
     "kv_unified": True,
 }  # fmt: skip
 # Arguments that would change what the model computes.
 _REFUSED: Mapping[str, object] = {
     "vocab_only": False, "kv_overrides": None, "rope_scaling_type": -1, "pooling_type": -1, "rope_freq_base": 0.0,
     "rope_freq_scale": 0.0, "yarn_ext_factor": -1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0,
-    "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0, "lora_base": None, "lora_path": None, "chat_handler": None,
+    "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0, "lora_base": None, "chat_handler": None,
     "tokenizer": None,
 }  # fmt: skip
 
@@ -37,6 +37,7 @@ _REFUSED: Mapping[str, object] = {
 def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``quire.LLM`` for those that are given.  UnsupportedError or TypeError naming what is neither."""
     known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
+    known |= {"lora_path", "lora_scale"}
     for name in given:
         if name not in known and name not in _IGNORED and name not in _REFUSED:
             raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
@@ -49,6 +50,8 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["max_step_tokens"] = given["n_batch"]
     if given.get("use_mlock"):
         options["load"] = "lock"
+    if given.get("lora_path") is not None:
+        options["adapters"] = ((os.fspath(given["lora_path"]), given.get("lora_scale", 1.0)),)
     kinds = {name: given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
     for name, kind in kinds.items():
         if kind not in _KV_DTYPES:

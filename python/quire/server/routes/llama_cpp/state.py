@@ -84,7 +84,7 @@ async def slots(context: RequestContext[None]) -> Reply:
 
 
 async def lora_adapters(context: RequestContext[None]) -> Reply:
-    """The adapters: none."""
+    """The adapters whose scale a client may set: none, as those of ``--lora`` stay as they are."""
     return Reply.json([])
 
 
@@ -94,8 +94,8 @@ async def set_props(context: RequestContext[None]) -> Reply:
 
 
 async def set_lora_adapters(context: RequestContext[None]) -> Reply:
-    """Refused: there are none whose scale could be set."""
-    raise ApiError(501, "not_supported", "lora adapters must be loaded to have a scale but none is: not supported")
+    """Refused: scales are set at the start."""
+    raise ApiError(501, "not_supported", "scales of lora adapters must stay as they were at the start (--lora-scaled)")
 
 
 async def slot_action(context: RequestContext[None]) -> Reply:
