@@ -157,8 +157,8 @@ class EngineConfig:
     the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is
     ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits,
     with a scale per token and head), ``"q5_1"`` and ``"q4_0"`` (5 and 4 bits, with scales for 32 numbers, so that heads
-    must divide by 32) need Quire's own kernels; ``"q8_0/q4_0"`` is K and V apart.  ``n_blocks``: blocks of 32 tokens in the cache, shared
-    by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more, within
+    must divide by 32) need Quire's own kernels; ``"q8_0/q4_0"`` is K and V apart.  ``n_blocks``: blocks of
+    32 tokens in the cache, shared by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more, within
     half of the memory that the weights leave.  ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"``
     (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels for this model; ``None``: the best of
     this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what

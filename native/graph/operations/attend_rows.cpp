@@ -60,8 +60,8 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     const auto v_head_dim = static_cast<int>(lowering.rest(lowering.input(i, 2))[1]);
     const CacheLayout &layout = lowering.store().layout();
     const DType dtype = layout.types().are_coded() ? DType::f16 : layout.types().k;
-    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,      head_dim,    v_head_dim,     kv_type(dtype),
-                         kv_type(dtype),         spec_.scale,    spec_.soft_cap, spec_.window};
+    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,   head_dim,       v_head_dim,  kv_type(dtype),
+                         kv_type(dtype),         spec_.scale, spec_.soft_cap, spec_.window};
     shape.both_ways = true;
     auto blocks = [&](int dim) {
         const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, dim, kv_block_tokens));

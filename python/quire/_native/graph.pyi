@@ -10,7 +10,7 @@ from typing import Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from .core import Device, Tensor
+from .core import Device, DType, Tensor
 from .kernels import KernelSet
 
 Symbol = Literal["tokens", "rows"]
@@ -392,7 +392,7 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
     """
 
 def packed_row_bytes(dtype: DType | str, n: int) -> int:
-    """Bytes of a row of n values as Quire's own products read it: of the type itself, or of another with these numbers."""
+    """Bytes of a row of n values as Quire's products read it: of the type itself, or of another with these numbers."""
 
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: str) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
