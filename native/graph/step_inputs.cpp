@@ -12,6 +12,14 @@ template <class T> void upload(ggml_tensor *target, const std::vector<T> &values
     ggml_backend_tensor_set(target, values.data(), 0, values.size() * sizeof(T));
 }
 
+// Tokens that sequences have in layers of that lifetime.
+const std::vector<int32_t> &n_kv_of(const StepBatch &batch, CacheLifetime lifetime) {
+    if (lifetime.of_source)
+        for (const GroupBatch &group : batch.groups)
+            if (!group.n_source.empty()) return group.n_source;
+    return batch.n_kv;
+}
+
 // Row of the store, seen as [n_blocks * n_kv_head * block_tokens, head_dim], of one head of a slot.
 int64_t store_row(int64_t slot, int64_t head, int64_t n_kv_head) {
     return ((slot / kv_block_tokens) * n_kv_head + head) * kv_block_tokens + slot % kv_block_tokens;
@@ -47,11 +55,12 @@ void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, G
     const int n_kv_head = of.n_kv_head;
     const GroupBatch &group = batch.groups[static_cast<size_t>(of.group)];
     ints_.assign(static_cast<size_t>(target->ne[0]), 0);
+    const std::vector<int32_t> &lengths = group.n_kv_of(batch.n_kv);
     size_t n_kv = ints_.size() / static_cast<size_t>(n_kv_head);
     size_t column = 0;
-    for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
+    for (size_t sequence = 0; sequence < lengths.size(); ++sequence) {
         const int32_t *table = group.tables.data() + group.table_begin[sequence];
-        for (int32_t position = 0; position < batch.n_kv[sequence]; ++position, ++column) {
+        for (int32_t position = 0; position < lengths[sequence]; ++position, ++column) {
             int64_t slot = int64_t{table[position / kv_block_tokens]} * kv_block_tokens + position % kv_block_tokens;
             for (int head = 0; head < n_kv_head; ++head) {
                 ints_[static_cast<size_t>(head) * n_kv + column] =
@@ -65,15 +74,16 @@ void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, G
 void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime) {
     auto n_kv = static_cast<size_t>(target->ne[0]), n_rows = static_cast<size_t>(target->ne[1]);
     floats_.assign(n_kv * n_rows, -std::numeric_limits<float>::infinity());
+    const std::vector<int32_t> &lengths = n_kv_of(batch, lifetime);
     size_t first_column = 0;
-    for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
+    for (size_t sequence = 0; sequence < lengths.size(); ++sequence) {
         for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
-            int32_t last = batch.positions[static_cast<size_t>(row)];
+            int32_t last = lifetime.of_source ? lengths[sequence] - 1 : batch.positions[static_cast<size_t>(row)];
             const auto first = static_cast<int32_t>(lifetime.first_seen(last));
             float *line = floats_.data() + static_cast<size_t>(row) * n_kv + first_column;
             std::fill(line + first, line + last + 1, 0.0F);
         }
-        first_column += static_cast<size_t>(batch.n_kv[sequence]);
+        first_column += static_cast<size_t>(lengths[sequence]);
     }
     // Padding rows look at one column, so that their softmax is a number.
     for (size_t row = batch.tokens.size(); row < n_rows; ++row) floats_[row * n_kv] = 0.0F;

@@ -9,7 +9,8 @@
 namespace quire {
 namespace {
 
-// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the step has written to the layer.
+// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the
+// step has written to the layer, or the encoder, where the layer's rows are those of a source text.
 class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
@@ -22,14 +23,6 @@ class Attend : public OperationKind {
   private:
     AttendSpec spec_;
 };
-
-ggml_tensor *stored(StockGraph &graph, GroupHeads of, ggml_tensor *x, const Tensor &pool) {
-    ggml_context *ctx = graph.context();
-    const int64_t n = int64_t{graph.out.key.n_tokens} * of.n_kv_head;
-    ggml_tensor *rows = graph.shared_input(graph.out.inputs.write_rows, of,
-                                           [&] { return graph.new_input(GGML_TYPE_I64, n, 0, "write_rows"); });
-    return ggml_set_rows(ctx, pool.handle(), ggml_reshape_2d(ctx, ggml_cont(ctx, x), x->ne[0], n), rows);
-}
 
 ggml_tensor *gathered(StockGraph &graph, GroupHeads of, ggml_tensor *pool) {
     const int64_t n_kv = graph.out.key.n_kv;
@@ -46,10 +39,11 @@ ggml_tensor *Attend::lower(const StockParts &p) const {
     StockGraph &graph = *p.graph;
     const CacheRows &kept = graph.trace.cache[static_cast<size_t>(spec_.layer)].rows.value();
     const GroupHeads of{graph.store.layout().group_of(spec_.layer).value(), kept.n_kv_head};
+    const KvStore::Rows &pools = graph.store.rows(spec_.layer);
+    if (kept.of_source) graph.written[spec_.layer] = {pools.k.handle(), pools.v.handle()};
     if (p.inputs.size() > 1) {
-        const KvStore::Rows &pools = graph.store.rows(spec_.layer);
-        ggml_tensor *k = stored(graph, of, p.inputs[1], pools.k);
-        graph.written[spec_.layer] = {k, kept.v_in_k ? k : stored(graph, of, p.inputs[2], pools.v)};
+        ggml_tensor *k = stock_stored(graph, of, p.inputs[1], pools.k);
+        graph.written[spec_.layer] = {k, kept.v_in_k ? k : stock_stored(graph, of, p.inputs[2], pools.v)};
     }
     const StockGraph::Written &written = graph.written.at(spec_.layer);
     ggml_tensor *k = gathered(graph, of, written.k);
@@ -71,7 +65,7 @@ ggml_tensor *Attend::lower(const StockParts &p) const {
         });
         scores = stock_with_bias(p, scores, spec_.bias, columns);
     }
-    ggml_tensor *mask = graph.shared_input(graph.out.inputs.masks, CacheLifetime{kept.window, kept.chunk}, [&] {
+    ggml_tensor *mask = graph.shared_input(graph.out.inputs.masks, kept.lifetime(), [&] {
         return graph.new_input(GGML_TYPE_F32, key.n_kv, key.n_tokens, "mask");
     });
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
@@ -94,6 +88,7 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
     AttentionShape shape{n_head,           kept.n_kv_head, kept.head_dim,  kept.v_head_dim, kv_type(types.k),
                          kv_type(types.v), spec_.scale,    spec_.soft_cap, kept.window,     kept.chunk};
     shape.v_in_k = kept.v_in_k;
+    shape.both_ways = kept.of_source;
     add_attention(lowering, i,
                   {layout.group_of(spec_.layer).value(),
                    shape,
@@ -116,7 +111,9 @@ TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec) {
     expect_tokens("attend", "q", q);
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     const int64_t n_head = q.shape().rest[0];
-    if (!q.tracer->is_written(spec.layer))
+    if (kept.of_source && spec.bias)
+        throw ShapeError("attend", "rows of a source text must be without a bias by distance but have one");
+    if (!kept.of_source && !q.tracer->is_written(spec.layer))
         throw ShapeError("attend", cat("K and V of layer ", spec.layer, " must be written before but are not"));
     if (q.shape().rest[1] != kept.head_dim || n_head % kept.n_kv_head != 0)
         throw ShapeError("attend", cat("q must fit the cache of layer ", spec.layer, " (", kept.n_kv_head, " heads of ",
@@ -134,6 +131,8 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     if (kept.v_in_k)
         throw ShapeError("attend", cat("layer ", spec.layer, " must keep an array of values but has them in its keys"));
+    if (kept.of_source)
+        throw ShapeError("attend", cat("layer ", spec.layer, " must keep the step's own rows but keeps a source's"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != kept.head_dim ||

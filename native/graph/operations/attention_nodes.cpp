@@ -108,6 +108,14 @@ ggml_tensor *stock_with_bias(const StockParts &p, ggml_tensor *scores, const Wei
     return ggml_add(ctx, scores, ggml_cont(ctx, ggml_permute(ctx, rows, 2, 0, 1, 3)));
 }
 
+ggml_tensor *stock_stored(StockGraph &graph, GroupHeads of, ggml_tensor *x, const Tensor &pool) {
+    ggml_context *ctx = graph.context();
+    const int64_t n = int64_t{graph.out.key.n_tokens} * of.n_kv_head;
+    ggml_tensor *rows = graph.shared_input(graph.out.inputs.write_rows, of,
+                                           [&] { return graph.new_input(GGML_TYPE_I64, n, 0, "write_rows"); });
+    return ggml_set_rows(ctx, pool.handle(), ggml_reshape_2d(ctx, ggml_cont(ctx, x), x->ne[0], n), rows);
+}
+
 KvType kv_type(DType dtype) {
     switch (dtype) {
     case DType::f32: return KvType::f32;

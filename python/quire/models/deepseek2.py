@@ -47,6 +47,7 @@ from ..nn.experts import Gating
 from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("deepseek2",)
+LATENT_EPS = 1e-6
 # GLM 4.7 Flash, whose files did not say at first that scores are sigmoids.
 UNSAID_SIGMOIDS = {(47, 154880), (48, 154880)}
 
@@ -72,10 +73,13 @@ class DeepSeek2(Decoder):
 
         rotation, sharper = latent_rope(m, n_dims=s.n_rot, layout="interleaved")
         scale = sharper * s.head_dim**-0.5
-        blocks = [
-            Block(c, b, LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=rotation, scale=scale), mlp(i, b))
-            for i, b in enumerate(w.blocks(c.n_layer))
-        ]
+        beta, n_ctx_orig = growth(m)
+
+        def attention(i: int, b: Weights) -> LatentAttention:
+            how = {"eps": c.eps, "scale": scale, "beta": beta}
+            return LatentAttention(b, c.dim, s, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
+
+        blocks = [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
 
     def cache(self) -> list[CacheSpec]:
@@ -97,6 +101,14 @@ def sizes_of(m: Keys, c: DenseConfig) -> LatentSizes:
             f"key_length and value_length are {c.n_kv_head}, {c.head_dim} and {c.v_head_dim}"
         )
     return s
+
+
+def growth(m: Keys) -> tuple[float, int]:
+    """How much queries grow for every so many positions, as in Mistral's large models."""
+    if not (beta := m.number("attention.temperature_scale", 0.0)):
+        m.without_effect("attention.temperature_length")
+        return 0.0, 1
+    return beta, m.integer("attention.temperature_length", low=1)
 
 
 def experts(m: Keys, c: DenseConfig, n_next: int) -> ExpertConfig:
@@ -151,10 +163,15 @@ def q_rank(default: int) -> Key:
     return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
 
 
-def _n_dense(config: Fields) -> int:
+def latent_eps(default: float) -> Key:
+    """Of the norms of latent rows, which no field changes, where the other norms have another."""
+    return made("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
+
+
+def n_dense(config: Fields, default: int = 1) -> int:
     """How many layers come before those with experts."""
     n_layer = config.integer("num_hidden_layers")
-    kinds = config.items("mlp_layer_types") or ["dense", *["sparse"] * (n_layer - 1)]
+    kinds = config.items("mlp_layer_types") or ["dense"] * min(default, n_layer) + ["sparse"] * (n_layer - default)
     n = kinds.count("dense")
     if list(kinds) != ["dense"] * n + ["sparse"] * (n_layer - n):
         raise UnsupportedError("[convert] 'mlp_layer_types' must be dense, then sparse, for each layer")
@@ -173,6 +190,13 @@ def all_heads(config: Fields) -> None:
         raise UnsupportedError(f"[convert] 'num_key_value_heads' must be {n} but is {found}")
 
 
+def _rotated_head(config: Fields) -> None:
+    """As transformers rotates ``head_dim`` numbers, wherever there is one."""
+    n = config.integer("qk_rope_head_dim", 64)
+    if (found := config.integer("head_dim", n)) != n:
+        raise UnsupportedError(f"[convert] 'head_dim' must be 'qk_rope_head_dim', {n}, but is {found}")
+
+
 LATENT_KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.head_count_kv": made("u32", lambda config: 1),
@@ -186,6 +210,7 @@ LATENT_KEYS: dict[str, Key] = {
         "u32", lambda config: config.integer("qk_nope_head_dim", 128) + config.integer("qk_rope_head_dim", 64)
     ),
     "attention.value_length_mla": u32("v_head_dim", default=128),
+    "attention.latent_norm_rms_epsilon": latent_eps(1e-6),
     "rope.dimension_count": u32("qk_rope_head_dim", default=64),
 }
 EXPERT_KEYS: dict[str, Key] = {
@@ -285,7 +310,7 @@ HF = {
             "topk_method": ("noaux_tc",),
             "rope_interleave": (True,),
         },
-        checks=(all_heads,),
+        checks=(all_heads, _rotated_head),
         rope=rope,
         unused=UNUSED,
         ignored=("model.layers.61.*",),  # of the token after the next one
@@ -296,6 +321,7 @@ HF = {
             **LATENT_KEYS,
             **EXPERT_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
             "attention.q_lora_rank": q_rank(768),
             "attention.key_length_mla": made(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 192) + config.integer("qk_rope_head_dim", 64)
@@ -310,7 +336,7 @@ HF = {
             "expert_gating_func": made("u32", lambda config: 2),
             "expert_group_count": u32("n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "leading_dense_block_count": made("u32", _n_dense),
+            "leading_dense_block_count": made("u32", n_dense),
         },
         {
             **LATENT_TENSORS,

@@ -11,12 +11,12 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Array,
-    Change,
     Checkpoint,
     Fields,
     Key,
     Source,
-    f32,
+    cap,
+    half,
     local_layers,
     made,
     taken,
@@ -295,16 +295,6 @@ class _Checkpoint(Checkpoint):
         yield "rope_freqs.weight", np.where(np.arange(n // 2) < int(part * n // 2), 1.0, 1e30).astype(np.float32)
 
 
-def _half(begin: int) -> Change:
-    """Of gate and up in one tensor the ``begin``-th."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n = x.shape[1] // 2
-        return x[:, begin * n : (begin + 1) * n]
-
-    return change
-
-
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=131072),
@@ -314,12 +304,12 @@ _KEYS: dict[str, Key] = {
     "attention.value_length": u32("global_head_dim", default=512),
     "attention.key_length_swa": u32("head_dim", default=256),
     "attention.value_length_swa": u32("head_dim", default=256),
-    "attention.sliding_window": u32("sliding_window", default=512),
+    "attention.sliding_window": u32("sliding_window", default=512, low=1),
     "attention.sliding_window_pattern": made("bool[]", _locals),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
     # llama.cpp takes 30 where there is no key; 0 is no cap.
-    "final_logit_softcapping": f32("final_logit_softcapping", default=0.0),
+    "final_logit_softcapping": cap("final_logit_softcapping", None),
     "expert_count": _of_experts("num_experts"),
     "expert_used_count": _of_experts("top_k_experts"),
     "expert_feed_forward_length": _of_experts("moe_intermediate_size"),
@@ -345,8 +335,8 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.pre_ffw_norm_2": f"{_LAYER}.pre_feedforward_layernorm_2",
     "blk.{i}.post_ffw_norm_1": f"{_LAYER}.post_feedforward_layernorm_1",
     "blk.{i}.post_ffw_norm_2": f"{_LAYER}.post_feedforward_layernorm_2",
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
 }
 _TEXT = _Checkpoint(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import scale_by_position
-from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, with_pictures
+from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, window, with_pictures
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
-from . import llama
+from . import llama, mistral4
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("mistral3",)
@@ -87,7 +87,7 @@ _TEXT = Checkpoint(
         "attention.key_length": made("u32", _head_dim),
         "attention.value_length": made("u32", _head_dim),
         "rope.dimension_count": made("u32", _head_dim),
-        "attention.sliding_window": u32("sliding_window", default=None),
+        "attention.sliding_window": window(None),
         "attention.temperature_scale": made("f32", _beta),
     },
     llama.TENSORS,
@@ -97,11 +97,15 @@ _TEXT = Checkpoint(
 _OF_MISTRAL = with_pictures(llama.HF["MistralForCausalLM"], tied=True)
 
 
+_OF_MISTRAL_4 = with_pictures(mistral4.HF["Mistral4ForCausalLM"], tied=True)
+
+
 class _Pictured(Checkpoint):
-    """Before Ministral 3 the text was Mistral's, which is ``llama``."""
+    """Before Ministral 3 the text was Mistral's, which is ``llama``; later ones have Mistral 4's."""
 
     def chosen(self, whole: Fields) -> Checkpoint:
-        return _OF_MISTRAL if whole.inner("text_config").text("model_type", "mistral") == "mistral" else self
+        others = {"mistral": _OF_MISTRAL, "mistral4": _OF_MISTRAL_4}
+        return others.get(whole.inner("text_config").text("model_type", "mistral"), self)
 
 
 HF = {
