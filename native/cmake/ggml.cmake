@@ -28,6 +28,8 @@ foreach(backend ${QUIRE_BACKENDS})
   set(GGML_${backend} ${QUIRE_${backend}} CACHE BOOL "" FORCE)
 endforeach()
 set(GGML_BLAS OFF CACHE BOOL "" FORCE)
+# By itself ggml leaves them out, and a step of one token costs a thousand launches.
+set(GGML_CUDA_GRAPHS ON CACHE BOOL "" FORCE)
 
 # A module build of ggml cannot ask for -march=native, so this machine's instruction sets are read from the compiler
 # and named one by one.
