@@ -57,6 +57,13 @@ WHOLE_RAMP = {
     "rope_type": "yarn", "rope_theta": 10765.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+ONE_BASE = {
+    "full_attention": {
+        "rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 32,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50000.0},
+}  # fmt: skip
+INDEXER = "llama.cpp's indexer needs heads of 64: compared so, with no more tokens than it picks"
 VARIANTS = {
     "afmoe": Variant(
         "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
@@ -75,6 +82,11 @@ VARIANTS = {
         "llama.cpp leaves attention out where a layer has no MLP: compared without either there",
         {"block_configs": deci_layers((3, 2.0), (None, 4.5), ("product", 1.0), (None, None), (2, 5.0))},
         {r"layers\.3\.": None},
+    ),
+    "deepseek32": Variant(
+        INDEXER,
+        {"index_topk": 256, "index_head_dim": 64},
+        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 64], r"indexer\.wq_b": [192, 36]},
     ),
     "dots1": Variant(
         "llama.cpp has no groups of heads here: compared with as many heads of k and v as of q",
@@ -95,6 +107,11 @@ VARIANTS = {
         "ggml's operators",
         kernels="stock",
     ),
+    "glm-dsa": Variant(
+        INDEXER,
+        {"index_topk": 256, "index_head_dim": 64},
+        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 48], r"indexer\.wq_b": [320, 28]},
+    ),
     "gpt-oss": Variant(
         "llama.cpp rounds the ends of YaRN's ramp, which config.json says not to: compared where they are whole",
         {"rope_parameters": WHOLE_RAMP},
@@ -107,6 +124,10 @@ VARIANTS = {
     ),
     "mamba": Variant(
         "llama.cpp has no biases of projections: compared without", {"use_bias": False}, {r"(in|out)_proj\.bias": None}
+    ),
+    "mellum": Variant(
+        "llama.cpp turns layers with windows by the base of the others: compared with one base",
+        {"rope_parameters": ONE_BASE},
     ),
     "mimo2": Variant(
         "llama.cpp adds no biases to q, k and v, and reads no routed_scaling_factor: compared without",

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from quire import LLM
 from quire._native.quant import dequantize, quantize
 from quire.convert import convert
 from quire.errors import LoadError, UnsupportedError
@@ -106,3 +107,13 @@ def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> 
         load_model(
             GGUFReader(written(tmp_path / "x.gguf", source, {"rope.scaling.yarn_attn_factor": 2.0}, tensors_of(source)))
         )
+
+
+@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
+def test_contexts_are_as_long_as_all_tokens_are_attended_to(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path / "hf", name)
+    top_k = int(str(config_of(name)["index_topk"]))
+    with LLM(tmp_path / "hf") as llm:
+        assert llm.n_ctx == top_k
+    with pytest.raises(UnsupportedError, match=rf"at most the {top_k} tokens .*n_ctx is {top_k + 1}"):
+        LLM(tmp_path / "hf", n_ctx=top_k + 1)

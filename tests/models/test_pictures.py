@@ -18,6 +18,7 @@ WRAPPERS = {
     "gemma4": "Gemma4ForConditionalGeneration",
     "llama4": "Llama4ForConditionalGeneration",
     "mistral3": "Mistral3ForConditionalGeneration",
+    "mistral4": "Mistral3ForConditionalGeneration",
     "mistral": "Mistral3ForConditionalGeneration",
     "qwen35moe": "Qwen3_5MoeForConditionalGeneration",
 }

@@ -3,7 +3,7 @@
 ``models/README.md`` shows them at work.
 """
 
-from .changes import Array, Change, adding, interleaved, only_with, rows, squeezed, transposed
+from .changes import Array, Change, adding, half, interleaved, only_with, rows, squeezed, transposed
 from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, has_windows, local_layers, no_windows
 from .fields import Fields, checkpoint_dtype, read_json
 from .keys import Key, f32, factor, flag, made, u32
@@ -30,6 +30,7 @@ __all__ = [
     "f32",
     "factor",
     "flag",
+    "half",
     "has_windows",
     "interleaved",
     "local_layers",

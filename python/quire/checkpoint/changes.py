@@ -88,3 +88,14 @@ def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change
         return x[begin(config) : end(config)]
 
     return change
+
+
+def half(which: int) -> Change:
+    """The first or the second (0, 1) of two matrices, one below the other, such as gate and up of all experts."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[-2] // 2
+        part: Array = x[..., which * n : (which + 1) * n, :].copy()
+        return part
+
+    return change

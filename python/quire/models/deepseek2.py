@@ -72,10 +72,13 @@ class DeepSeek2(Decoder):
 
         rotation, sharper = latent_rope(m, n_dims=s.n_rot, layout="interleaved")
         scale = sharper * s.head_dim**-0.5
-        blocks = [
-            Block(c, b, LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=rotation, scale=scale), mlp(i, b))
-            for i, b in enumerate(w.blocks(c.n_layer))
-        ]
+        beta, n_ctx_orig = growth(m)
+
+        def attention(i: int, b: Weights) -> LatentAttention:
+            how = {"eps": c.eps, "scale": scale, "beta": beta}
+            return LatentAttention(b, c.dim, s, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
+
+        blocks = [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
 
     def cache(self) -> list[CacheSpec]:
@@ -97,6 +100,14 @@ def sizes_of(m: Keys, c: DenseConfig) -> LatentSizes:
             f"key_length and value_length are {c.n_kv_head}, {c.head_dim} and {c.v_head_dim}"
         )
     return s
+
+
+def growth(m: Keys) -> tuple[float, int]:
+    """How much queries grow for every so many positions, as in Mistral's large models."""
+    if not (beta := m.number("attention.temperature_scale", 0.0)):
+        m.without_effect("attention.temperature_length")
+        return 0.0, 1
+    return beta, m.integer("attention.temperature_length", low=1)
 
 
 def experts(m: Keys, c: DenseConfig, n_next: int) -> ExpertConfig:
@@ -151,10 +162,10 @@ def q_rank(default: int) -> Key:
     return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
 
 
-def _n_dense(config: Fields) -> int:
+def n_dense(config: Fields, default: int = 1) -> int:
     """How many layers come before those with experts."""
     n_layer = config.integer("num_hidden_layers")
-    kinds = config.items("mlp_layer_types") or ["dense", *["sparse"] * (n_layer - 1)]
+    kinds = config.items("mlp_layer_types") or ["dense"] * min(default, n_layer) + ["sparse"] * (n_layer - default)
     n = kinds.count("dense")
     if list(kinds) != ["dense"] * n + ["sparse"] * (n_layer - n):
         raise UnsupportedError("[convert] 'mlp_layer_types' must be dense, then sparse, for each layer")
@@ -310,7 +321,7 @@ HF = {
             "expert_gating_func": made("u32", lambda config: 2),
             "expert_group_count": u32("n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "leading_dense_block_count": made("u32", _n_dense),
+            "leading_dense_block_count": made("u32", n_dense),
         },
         {
             **LATENT_TENSORS,

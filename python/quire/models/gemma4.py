@@ -11,12 +11,12 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Array,
-    Change,
     Checkpoint,
     Fields,
     Key,
     Source,
     f32,
+    half,
     local_layers,
     made,
     taken,
@@ -295,16 +295,6 @@ class _Checkpoint(Checkpoint):
         yield "rope_freqs.weight", np.where(np.arange(n // 2) < int(part * n // 2), 1.0, 1e30).astype(np.float32)
 
 
-def _half(begin: int) -> Change:
-    """Of gate and up in one tensor the ``begin``-th."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n = x.shape[1] // 2
-        return x[:, begin * n : (begin + 1) * n]
-
-    return change
-
-
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=131072),
@@ -345,8 +335,8 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.pre_ffw_norm_2": f"{_LAYER}.pre_feedforward_layernorm_2",
     "blk.{i}.post_ffw_norm_1": f"{_LAYER}.post_feedforward_layernorm_1",
     "blk.{i}.post_ffw_norm_2": f"{_LAYER}.post_feedforward_layernorm_2",
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
 }
 _TEXT = _Checkpoint(

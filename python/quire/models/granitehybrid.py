@@ -21,6 +21,7 @@ from ..checkpoint import (
     Target,
     f32,
     factor,
+    half,
     made,
     rope_keys,
     taken,
@@ -203,17 +204,6 @@ def _sizes_agree(config: Fields) -> None:
         raise UnsupportedError("[convert] 'mamba_d_head' must be mamba_expand * hidden_size / mamba_n_heads")
 
 
-def _half(i: int) -> Change:
-    """Of gate and up in one tensor."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n = x.shape[-2] // 2
-        half: Array = x[..., i * n : (i + 1) * n, :].copy()
-        return half
-
-    return change
-
-
 _LAYER = "model.layers.{i}"
 _MOE = f"{_LAYER}.block_sparse_moe"
 _STATE_KEYS = {
@@ -246,11 +236,11 @@ HF = {
             "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_paired("num_key_value_heads")),
             **mixer_tensors(f"{_LAYER}.mamba", "mamba_n_groups", 1),
             "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
-            "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=_half(0)),
-            "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=_half(1)),
+            "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=half(0)),
+            "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=half(1)),
             "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
-            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(0)),
-            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(1)),
+            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(0)),
+            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(1)),
             "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
         },
         fixed={"hidden_act": SILU, "time_step_limit": UNLIMITED, "position_embedding_type": ("nope", "rope", None)},

@@ -6,12 +6,10 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
-    Array,
-    Change,
     Checkpoint,
-    Fields,
     Key,
     factor,
+    half,
     interleaved,
     taken,
     u32,
@@ -83,17 +81,6 @@ class GraniteMoe(Decoder):
 MODEL = GraniteMoe
 
 
-def _half(which: int) -> Change:
-    """Gate or up, which lie one below the other, of every expert."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n = x.shape[-2] // 2
-        half: Array = x[..., which * n : (which + 1) * n, :].copy()
-        return half
-
-    return change
-
-
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "embedding_scale": factor("embedding_multiplier", default=1.0),
@@ -112,8 +99,8 @@ _TENSORS = {
         f"{_LAYER}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
     "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
-    "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=_half(0)),
-    "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=_half(1)),
+    "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=half(0)),
+    "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=half(1)),
     "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
 }
 HF = {
@@ -125,8 +112,8 @@ HF = {
         {**_KEYS, "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=0)},
         {
             **_TENSORS,
-            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(0)),
-            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=_half(1)),
+            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(0)),
+            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(1)),
             "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
         },
         fixed={"hidden_act": SILU},

@@ -9,7 +9,7 @@ from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, with_pi
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
-from . import llama
+from . import llama, mistral4
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("mistral3",)
@@ -97,11 +97,15 @@ _TEXT = Checkpoint(
 _OF_MISTRAL = with_pictures(llama.HF["MistralForCausalLM"], tied=True)
 
 
+_OF_MISTRAL_4 = with_pictures(mistral4.HF["Mistral4ForCausalLM"], tied=True)
+
+
 class _Pictured(Checkpoint):
-    """Before Ministral 3 the text was Mistral's, which is ``llama``."""
+    """Before Ministral 3 the text was Mistral's, which is ``llama``; later ones have Mistral 4's."""
 
     def chosen(self, whole: Fields) -> Checkpoint:
-        return _OF_MISTRAL if whole.inner("text_config").text("model_type", "mistral") == "mistral" else self
+        others = {"mistral": _OF_MISTRAL, "mistral4": _OF_MISTRAL_4}
+        return others.get(whole.inner("text_config").text("model_type", "mistral"), self)
 
 
 HF = {

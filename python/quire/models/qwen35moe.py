@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import EXPERT_TENSORS, SILU, Change, Checkpoint, Fields, Source, squeezed, taken, u32, with_pictures
+from ..checkpoint import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
 from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    pass
 
 ARCHES = ("qwen35moe",)
 
@@ -54,17 +54,6 @@ class Qwen35Moe(Qwen35):
 MODEL = Qwen35Moe
 
 
-def _half(i: int) -> Change:
-    """Of gate and up, which newer checkpoints hold in one tensor of all experts."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n = x.shape[1] // 2
-        half: Array = x[:, i * n : (i + 1) * n].copy()
-        return half
-
-    return change
-
-
 _MLP = "model.layers.{i}.mlp"
 MOE_KEYS = {
     **{name: key for name, key in KEYS.items() if name != "feed_forward_length"},
@@ -75,8 +64,8 @@ MOE_KEYS = {
 }
 MOE_TENSORS: dict[str, str | Source] = {
     **EXPERT_TENSORS,
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_half(1)),
+    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=half(0)),
+    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_MLP}.experts.down_proj",
     "blk.{i}.ffn_gate_inp_shexp": taken(f"{_MLP}.shared_expert_gate", change=squeezed),
     "blk.{i}.ffn_gate_shexp": f"{_MLP}.shared_expert.gate_proj",

@@ -75,8 +75,12 @@ class LatentAttention:
         eps: float,
         rotation: RopeSpec | LongRope,
         scale: float,
+        beta: float = 0.0,
+        n_ctx_orig: int = 1,
     ) -> None:
+        """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
         self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
+        self.beta, self.n_ctx_orig = beta, n_ctx_orig
         n_q = s.n_head * s.head_dim
         self.q_a = w.linear("attn_q_a", dim, s.q_rank) if s.q_rank else None
         self.q_a_norm = w.norm("attn_q_a_norm", s.q_rank, eps) if s.q_rank else None
@@ -99,6 +103,8 @@ class LatentAttention:
         k_rot = graph.rope(graph.slice(kv, 0, s.rank, s.rank + s.n_rot).heads(1), step.positions, rotation)
         latent = self.kv_a_norm(graph.slice(kv, 0, 0, s.rank))
         q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, s.n_nope), self.k_b), q_rot, 0)
+        if self.beta:
+            q = graph.scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
         y = step.attend_latent(self.layer, q, graph.concat(latent.heads(1), k_rot, 0), scale=self.scale)
         return self.o(graph.head_linear(y, self.v_b).merge_heads())
 

@@ -79,8 +79,8 @@ class MoE:
         self.gate_bias = w.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
         self.up_bias = w.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
         self.down_bias = w.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
-        # What the choice of experts is corrected by (Wang et al. 2024).
-        bias = "exp_probs_b.bias"
+        # What the choice of experts is corrected by (Wang et al. 2024); a few files name it without an ending.
+        bias = "exp_probs_b" if w.has("exp_probs_b") else "exp_probs_b.bias"
         self.selection_bias = w.tensor(bias, (n_expert,), vector=True) if w.has(bias) else None
         self.spec = spec
 

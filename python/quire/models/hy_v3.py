@@ -1,0 +1,93 @@
+"""Hunyuan 3 (Tencent 2026): Qwen3's attention, experts by corrected sigmoids and a shared one, first layers dense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    factor,
+    made,
+    rope_keys,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer
+from .qwen3 import QK_NORMS, Attention
+
+ARCHES = ("hy_v3",)
+
+
+class HunyuanV3(Decoder):
+    """A layer has experts where the file has their router."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
+        c = replace(c, n_layer=c.n_layer - n_next)
+        for i in range(c.n_layer, c.n_layer + n_next):
+            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)
+
+        def mlp(b: Weights) -> Layer:
+            routed = b.has("ffn_gate_inp.weight")
+            return experts_of(b, c.dim, e, shared_dim) if routed else GatedMLP(b, c.dim, c.ffn_dim)
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = HunyuanV3
+
+
+def _shared_dim(config: Fields) -> int:
+    return config.integer("moe_intermediate_size", 1536) * config.integer("num_shared_experts", 1, low=1)
+
+
+def _kinds_of_layers(config: Fields) -> None:
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("mlp_layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"dense", "sparse"}):
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+
+
+_MLP = "model.layers.{i}.mlp"
+HF = {
+    "HYV3ForCausalLM": Checkpoint(
+        "hy_v3",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "expert_count": u32("num_experts", "num_local_experts", default=192),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1536),
+            "expert_shared_feed_forward_length": made("u32", _shared_dim),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": factor("router_scaling_factor", default=2.826),
+            "expert_weights_norm": made("bool", lambda config: True),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **QK_NORMS,
+            "blk.{i}.ffn_gate_inp": f"{_MLP}.router.gate",
+            "blk.{i}.exp_probs_b": f"{_MLP}.expert_bias",
+            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_MLP}.shared_mlp.{x}_proj" for x in ("gate", "up", "down")},
+        },
+        fixed={"hidden_act": SILU, "mlp_bias": (False,), "attention_bias": (False,), "route_norm": (True, None)},
+        checks=(_kinds_of_layers,),
+        rope=lambda config: rope_keys(config, 11158840.0),
+        ignored=("model.layers.80.*",),  # of the token after the next one
+        unused=("enable_moe_fp32_combine", "num_nextn_predict_layers"),
+    )
+}

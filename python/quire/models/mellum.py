@@ -1,0 +1,112 @@
+"""Mellum 2 (JetBrains 2026): Qwen3 with experts, where layers with windows have a rotation of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    flag,
+    has_windows,
+    made,
+    rope_keys,
+    u32,
+)
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, Keys, RopeSpec, Weights, experts_of, rope_spec
+from .base import Block, Decoder, DenseConfig, local_layers
+from .qwen3 import QK_NORMS, Attention
+
+ARCHES = ("mellum",)
+PERIOD = 4  # every fourth layer sees all of the past
+
+
+class Mellum(Decoder):
+    """Scaling of the rotation is that of the layers that see everything."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, normalize=True, reads=("expert_weights_norm",))
+        window = m.integer("attention.sliding_window", 0)
+        is_local = [window > 0 and local for local in local_layers(m, c.n_layer, PERIOD)]
+        self.windows = [window if local else 0 for local in is_local]
+        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
+        local_base = m.number("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+        if local_base <= 0:
+            raise LoadError(f"[mellum] rope.freq_base_swa must be above 0 but is {local_base}")
+        nearby = RopeSpec(n_dims=c.n_rot, layout="half", freq_base=local_base)
+        blocks = [
+            Block(c, b, Attention(c, b, i, nearby if is_local[i] else everywhere), experts_of(b, c.dim, e, 0))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+MODEL = Mellum
+
+
+def _pattern(config: Fields) -> list[bool]:
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
+    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    return [kind == "sliding_attention" for kind in kinds] or [False] * n_layer
+
+
+def _window(config: Fields) -> int:
+    has_windows(config)
+    return config.integer("sliding_window", 1024, low=1)
+
+
+def _experts_everywhere(config: Fields) -> None:
+    if set(map(str, config.items("mlp_layer_types"))) - {"sparse"}:
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be sparse for each layer")
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    kinds = config.inner("rope_parameters")
+    if kind_of(rope_of(config)) == "llama3":
+        raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+    yield from rope_keys(config, 500000.0)
+    if not kinds.has("sliding_attention"):
+        if any(_pattern(config)) and kinds.has("full_attention"):
+            raise UnsupportedError("[convert] 'rope_parameters' must have sliding_attention but have not")
+        return
+    local = rope_of(config, "sliding_attention")
+    if kind_of(local) != "default":
+        raise UnsupportedError(
+            f"[convert] the rope scaling of sliding_attention must be default but is {kind_of(local)}"
+        )
+    yield "rope.freq_base_swa", "f32", local.number("rope_theta", 10000.0)
+
+
+HF = {
+    "MellumForCausalLM": Checkpoint(
+        "mellum",
+        {
+            **DECODER_KEYS,
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "expert_count": u32("num_local_experts", "num_experts", default=64),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=896),
+            "expert_weights_norm": flag("norm_topk_prob", default=True),
+        },
+        {**DECODER_TENSORS, **EXPERT_TENSORS, **QK_NORMS},
+        fixed={"hidden_act": SILU},
+        checks=(_experts_everywhere,),
+        rope=_rope,
+        unused=("attention_bias", "num_mtp_layers", "num_nextn_predict_layers", "mtp_*"),
+        ignored=("mtp.*",),
+    )
+}
