@@ -59,6 +59,10 @@ KNOWN = {
         for arch in ("qwen35", "qwen35moe", "qwen3next")
     },
     "mamba.attention.layer_norm_rms_epsilon": "Falcon Mamba's own norms have a key of ours, ssm.dt_b_c_rms_epsilon",
+    **{
+        f"{arch}.attention.layer_norm_rms_epsilon": "norms of latent rows have a key of ours, latent_norm_rms_epsilon"
+        for arch in ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4")
+    },
     "minicpm.logit_scale": "without it llama.cpp divides by 256 / width instead of width / 256",
     "llama4.attention.temperature_length": PUBLISHED,
     "afmoe.attention.sliding_window_pattern": "layers with windows turn; to llama.cpp all but every fourth do",

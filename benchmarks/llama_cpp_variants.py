@@ -65,6 +65,15 @@ ONE_BASE = {
 }  # fmt: skip
 INDEXER = "llama.cpp's indexer needs heads of 64: compared so, with no more tokens than it picks"
 VARIANTS = {
+    "t5": Variant(
+        "llama.cpp does not scale the logits of version 1.0: compared without", {"tie_word_embeddings": False}
+    ),
+    "t5-gated": Variant(
+        "llama.cpp opens no decoder with more layers than the encoder: compared with two",
+        {"num_decoder_layers": 2},
+        {r"^decoder\.block\.2\.": None},
+        kernels="stock",  # by the same table of GELU
+    ),
     "afmoe": Variant(
         "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
         {"global_attn_every_n_layers": 4},

@@ -6,7 +6,9 @@
 // PROMPTS holds a prompt of token ids a line.  Of each, the logits of all its
 // tokens are written and those of N_NEW greedy tokens but the last, each of
 // N_VOCAB floats.  An encoder's vectors are written instead: of all tokens, or,
-// where it scores a text, the scores.  Compiled by llama_cpp_peer.py against
+// where it scores a text, the scores.  Where a decoder answers an encoder, the
+// first 64 tokens of a prompt are encoded, and the others begin the answer.
+// Compiled by llama_cpp_peer.py against
 // the peer's headers and libraries.  Each file has a process of its own, since
 // an assertion of llama.cpp ends it; what it says is in PATH.log.
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -30,6 +33,7 @@ using Tokens = std::vector<llama_token>;
 
 // As long as that of most tiny models, some of which rotate by it.
 constexpr int kContext = 256;
+constexpr int kSource = 64; // tokens of a prompt that are encoded
 
 void write_floats(std::ofstream &out, const float *values, int n) {
   out.write(reinterpret_cast<const char *>(values),
@@ -50,7 +54,9 @@ llama_context *open_context(const std::string &path, llama_model *&model) {
   return llama_init_from_model(model, params);
 }
 
-bool decode(llama_context *context, const Tokens &tokens, int begin) {
+enum class Part { encoder, decoder };
+
+bool run(llama_context *context, Part part, const Tokens &tokens, int begin) {
   llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
   batch.n_tokens = static_cast<int>(tokens.size());
   for (int i = 0; i < batch.n_tokens; ++i) {
@@ -60,9 +66,8 @@ bool decode(llama_context *context, const Tokens &tokens, int begin) {
     batch.seq_id[i][0] = 0;
     batch.logits[i] = 1;
   }
-  const bool encodes = llama_model_has_encoder(llama_get_model(context));
-  const int status =
-      encodes ? llama_encode(context, batch) : llama_decode(context, batch);
+  const int status = part == Part::encoder ? llama_encode(context, batch)
+                                           : llama_decode(context, batch);
   llama_batch_free(batch);
   return status == 0;
 }
@@ -70,7 +75,8 @@ bool decode(llama_context *context, const Tokens &tokens, int begin) {
 bool write_vectors(llama_context *context, const llama_model *model,
                    const Tokens &prompt, std::ofstream &out) {
   llama_set_embeddings(context, true);
-  if (!decode(context, prompt, 0))
+  const bool encodes = llama_model_has_encoder(model);
+  if (!run(context, encodes ? Part::encoder : Part::decoder, prompt, 0))
     return false;
   switch (llama_pooling_type(context)) {
   case LLAMA_POOLING_TYPE_NONE:
@@ -94,11 +100,21 @@ bool write_answer(llama_context *context, int n_vocab, const Tokens &prompt,
   if (llama_memory_t memory = llama_get_memory(context))
     llama_memory_clear(memory, true);
   Tokens step = prompt;
+  const llama_model *model = llama_get_model(context);
+  int n_unwritten = 0;
+  if (llama_model_has_encoder(model)) {
+    const auto end = prompt.begin() + kSource;
+    if (!run(context, Part::encoder, Tokens(prompt.begin(), end), 0))
+      return false;
+    step.assign(end, prompt.end());
+    step.insert(step.begin(), llama_model_decoder_start_token(model));
+    n_unwritten = 1;
+  }
   for (int begin = 0, i = 0; i < std::max(n_new, 1); ++i) {
-    if (!decode(context, step, begin))
+    if (!run(context, Part::decoder, step, begin))
       return false;
     const int n = static_cast<int>(step.size());
-    for (int row = 0; row < n; ++row)
+    for (int row = std::exchange(n_unwritten, 0); row < n; ++row)
       write_floats(out, llama_get_logits_ith(context, row), n_vocab);
     const float *last = llama_get_logits_ith(context, n - 1);
     begin += n;

@@ -4,6 +4,7 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/module_file.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -56,11 +57,20 @@ void bind_core(py::module_ &m) {
     py::class_<Device>(m, "Device")
         .def_property_readonly("name", &Device::name)
         .def_property_readonly("description", &Device::description)
+        .def_property_readonly("backend", &Device::backend)
         .def_property_readonly("kind", [](const Device &self) { return device_kind_name(self.kind()); })
         .def_property_readonly("memory_free_bytes", &Device::memory_free_bytes)
         .def_property_readonly("memory_total_bytes", &Device::memory_total_bytes)
         .def_property_readonly("operations", &Device::operations)
         .def_property_readonly("features", &Device::features)
+        .def(
+            "dtypes",
+            [](const Device &self, const std::string &operation) {
+                std::vector<std::string> names;
+                for (DType dtype : self.dtypes(operation)) names.push_back(name(dtype));
+                return names;
+            },
+            py::arg("operation"))
         .def("__eq__",
              [](const Device &self, const py::object &other) {
                  return py::isinstance<Device>(other) && other.cast<Device>() == self;
@@ -69,7 +79,16 @@ void bind_core(py::module_ &m) {
         .def("__repr__", [](const Device &self) { return "Device(\"" + self.name() + "\")"; });
     m.def("devices", &devices);
     m.def("find_device", [](const std::string &wanted) { return find_device(wanted); }, py::arg("name"));
-    m.def("load_backend", &load_backend, py::arg("path"));
+    m.def(
+        "load_backend",
+        [](const std::string &path) {
+            load_cpu_backend();
+            py::gil_scoped_release unlocked; // drivers take their time
+            load_backend(path);
+        },
+        py::arg("path"));
+    m.def("check_module_file", [](const std::string &path) { check_module_file(path); }, py::arg("path"));
+    m.def("module_version", &module_version);
 }
 
 } // namespace quire::bindings

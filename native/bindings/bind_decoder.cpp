@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
+#include "engine/grammar_drafter.h"
 #include "engine/lookup_drafter.h"
 #include "engine/model_drafter.h"
 #include "engine/scripted_drafter.h"
@@ -158,7 +159,8 @@ void bind_decoder_config(py::module_ &m) {
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
                          std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
-                         std::optional<double> step_s, std::string speculation, int draft_max, int draft_min) {
+                         std::optional<double> step_s, std::string speculation, int draft_max, int draft_min,
+                         std::optional<int32_t> decoder_start) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
                  return DecoderConfig{n_ctx,
@@ -171,7 +173,8 @@ void bind_decoder_config(py::module_ &m) {
                                       snapshot_tokens,
                                       std::move(speculation),
                                       {draft_max, draft_min},
-                                      step_s};
+                                      step_s,
+                                      decoder_start};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
              py::arg("weights") = defaults.weights, py::arg("max_step_tokens") = py::none(),
@@ -179,11 +182,12 @@ void bind_decoder_config(py::module_ &m) {
              py::arg("max_preemptions") = defaults.max_preemptions,
              py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none(),
              py::arg("speculation") = defaults.speculation, py::arg("draft_max") = defaults.drafts.draft_max,
-             py::arg("draft_min") = defaults.drafts.draft_min)
+             py::arg("draft_min") = defaults.drafts.draft_min, py::arg("decoder_start") = py::none())
         .def_readonly("speculation", &DecoderConfig::speculation)
         .def_property_readonly("draft_max", [](const DecoderConfig &self) { return self.drafts.draft_max; })
         .def_property_readonly("draft_min", [](const DecoderConfig &self) { return self.drafts.draft_min; })
         .def_readonly("step_s", &DecoderConfig::step_s)
+        .def_readonly("decoder_start", &DecoderConfig::decoder_start)
         .def_readonly("n_ctx", &DecoderConfig::n_ctx)
         .def_property_readonly("policy", [](const DecoderConfig &self) { return name(self.policy); })
         .def_readonly("weights", &DecoderConfig::weights)
@@ -241,9 +245,10 @@ void bind_fake_executor(py::module_ &m) {
                          int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
                          std::optional<int32_t> nan_after, const std::vector<std::pair<int, int>> &layers,
                          int64_t n_state, int n_states, std::optional<size_t> budget_bytes, bool undivided_prompts,
-                         std::optional<int> fail_copy) {
+                         std::optional<int> fail_copy, bool reads_source) {
                  std::vector<CacheLifetime> lifetimes;
                  for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
+                 if (reads_source) lifetimes.push_back({0, 0, true});
                  return std::make_shared<FakeExecutor>(
                      FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences,
                                          max_kv_tokens, step_s, fail_on, nan_after, std::move(lifetimes), n_state,
@@ -255,7 +260,8 @@ void bind_fake_executor(py::module_ &m) {
              py::arg("max_kv_tokens") = d.max_kv_tokens, py::arg("step_s") = d.step_s, py::arg("fail_on") = py::none(),
              py::arg("nan_after") = py::none(), py::arg("layers") = std::vector<std::pair<int, int>>{{0, 0}},
              py::arg("n_state") = d.n_state, py::arg("n_states") = d.n_states, py::arg("budget_bytes") = py::none(),
-             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none());
+             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none(),
+             py::arg("reads_source") = false);
 }
 
 void bind_speculator(py::module_ &m) {
@@ -272,14 +278,20 @@ void bind_speculator(py::module_ &m) {
              py::arg("draft_min") = SpeculationConfig{}.draft_min)
         .def(
             "propose",
-            [](Speculator &self, const Wishes &texts, int n_rows) {
+            [](Speculator &self, const Wishes &texts, int n_rows, const std::vector<std::vector<int32_t>> &forced,
+               const std::vector<std::vector<uint32_t>> &masks) {
                 std::vector<Speculator::Wish> wishes;
                 for (const auto &[id, tokens] : texts) {
                     Speculator::Wish wish;
                     wish.sequence = SequenceId{id};
                     wish.tokens = tokens;
-                    wish.most = self.most();
+                    wish.most = wish.room = self.most();
                     wish.drafters = self.set("auto");
+                    const size_t i = wishes.size();
+                    if (i < forced.size()) wish.forced = forced[i];
+                    if (i < masks.size())
+                        wish.mask =
+                            std::make_shared<const TokenMask>(masks[i], static_cast<int32_t>(32 * masks[i].size()));
                     wishes.push_back(wish);
                 }
                 self.propose(wishes, static_cast<int>(wishes.size()), n_rows);
@@ -289,7 +301,8 @@ void bind_speculator(py::module_ &m) {
                     if (!wish.proposal.empty()) self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
                 return proposals;
             },
-            py::arg("texts"), py::arg("n_rows"))
+            py::arg("texts"), py::arg("n_rows"), py::arg("forced") = std::vector<std::vector<int32_t>>(),
+            py::arg("masks") = std::vector<std::vector<uint32_t>>())
         .def(
             "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
             py::arg("sequence_id"), py::arg("is_right"))
@@ -299,6 +312,7 @@ void bind_speculator(py::module_ &m) {
 void bind_drafters(py::module_ &m) {
     py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter").def_property_readonly("name", &Drafter::name);
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
+    py::class_<GrammarDrafter, Drafter, std::shared_ptr<GrammarDrafter>>(m, "GrammarDrafter").def(py::init<>());
     py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
         .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t>(), py::arg("scripts"),
              py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"));
@@ -312,6 +326,24 @@ void bind_drafters(py::module_ &m) {
         .def_property_readonly(
             "match", [](const SuffixAutomaton &self) { return std::pair(self.match().length, self.match().next); })
         .def_property_readonly("n_states", &SuffixAutomaton::n_states);
+    py::class_<AnswerStore::Cursor>(m, "AnswerCursor").def(py::init<>());
+    py::class_<AnswerStore>(m, "AnswerStore")
+        .def(py::init<size_t>(), py::arg("most_tokens"))
+        .def(
+            "add",
+            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &answer) {
+                self.add(salt, answer);
+            },
+            py::arg("salt"), py::arg("answer"))
+        .def(
+            "find",
+            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &tokens,
+               AnswerStore::Cursor &cursor) {
+                const AnswerStore::Found found = self.find(salt, tokens, cursor);
+                return std::pair(found.length, std::vector<int32_t>(found.next.begin(), found.next.end()));
+            },
+            py::arg("salt"), py::arg("tokens"), py::arg("cursor"))
+        .def_property_readonly("n_tokens", &AnswerStore::n_tokens);
 }
 
 } // namespace
@@ -349,12 +381,14 @@ void bind_decoder(py::module_ &m) {
         .def("wait_mask_job", &Decoder::wait_mask_job, py::arg("timeout_s"), Free())
         .def(
             "provide_mask",
-            [](Decoder &self, uint64_t id, int choice, int64_t position, const MaskWords &mask) {
+            [](Decoder &self, uint64_t id, int choice, int64_t position, const MaskWords &mask,
+               const std::vector<int32_t> &forced) {
                 std::vector<uint32_t> words = words_of(mask);
                 py::gil_scoped_release release;
-                self.provide_mask(RequestId{id}, choice, position, std::move(words));
+                self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
             },
-            py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert())
+            py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert(),
+            py::arg("forced") = std::vector<int32_t>())
         .def("wait", &Decoder::wait, py::arg("timeout_s"), py::kw_only(), py::arg("gather_s") = 0.0, Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)

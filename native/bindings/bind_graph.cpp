@@ -71,16 +71,17 @@ void bind_specs(py::module_ &m) {
         .def_property_readonly("dtype", [](const Weight &self) { return name(self.tensor.dtype()); });
     py::class_<CacheSpec>(m, "CacheSpec")
         .def(py::init([](int n_kv_head, int head_dim, std::optional<int> v_head_dim, int window, int chunk,
-                         const std::vector<std::pair<std::string, int64_t>> &states) {
+                         const std::vector<std::pair<std::string, int64_t>> &states, bool of_source) {
                  CacheSpec spec;
                  if (n_kv_head != 0 || head_dim != 0)
-                     spec.rows = CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk};
+                     spec.rows =
+                         CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk, false, of_source};
                  for (const auto &[name, n] : states) spec.states.push_back({name, n});
                  return spec;
              }),
              py::kw_only(), py::arg("n_kv_head") = 0, py::arg("head_dim") = 0, py::arg("v_head_dim") = py::none(),
              py::arg("window") = 0, py::arg("chunk") = 0,
-             py::arg("states") = std::vector<std::pair<std::string, int64_t>>{})
+             py::arg("states") = std::vector<std::pair<std::string, int64_t>>{}, py::arg("of_source") = false)
         .def_static(
             "latent", [](int rank, int n_rot) { return CacheSpec{latent_rows(rank, n_rot), {}}; }, py::kw_only(),
             py::arg("rank"), py::arg("n_rot"))
@@ -91,6 +92,7 @@ void bind_specs(py::module_ &m) {
                                [](const CacheSpec &self) { return self.rows ? self.rows->v_head_dim : 0; })
         .def_property_readonly("window", [](const CacheSpec &self) { return self.rows ? self.rows->window : 0; })
         .def_property_readonly("chunk", [](const CacheSpec &self) { return self.rows ? self.rows->chunk : 0; })
+        .def_property_readonly("of_source", [](const CacheSpec &self) { return self.rows && self.rows->of_source; })
         .def_property_readonly("states", [](const CacheSpec &self) {
             std::vector<std::pair<std::string, int64_t>> states;
             for (const CacheState &state : self.states) states.emplace_back(state.name, state.n);
@@ -152,6 +154,8 @@ void bind_tracer(py::module_ &m) {
     py::class_<Trace>(m, "Trace")
         .def_property_readonly("n_vocab", [](const Trace &self) { return self.n_vocab; })
         .def_property_readonly("n_layer", [](const Trace &self) { return self.cache.size(); })
+        .def_property_readonly(
+            "encoder", [](const Trace &self) { return self.encoder ? std::optional(*self.encoder) : std::nullopt; })
         .def("describe", [](const Trace &self) {
             std::vector<std::string> lines;
             for (size_t i = 0; i < self.operations.size(); ++i)
@@ -172,8 +176,12 @@ void bind_tracer(py::module_ &m) {
                                    return layers;
                                })
         .def(
-            "finish", [](Tracer &self, const TraceTensor &logits) { return self.finish(logits, OutputKind::logits); },
-            py::arg("logits"))
+            "finish",
+            [](Tracer &self, const TraceTensor &logits, const Trace *encoder) {
+                return self.finish(logits, OutputKind::logits,
+                                   encoder ? std::make_shared<const Trace>(*encoder) : nullptr);
+            },
+            py::arg("logits"), py::kw_only(), py::arg("encoder") = nullptr)
         .def(
             "finish_vectors",
             [](Tracer &self, const TraceTensor &vectors) { return self.finish(vectors, OutputKind::vectors); },
@@ -217,6 +225,7 @@ void bind_operations(py::module_ &m) {
         },
         py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
         py::arg("sinks") = py::none(), py::arg("bias") = py::none());
+    m.def("write_source", &write_source, py::arg("layer"), py::arg("k"), py::arg("v"));
     m.def(
         "attend_rows",
         [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window,
@@ -249,12 +258,44 @@ void bind_operations(py::module_ &m) {
         py::arg("gate_bias") = py::none(), py::arg("up_bias") = py::none(), py::arg("down_bias") = py::none());
 }
 
-py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const std::vector<std::vector<int32_t>> &tables) {
+using Tables = std::vector<std::vector<int32_t>>;
+
+void add_tables(GroupBatch &group, const Tables &tables) {
     for (const std::vector<int32_t> &table : tables) {
-        for (GroupBatch &group : batch.groups) {
-            group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
-            group.tables.insert(group.tables.end(), table.begin(), table.end());
-        }
+        group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
+        group.tables.insert(group.tables.end(), table.begin(), table.end());
+    }
+}
+
+void encode(GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> slots,
+            std::vector<int32_t> row_begin, const Tables &tables) {
+    const auto source = self.cache().source_group();
+    if (!source) throw UnsupportedError("executor", "the model must encode source texts but does not");
+    StepBatch batch;
+    batch.tokens = std::move(tokens);
+    batch.token_types.resize(batch.tokens.size());
+    batch.row_begin = std::move(row_begin);
+    for (size_t s = 0; s + 1 < batch.row_begin.size(); ++s) {
+        batch.n_kv.push_back(batch.row_begin[s + 1] - batch.row_begin[s]);
+        for (int32_t i = 0; i < batch.n_kv.back(); ++i) batch.positions.push_back(i);
+    }
+    batch.groups.resize(self.cache().groups().size());
+    GroupBatch &group = batch.groups[static_cast<size_t>(*source)];
+    group.slots = std::move(slots);
+    add_tables(group, tables);
+    py::gil_scoped_release release;
+    self.encode(batch);
+}
+
+py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const Tables &tables, const Tables &source_tables,
+                            std::vector<int32_t> n_source) {
+    const int source = self.cache().source_group().value_or(-1);
+    for (size_t g = 0; g < batch.groups.size(); ++g) {
+        GroupBatch &group = batch.groups[g];
+        add_tables(group, static_cast<int>(g) == source ? source_tables : tables);
+        if (static_cast<int>(g) != source) continue;
+        group.slots.clear();
+        group.n_source = std::move(n_source);
     }
     const float *logits = nullptr;
     {
@@ -359,7 +400,8 @@ void bind_executor(py::module_ &m) {
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
-               std::vector<int32_t> axes, std::vector<int32_t> token_types) {
+               std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
+               std::vector<int32_t> n_source) {
                 StepBatch batch;
                 if (token_types.empty()) token_types.resize(tokens.size());
                 batch.token_types = std::move(token_types);
@@ -371,11 +413,14 @@ void bind_executor(py::module_ &m) {
                 batch.states = std::move(states);
                 batch.axes = std::move(axes);
                 batch.groups.assign(self.cache().groups().size(), GroupBatch{std::move(slots), {}, {}});
-                return run_step(self, std::move(batch), tables);
+                return run_step(self, std::move(batch), tables, source_tables, std::move(n_source));
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
-            py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{})
+            py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
+            py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{})
+        .def("encode", &encode, py::arg("tokens"), py::kw_only(), py::arg("slots"), py::arg("row_begin"),
+             py::arg("tables"))
         .def(
             "tap",
             [](GraphExecutor &self, int layer, int n_rows) {

@@ -167,6 +167,7 @@ void bind_layout(py::module_ &m) {
     py::class_<CacheGroup>(m, "CacheGroup")
         .def_property_readonly("window", [](const CacheGroup &self) { return self.lifetime.window; })
         .def_property_readonly("chunk", [](const CacheGroup &self) { return self.lifetime.chunk; })
+        .def_property_readonly("of_source", [](const CacheGroup &self) { return self.lifetime.of_source; })
         .def_readonly("layers", &CacheGroup::layers)
         .def_readonly("block_bytes", &CacheGroup::block_bytes);
     py::class_<CacheLayout>(m, "CacheLayout")
@@ -205,11 +206,11 @@ void bind_cache_stats(py::module_ &m) {
 void bind_cache_pool(py::module_ &m) {
     bind_cache_stats(m);
     py::class_<CachePoolSpec::Group>(m, "PoolGroup")
-        .def(py::init([](int32_t n_blocks, size_t block_bytes, int window, int chunk) {
-                 return CachePoolSpec::Group{{window, chunk}, n_blocks, block_bytes};
+        .def(py::init([](int32_t n_blocks, size_t block_bytes, int window, int chunk, bool of_source) {
+                 return CachePoolSpec::Group{{window, chunk, of_source}, n_blocks, block_bytes};
              }),
              py::arg("n_blocks"), py::kw_only(), py::arg("block_bytes") = 1, py::arg("window") = 0,
-             py::arg("chunk") = 0);
+             py::arg("chunk") = 0, py::arg("of_source") = false);
     py::class_<CachePool, std::shared_ptr<CachePool>>(m, "CachePool")
         .def(py::init(&make_cache_pool), py::arg("groups"), py::kw_only(), py::arg("block_tokens") = kv_block_tokens,
              py::arg("n_states") = 0, py::arg("state_bytes") = 0, py::arg("budget_bytes") = py::none())
@@ -273,17 +274,18 @@ void bind_sequence_cache(py::module_ &m) {
         .def(
             "match",
             [](const OwnedCache &self, const Tokens &tokens, int64_t max_tokens) {
-                return self.cache.match(self.hashes(tokens), max_tokens).n_tokens;
+                const auto known = self.hashes(tokens);
+                return self.cache.match({known}, max_tokens).n_tokens;
             },
             py::arg("token_ids"), py::arg("max_tokens"))
         .def(
             "take",
             [](OwnedCache &self, const Tokens &tokens, int64_t max_tokens) -> std::optional<int64_t> {
                 const auto known = self.hashes(tokens);
-                const CacheMatch match = self.cache.match(known, max_tokens);
+                const CacheMatch match = self.cache.match({known}, max_tokens);
                 const auto n_tokens = static_cast<int64_t>(tokens.size());
-                if (!self.cache.has_room_for(match, n_tokens, 0)) return std::nullopt;
-                self.cache.take(known, match, n_tokens);
+                if (!self.cache.has_room_for({known}, match, n_tokens, 0)) return std::nullopt;
+                self.cache.take({known}, match, n_tokens);
                 return match.n_tokens;
             },
             py::arg("token_ids"), py::arg("max_tokens"))

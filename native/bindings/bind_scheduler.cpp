@@ -55,7 +55,8 @@ void bind_plan(py::module_ &m) {
         .def_readonly("first", &PlanItem::first)
         .def_readonly("n_tokens", &PlanItem::n_tokens)
         .def_readonly("n_logit_rows", &PlanItem::n_logit_rows)
-        .def_readonly("n_drafted", &PlanItem::n_drafted);
+        .def_readonly("n_drafted", &PlanItem::n_drafted)
+        .def_readonly("n_encoded", &PlanItem::n_encoded);
     py::class_<Plan>(m, "Plan")
         .def_readonly("items", &Plan::items)
         .def_readonly("edits", &Plan::edits)
@@ -147,6 +148,7 @@ py::dict arrays_of(const StepBatch &batch) {
         entry["slots"] = group.slots;
         entry["table_begin"] = group.table_begin;
         entry["tables"] = group.tables;
+        entry["n_source"] = group.n_source;
         groups.append(entry);
     }
     arrays["groups"] = groups;
@@ -164,19 +166,22 @@ void bind_scheduler(py::module_ &m) {
             "submit",
             [](Scheduler &self, std::vector<int32_t> tokens, int64_t max_tokens, double now_s, int n_choices,
                int priority, std::string key, std::string salt, bool every_logit_row,
-               std::vector<int64_t> snapshot_positions) {
+               std::vector<int64_t> snapshot_positions, std::vector<int32_t> source) {
                 SequenceSpec spec{std::move(tokens),
                                   max_tokens,
                                   {{}, {}, std::move(salt)},
                                   priority,
                                   std::move(key),
                                   every_logit_row ? LogitRows::every : LogitRows::last,
-                                  std::move(snapshot_positions)};
+                                  std::move(snapshot_positions),
+                                  no_second_text,
+                                  std::move(source)};
                 return numbers(self.submit(std::move(spec), n_choices, now_s));
             },
             py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("now_s"), py::arg("n_choices") = 1,
             py::arg("priority") = 0, py::arg("key") = "", py::arg("salt") = py::bytes(),
-            py::arg("every_logit_row") = false, py::arg("snapshot_positions") = std::vector<int64_t>())
+            py::arg("every_logit_row") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
+            py::arg("source") = std::vector<int32_t>())
         .def("plan", &Scheduler::plan, py::arg("now_s"))
         .def("commit", &Scheduler::commit, py::arg("plan"))
         .def(
@@ -204,6 +209,15 @@ void bind_scheduler(py::module_ &m) {
                 self.require_current(plan);
                 StepBatch batch;
                 fill_batch(batch, plan, self.pool());
+                return arrays_of(batch);
+            },
+            py::arg("plan"))
+        .def(
+            "source_batch",
+            [](const Scheduler &self, const Plan &plan) {
+                self.require_current(plan);
+                StepBatch batch;
+                fill_source_batch(batch, plan, self.pool());
                 return arrays_of(batch);
             },
             py::arg("plan"))

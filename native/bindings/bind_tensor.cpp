@@ -99,7 +99,10 @@ using DeviceOrName = std::variant<std::string, Device>;
 
 Device device_of(const DeviceOrName &wanted) {
     if (const auto *device = std::get_if<Device>(&wanted)) return *device;
-    return find_device(std::get<std::string>(wanted));
+    const auto &name = std::get<std::string>(wanted);
+    if (name == "cpu" || name == "CPU") return find_device("CPU");
+    // Modules are looked for in Python, which has a process to try them in.
+    return py::module_::import("quire.hardware").attr("find_device")(name).cast<Device>();
 }
 
 // NumPy's protocol: `copy` False must not copy.

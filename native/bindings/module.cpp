@@ -1,11 +1,12 @@
 // The extension module quire._native: a table of contents.
 #include "bindings/bindings.h"
+#include "core/version.h"
 
 PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
     using namespace quire::bindings;
     namespace py = pybind11;
     m.doc() = "Native core of Quire.  Import the submodules' names from quire instead.";
-    m.attr("__version__") = QUIRE_VERSION;
+    m.attr("__version__") = quire::version();
     // Importable by name ("from quire._native.core import DType"), as their stubs say.
     py::dict modules = py::module_::import("sys").attr("modules");
     auto submodule = [&](const char *name, const char *doc) {

@@ -15,6 +15,12 @@ endif()
 if(NOT EXISTS ${ggml_dir}/CMakeLists.txt)
   message(FATAL_ERROR "QUIRE_GGML_DIR must be a ggml source tree but ${ggml_dir} has no CMakeLists.txt")
 endif()
+if(QUIRE_VULKAN AND NOT QUIRE_GGML_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/vendor/edits.py RESULT_VARIABLE edited)
+  if(NOT edited EQUAL 0)
+    message(FATAL_ERROR "vendor/edits.py must edit ${ggml_dir} for older Vulkan headers but failed")
+  endif()
+endif()
 
 set(BUILD_SHARED_LIBS ON)
 set(GGML_BACKEND_DL ON CACHE BOOL "" FORCE)
@@ -30,6 +36,18 @@ endforeach()
 set(GGML_BLAS OFF CACHE BOOL "" FORCE)
 # By itself ggml leaves them out, and a step of one token costs a thousand launches.
 set(GGML_CUDA_GRAPHS ON CACHE BOOL "" FORCE)
+
+# Where ELF's loader would take another library's functions of the same names, ours have other ones.
+if(UNIX AND NOT APPLE)
+  set(own_names ${CMAKE_BINARY_DIR}/ggml-own-names.h)
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/own_names.py ${ggml_dir} ${own_names}
+    RESULT_VARIABLE named)
+  if(NOT named EQUAL 0)
+    message(FATAL_ERROR "native/cmake/own_names.py must write ${own_names} but failed")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/own_names.py)
+  set(own_names_option -include ${own_names})
+endif()
 
 # A module build of ggml cannot ask for -march=native, so this machine's instruction sets are read from the compiler
 # and named one by one.
@@ -47,14 +65,30 @@ if(NOT QUIRE_PORTABLE AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$
       set(GGML_${feature} OFF CACHE BOOL "" FORCE)
     endif()
   endwhile()
+elseif(NOT QUIRE_PORTABLE AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$" AND NOT MSVC)
+  include(${CMAKE_CURRENT_LIST_DIR}/arm_arch.cmake)
+  quire_arm_arch(${CMAKE_CXX_COMPILER} architecture)
+  set(GGML_CPU_ARM_ARCH ${architecture} CACHE STRING "" FORCE)
 endif()
 
+# What is made below here has the option from the start; what is made later of our own code asks for it.
+get_directory_property(options COMPILE_OPTIONS)
+add_compile_options(${own_names_option})
 add_subdirectory(${ggml_dir} ggml EXCLUDE_FROM_ALL)
+set_directory_properties(PROPERTIES COMPILE_OPTIONS "${options}")
+get_directory_property(ggml_version DIRECTORY ${ggml_dir} DEFINITION GGML_VERSION)
 
 # Wheels cannot hold the symbolic links that versioned names need; the package loads its own copies by full path.
 set(ggml_modules "")
+# Our own kernels take what an instruction set offers; of ggml's variants, which do the rest, wheels have those that differ
+# much: half of the modules, megabytes and processor seconds.  The others become empty, as ggml depends on them.
+set(kept_variants x64 haswell icelake zen4 armv8.0_1 armv8.2_2 armv8.6_1 armv8.6_2 apple_m1 apple_m2_m3 apple_m4)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/nothing.c CONTENT "typedef int nothing;\n")
 foreach(module ${GGML_AVAILABLE_BACKENDS})
-  if(TARGET ${module})
+  string(REGEX REPLACE "^ggml-cpu-" "" variant ${module})
+  if(QUIRE_PORTABLE AND TARGET ${module} AND NOT variant STREQUAL module AND NOT variant IN_LIST kept_variants)
+    set_property(TARGET ${module} PROPERTY SOURCES ${CMAKE_BINARY_DIR}/nothing.c)
+  elseif(TARGET ${module})
     list(APPEND ggml_modules ${module})
   endif()
 endforeach()
@@ -62,10 +96,26 @@ foreach(target ggml ggml-base ${ggml_modules})
   set_property(TARGET ${target} PROPERTY VERSION)
   set_property(TARGET ${target} PROPERTY SOVERSION)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
+  if(UNIX AND NOT APPLE)
+    target_link_options(${target} PRIVATE -Wl,-Bsymbolic) # what calls itself, calls itself
+  endif()
   if(QUIRE_SANITIZE) # What we hand it shall be sound; how it computes is not ours, and takes minutes to compile.
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()
 endforeach()
+# A module says in a note of its file which build it belongs to: so that it can be asked without running it.
+set(quire_module_version "ggml ${ggml_version}")
+if(NOT QUIRE_GGML_DIR)
+  file(STRINGS ${ggml_dir}/QUIRE-PIN pin LIMIT_COUNT 1)
+  string(SUBSTRING "${pin}" 0 12 pin)
+  string(APPEND quire_module_version " ${pin}")
+endif()
+if(UNIX AND NOT APPLE)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/module_note.c.in ${CMAKE_BINARY_DIR}/module_note.c @ONLY)
+  foreach(module ${ggml_modules})
+    target_sources(${module} PRIVATE ${CMAKE_BINARY_DIR}/module_note.c)
+  endforeach()
+endif()
 # By these two names the modules find what they are linked to.  Another package's ggml, loaded before or lying in
 # LD_LIBRARY_PATH, must not answer to them.
 set_target_properties(ggml PROPERTIES OUTPUT_NAME quire-ggml)

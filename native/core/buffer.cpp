@@ -15,11 +15,21 @@ Buffer::~Buffer() { ggml_backend_buffer_free(handle_); }
 std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     // ggml returns a dummy for size 0, which has no address.
     size_t wanted = size_bytes == 0 ? 1 : size_bytes;
-    ggml_backend_buffer *handle = ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device.handle()), wanted);
-    if (handle == nullptr) {
-        throw CapacityError("buffer", cat(size_bytes, " bytes must fit on ", device.name(), " but ",
-                                          device.memory_free_bytes(), " are free"));
+    ggml_backend_buffer_type *type = ggml_backend_dev_buffer_type(device.handle());
+    ggml_backend_buffer *handle = nullptr;
+    std::string reason;
+    if (wanted > ggml_backend_buft_get_max_size(type)) {
+        reason = cat("the device's largest buffer has ", ggml_backend_buft_get_max_size(type), " bytes");
+    } else {
+        try {
+            handle = ggml_backend_buft_alloc_buffer(type, wanted);
+        } catch (const std::exception &error) { // of the driver
+            reason = error.what();
+        }
+        if (reason.empty()) reason = cat(device.memory_free_bytes(), " are free");
     }
+    if (handle == nullptr)
+        throw CapacityError("buffer", cat(size_bytes, " bytes must fit on ", device.name(), " but ", reason));
     return std::shared_ptr<Buffer>(new Buffer(device, handle, size_bytes, false, nullptr));
 }
 

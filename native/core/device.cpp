@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "core/error.h"
+#include "core/module_file.h"
 
 namespace quire {
 namespace {
@@ -50,6 +52,15 @@ fs::path &cpu_module() {
 
 void quiet(ggml_log_level, const char *, void *) {}
 
+// The last words of a process that ggml ends: of a driver's error, mostly.  Nothing may be allocated any more.
+void tell_abort(const char *message) {
+    std::fprintf(stderr,
+                 "[device] ggml must go on but ends the process: %s\n"
+                 "[device] if the model was on a device, 'quire devices --check' tells whether that works; "
+                 "--device cpu does without\n",
+                 message);
+}
+
 template <class Function> Function cpu_function(const char *name) {
     ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
     void *found = cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(cpu, name);
@@ -63,46 +74,63 @@ void load_backend(const std::string &path) {
     if (!fs::path(path).is_absolute()) {
         throw LoadError("device", cat("a backend must be named by its full path but is '", path, "'"));
     }
-    if (ggml_backend_load(path.c_str()) == nullptr) {
-        throw LoadError("device",
-                        cat("'", path, "' must be a backend module of ggml ", ggml_version(), " but does not load"));
+    check_module_file(path);
+    auto refuse = [&](const std::string &what) { throw LoadError("device", cat("'", path, "' must load but ", what)); };
+    void *module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (module == nullptr) {
+        const char *reason = dlerror();
+        refuse(reason == nullptr ? "does not" : reason);
     }
+    std::unique_ptr<void, int (*)(void *)> owner(module, dlclose); // the registry opens it once more
+    auto *start = reinterpret_cast<ggml_backend_reg_t (*)()>(dlsym(module, "ggml_backend_init"));
+    if (start == nullptr) refuse("has no ggml_backend_init");
+    ggml_backend_reg_t reg = nullptr;
+    try {
+        reg = start();
+    } catch (const std::exception &error) {
+        refuse(cat("its start failed: ", error.what()));
+    }
+    if (reg == nullptr) refuse("found nothing to run on");
+    if (ggml_backend_reg_by_name(ggml_backend_reg_name(reg)) != nullptr)
+        refuse(cat("a module for ", ggml_backend_reg_name(reg), " is loaded already"));
+    if (ggml_backend_load(path.c_str()) == nullptr) refuse(cat("is not for ggml ", ggml_version()));
 }
 
-void load_backends() {
+void load_cpu_backend() {
     static std::once_flag once;
     std::call_once(once, [] {
         ggml_log_set(quiet, nullptr);
+        ggml_set_abort_callback(tell_abort);
         // ggml's tiled products compute a row differently when more rows come with it.  Without them a row's bits do not
         // depend on the rest of the batch.  ggml reads the switch at the first product.
         setenv("GGML_CPU_TILED_MM", "0", 1);
         fs::path best_cpu;
         int best_score = 0;
-        std::vector<fs::path> others;
+        std::string refused;
         for (const auto &entry : fs::directory_iterator(library_folder())) {
-            std::string file = entry.path().filename().string();
-            if (file.rfind("libggml-", 0) != 0) continue;
-            if (file.rfind("libggml-cpu", 0) != 0) {
-                others.push_back(entry.path());
-            } else if (int score = module_score(entry.path()); score > best_score) {
+            if (entry.path().filename().string().rfind("libggml-cpu", 0) != 0) continue;
+            try {
+                check_module_file(entry.path());
+            } catch (const LoadError &error) {
+                refused += cat("; ", error.what());
+                continue;
+            }
+            if (int score = module_score(entry.path()); score > best_score) {
                 best_score = score;
                 best_cpu = entry.path();
             }
         }
         if (best_cpu.empty()) {
             throw LoadError("device", cat("a CPU backend that fits this machine must lie in '",
-                                          library_folder().string(), "' but there is none"));
+                                          library_folder().string(), "' but there is none", refused));
         }
         load_backend(best_cpu.string());
         cpu_module() = best_cpu;
-        std::sort(others.begin(), others.end());
-        // A GPU module whose driver is missing does not load; that is no error, the device is just not listed.
-        for (const fs::path &path : others) ggml_backend_load(path.c_str());
     });
 }
 
 void *cpu_symbol(const char *name) {
-    load_backends();
+    load_cpu_backend();
     void *module = dlopen(cpu_module().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     void *symbol = module == nullptr ? nullptr : dlsym(module, name);
     if (module != nullptr) dlclose(module); // ggml's registry keeps it loaded
@@ -111,7 +139,7 @@ void *cpu_symbol(const char *name) {
 }
 
 std::vector<Device> devices() {
-    load_backends();
+    load_cpu_backend();
     std::vector<Device> found;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) found.emplace_back(ggml_backend_dev_get(i));
     return found;
@@ -120,8 +148,7 @@ std::vector<Device> devices() {
 Device find_device(const std::string &wanted) {
     std::string names;
     for (const Device &device : devices()) {
-        bool is_gpu = device.kind() == DeviceKind::gpu || device.kind() == DeviceKind::integrated_gpu;
-        if (lower(device.name()) == lower(wanted) || (lower(wanted) == "gpu" && is_gpu)) return device;
+        if (lower(device.name()) == lower(wanted)) return device;
         names += (names.empty() ? "" : ", ") + device.name();
     }
     throw UnsupportedError("device", cat("the device must be one of ", names, " but is '", wanted, "'"));
@@ -129,6 +156,11 @@ Device find_device(const std::string &wanted) {
 
 std::string Device::name() const { return ggml_backend_dev_name(handle_); }
 std::string Device::description() const { return ggml_backend_dev_description(handle_); }
+
+std::string Device::backend() const { return ggml_backend_reg_name(ggml_backend_dev_backend_reg(handle_)); }
+size_t Device::alignment_bytes() const {
+    return ggml_backend_buft_get_alignment(ggml_backend_dev_buffer_type(handle_));
+}
 
 DeviceKind Device::kind() const {
     switch (ggml_backend_dev_type(handle_)) {
@@ -178,7 +210,7 @@ std::vector<std::string> Device::operations() const {
         ggml_tanh(ctx, x),
         ggml_swiglu_split(ctx, rows, rows),
         ggml_soft_max(ctx, x),
-        ggml_argsort_top_k(ctx, rows, 2),
+        ggml_argsort(ctx, rows, GGML_SORT_ORDER_DESC),
         ggml_rope_ext(ctx, x, ids, nullptr, 64, GGML_ROPE_TYPE_NEOX, 0, 1e4F, 1, 0, 1, 32, 1),
         ggml_sum_rows(ctx, x),
         ggml_div(ctx, rows, rows),
@@ -189,6 +221,37 @@ std::vector<std::string> Device::operations() const {
         if (ggml_backend_dev_supports_op(handle_, node)) names.emplace_back(lower(ggml_op_desc(node)));
     }
     return names;
+}
+
+std::vector<DType> Device::dtypes(const std::string &operation) const {
+    std::vector<DType> found;
+    for (DType dtype : all_dtypes()) {
+        const bool is_plain = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+        if (!is_plain && !is_quantized(dtype)) continue; // backends answer for matrices of numbers alone
+        ggml_init_params params{ggml_tensor_overhead() * 8, nullptr, true};
+        std::unique_ptr<ggml_context, void (*)(ggml_context *)> owner(ggml_init(params), ggml_free);
+        ggml_context *ctx = owner.get();
+        const auto type = static_cast<ggml_type>(dtype);
+        auto rows = [&] { return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 512, 8); };
+        ggml_tensor *matrix = ggml_new_tensor_2d(ctx, type, 512, 32), *node = nullptr;
+        if (operation == "mul_mat") {
+            node = ggml_mul_mat(ctx, matrix, rows());
+        } else if (operation == "mul_mat_id") {
+            ggml_tensor *experts = ggml_new_tensor_3d(ctx, type, 512, 32, 4);
+            node = ggml_mul_mat_id(ctx, experts, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 512, 1, 8),
+                                   ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, 8));
+        } else if (operation == "get_rows") {
+            node = ggml_get_rows(ctx, matrix, ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 8));
+        } else if (operation == "set_rows") {
+            node = ggml_set_rows(ctx, matrix, rows(), ggml_new_tensor_1d(ctx, GGML_TYPE_I64, 8));
+        } else {
+            throw UnsupportedError("device", cat("the operation must be one of mul_mat, mul_mat_id, get_rows, set_rows "
+                                                 "but is '",
+                                                 operation, "'"));
+        }
+        if (ggml_backend_dev_supports_op(handle_, node)) found.push_back(dtype);
+    }
+    return found;
 }
 
 std::vector<std::string> Device::features() const {
@@ -210,8 +273,13 @@ Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_t
         throw ShapeError("device", cat("threads must be 0 to ", GGML_MAX_N_THREADS, " but is ", n_threads));
     }
     if (n_threads_ == 0) n_threads_ = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
-    if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not"));
+    std::string reason;
+    try {
+        backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
+    } catch (const std::exception &error) { // of the driver
+        reason = cat(": ", error.what());
+    }
+    if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not", reason));
 }
 
 ggml_threadpool *Backend::team() {

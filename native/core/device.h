@@ -1,10 +1,13 @@
-// Devices that ggml's loaded backends offer.  Backends are modules beside this library, loaded by full path only.
+// Devices that ggml's loaded backends offer.  Backends are modules, loaded by full path only: the CPU's, which lies beside
+// this library, at the first need of a device; others when somebody asks for them (quire.hardware).
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "core/dtype.h"
 
 struct ggml_backend;
 struct ggml_backend_device;
@@ -18,13 +21,17 @@ enum class DeviceKind { cpu, gpu, integrated_gpu, accelerator };
 class Device {
   public:
     explicit Device(ggml_backend_device *handle) : handle_(handle) {}
-    std::string name() const;        // "CPU", "CUDA0"
+    std::string name() const; // "CPU", "CUDA0"
     std::string description() const; // the vendor's words
+    std::string backend() const; // "CPU", "CUDA", "Vulkan"
     DeviceKind kind() const;
+    size_t alignment_bytes() const; // of tensors in its memory
     size_t memory_free_bytes() const;
     size_t memory_total_bytes() const;
     // Names of ggml operations that the device supports for f32 operands of ordinary shape.
     std::vector<std::string> operations() const;
+    // Types of the matrix with which it does one of mul_mat, mul_mat_id, get_rows, set_rows; UnsupportedError for others.
+    std::vector<DType> dtypes(const std::string &operation) const;
     std::vector<std::string> features() const; // "AVX512_VNNI = 1"
     ggml_backend_device *handle() const { return handle_; }
     bool operator==(const Device &other) const { return handle_ == other.handle_; }
@@ -33,12 +40,13 @@ class Device {
     ggml_backend_device *handle_;
 };
 
-// Load the backends beside this library, once; throws LoadError when the CPU backend is missing.
-void load_backends();
-// Load one more backend module by its full path.  LoadError if it is not one.
+// Load the CPU's backend, once; LoadError where none fits.  All that needs a device calls it.
+void load_cpu_backend();
+// Load one more backend module by its full path.  LoadError if it is none of this build, does not load, finds nothing to
+// run on, or if there is one for the same devices already.
 void load_backend(const std::string &path);
-std::vector<Device> devices();
-// The device called `name` (case ignored; "gpu" is the first GPU); UnsupportedError lists what there is.
+std::vector<Device> devices(); // of the backends that are loaded
+// The device called `name`, case ignored; UnsupportedError lists what there is.
 Device find_device(const std::string &name);
 
 // A function that the loaded CPU module exports; InternalError if it does not.

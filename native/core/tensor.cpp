@@ -3,6 +3,9 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "core/error.h"
 
 namespace quire {
@@ -30,32 +33,61 @@ size_t shape_bytes(DType dtype, const Shape &shape) {
     return bytes;
 }
 
-Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes)
+namespace {
+
+// ggml's record of a tensor without memory, and what holds it.
+std::pair<std::shared_ptr<ggml_context>, ggml_tensor *> make_record(DType dtype, const Shape &shape) {
+    ggml_init_params params{ggml_tensor_overhead(), nullptr, true};
+    std::shared_ptr<ggml_context> context(ggml_init(params), ggml_free);
+    if (!context) throw CapacityError("tensor", "a tensor's record must fit in memory but does not");
+    int64_t reversed[GGML_MAX_DIMS];
+    for (size_t i = 0; i < shape.size(); ++i) reversed[i] = shape[shape.size() - 1 - i];
+    ggml_tensor *handle =
+        ggml_new_tensor(context.get(), static_cast<ggml_type>(dtype), static_cast<int>(shape.size()), reversed);
+    return {std::move(context), handle};
+}
+
+} // namespace
+
+Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes, bool is_part)
     : dtype_(dtype), shape_(std::move(shape)), size_bytes_(shape_bytes(dtype, shape_)), buffer_(std::move(buffer)),
       offset_bytes_(offset_bytes) {
     if (offset_bytes > buffer_->size_bytes() || size_bytes_ > buffer_->size_bytes() - offset_bytes) {
         throw ShapeError("tensor", cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes,
                                        " must lie inside its buffer of ", buffer_->size_bytes(), " bytes"));
     }
-    ggml_init_params params{ggml_tensor_overhead(), nullptr, true};
-    context_ = std::shared_ptr<ggml_context>(ggml_init(params), ggml_free);
-    if (!context_) throw CapacityError("tensor", "a tensor's record must fit in memory but does not");
-    int64_t reversed[GGML_MAX_DIMS];
-    for (size_t i = 0; i < shape_.size(); ++i) reversed[i] = shape_[shape_.size() - 1 - i];
-    handle_ = ggml_new_tensor(context_.get(), static_cast<ggml_type>(dtype), static_cast<int>(shape_.size()), reversed);
-    // Set by hand: ggml_backend_tensor_alloc insists that ggml's padded size fits, which a mapped file's last tensor may not.
+    std::tie(context_, handle_) = make_record(dtype_, shape_);
     handle_->buffer = buffer_->handle();
     handle_->data = buffer_->base() + offset_bytes;
+    // A mapped file's last tensor may lack the padding that ggml's own allocator adds; and what lies behind a part is no
+    // padding of its own, which the backend would clear.
+    if (buffer_->is_host() || is_part) return;
+    if (needed_bytes(buffer_->device(), handle_) > buffer_->size_bytes() - offset_bytes) {
+        throw ShapeError("tensor",
+                         cat("a tensor of ", size_bytes_, " bytes at ", offset_bytes, " of ", buffer_->size_bytes(),
+                             " bytes must have room for what ", device().name(), " adds to it"));
+    }
+    if (ggml_backend_buffer_init_tensor(buffer_->handle(), handle_) != GGML_STATUS_SUCCESS)
+        throw CapacityError("tensor", cat("a tensor must be made on ", device().name(), " but could not be"));
+}
+
+size_t Tensor::needed_bytes(Device device, const ggml_tensor *record) {
+    return ggml_backend_buft_get_alloc_size(ggml_backend_dev_buffer_type(device.handle()), record);
+}
+
+size_t Tensor::needed_bytes(DType dtype, const Shape &shape, Device device) {
+    const size_t bytes = shape_bytes(dtype, shape); // and its checks
+    if (device.kind() == DeviceKind::cpu) return bytes;
+    return std::max(bytes, needed_bytes(device, make_record(dtype, shape).second));
 }
 
 Tensor Tensor::empty(DType dtype, Shape shape, Device device) {
-    size_t bytes = shape_bytes(dtype, shape);
-    // CUDA pads quantized rows; the buffer type knows by how much.
-    return Tensor(dtype, std::move(shape), Buffer::allocate(device, bytes + 1024), 0);
+    const size_t bytes = needed_bytes(dtype, shape, device);
+    return Tensor(dtype, std::move(shape), Buffer::allocate(device, bytes), 0, false);
 }
 
 Tensor Tensor::in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes) {
-    return Tensor(dtype, std::move(shape), std::move(buffer), offset_bytes);
+    return Tensor(dtype, std::move(shape), std::move(buffer), offset_bytes, false);
 }
 
 int64_t Tensor::n_elements() const { return ggml_nelements(handle_); }
@@ -89,7 +121,7 @@ Tensor Tensor::part(int64_t begin, int64_t end) const {
     Shape shape = shape_;
     shape[0] = end - begin;
     const size_t row = size_bytes_ / static_cast<size_t>(shape_[0]);
-    return in_buffer(dtype_, std::move(shape), buffer_, offset_bytes_ + row * static_cast<size_t>(begin));
+    return Tensor(dtype_, std::move(shape), buffer_, offset_bytes_ + row * static_cast<size_t>(begin), true);
 }
 
 Tensor Tensor::to(Device device) const {

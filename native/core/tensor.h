@@ -28,7 +28,11 @@ class Tensor {
     // Uninitialised memory on a device.
     static Tensor empty(DType dtype, Shape shape, Device device);
     // Part of a buffer, `offset_bytes` from its base.
+    // On devices with room behind for what `needed_bytes` says.
     static Tensor in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
+
+    // What a tensor takes on a device: some pad the rows of quantized types, and clear that.
+    static size_t needed_bytes(DType dtype, const Shape &shape, Device device);
 
     DType dtype() const { return dtype_; }
     const Shape &shape() const { return shape_; }
@@ -47,7 +51,9 @@ class Tensor {
     ggml_tensor *handle() const { return handle_; }
 
   private:
-    Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
+    // `is_part`: of another tensor there.
+    Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes, bool is_part);
+    static size_t needed_bytes(Device device, const ggml_tensor *record);
     DType dtype_;
     Shape shape_;
     size_t size_bytes_;

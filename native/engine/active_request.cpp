@@ -8,14 +8,17 @@
 namespace quire {
 namespace {
 
-void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx) {
+void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx, bool is_source) {
     if (r.token_ids.empty()) throw RequestError("request", "a prompt must have at least one token but has none");
     for (size_t i = 0; i < r.token_ids.size(); ++i)
         if (!vocab.contains(r.token_ids[i]))
             throw RequestError("request", cat("token ids must be 0 to ", vocab.n_vocab - 1, " but number ", i, " is ",
                                               r.token_ids[i]));
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
-    if (r.task == Task::generate ? n_prompt >= n_ctx : n_prompt > n_ctx)
+    if (is_source && n_prompt > n_ctx)
+        throw RequestError(
+            "request", cat("a prompt must fit into the context of ", n_ctx, " tokens but the prompt has ", n_prompt));
+    if (r.task == Task::generate && !is_source ? n_prompt >= n_ctx : n_prompt > n_ctx)
         throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
                                           " tokens but the prompt has ", n_prompt));
 }
@@ -69,16 +72,18 @@ std::vector<int64_t> message_ends(std::span<const int32_t> tokens, const VocabIn
 
 } // namespace
 
-ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx)
-    : request(std::move(given)), vocab(std::move(vocab_info)), n_prompt(static_cast<int64_t>(request.token_ids.size())),
-      max_tokens(n_prompt) {
+ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx,
+                             std::optional<int32_t> start)
+    : request(std::move(given)), vocab(std::move(vocab_info)), decoder_start(start),
+      n_source(decoder_start ? static_cast<int64_t>(request.token_ids.size()) : 0),
+      n_prompt(decoder_start ? 1 : static_cast<int64_t>(request.token_ids.size())), max_tokens(n_prompt) {
     check_task(request);
-    check_prompt(request, *vocab, n_ctx);
+    check_prompt(request, *vocab, n_ctx, decoder_start.has_value());
     check_pair(request);
     check_visible(request, *vocab);
     check_prediction(request, *vocab);
     if (request.task != Task::generate) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, std::nullopt, StopMatcher({}), {}, {}});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}, {}});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -89,13 +94,15 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
         choices.push_back({{},
                            ChoiceState::generating,
                            Sampler(request.params, vocab, i),
-                           std::nullopt,
+                           nullptr,
                            StopMatcher(p.stop, mode),
                            {},
                            {}});
 }
 
 SequenceSpec ActiveRequest::take_spec() {
+    std::vector<int32_t> source;
+    if (decoder_start) source = std::exchange(request.token_ids, {*decoder_start});
     if (request.snapshot_positions.empty()) request.snapshot_positions = message_ends(request.token_ids, *vocab);
     return {std::move(request.token_ids),
             max_tokens,
@@ -104,7 +111,8 @@ SequenceSpec ActiveRequest::take_spec() {
             request.key,
             wants_prompt_rows() ? LogitRows::every : LogitRows::last,
             std::move(request.snapshot_positions),
-            request.second_text.value_or(no_second_text)};
+            request.second_text.value_or(no_second_text),
+            std::move(source)};
 }
 
 bool ActiveRequest::wants_prompt_rows() const {
@@ -183,7 +191,7 @@ Event ActiveRequest::event(EventKind kind, int choice) const {
 
 Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int32_t> tokens, double now_s) {
     Choice &choice = choices[static_cast<size_t>(index)];
-    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask ? &*choice.mask : nullptr);
+    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask.get());
     choice.mask.reset();
     choice.state = ChoiceState::generating;
     if (choice.n_generated++ == 0) choice.first_token_s = now_s;
@@ -236,7 +244,7 @@ Event ActiveRequest::finish_event(int index, const Ending &ending, double now_s)
     Event finish = event(EventKind::finish, index);
     finish.finish_reason = ending.reason;
     finish.stop_reason = ending.stop_reason;
-    finish.n_prompt_tokens = n_prompt;
+    finish.n_prompt_tokens = n_prompt_tokens();
     finish.n_cached_tokens = n_cached;
     finish.n_generated_tokens = choice.n_generated;
     finish.n_drafted_tokens = choice.n_drafted;

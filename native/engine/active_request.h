@@ -23,7 +23,7 @@ struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
     std::optional<Sampler> sampler; // none where nothing is generated
-    std::optional<TokenMask> mask;  // of the next token, once taken
+    std::shared_ptr<const TokenMask> mask; // of the next token, once taken
     StopMatcher stop_matcher;
     std::vector<float> held_logits; // while awaiting a mask
     std::vector<float> held_rows;   // those behind the row that waits, each after one more drafted token
@@ -41,10 +41,13 @@ struct Ending {
 // Times are seconds on the decoder's clock.
 class ActiveRequest {
   public:
-    // RequestError naming what of the request does not hold.  n_ctx: tokens of prompt and answer at most.
-    ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx);
+    // RequestError naming what of the request does not hold.  n_ctx: tokens of prompt and answer at most; with a
+    // decoder_start, of the prompt, which is a source text then, and of the answer each.
+    ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx,
+                  std::optional<int32_t> decoder_start = std::nullopt);
     // What the scheduler needs; the request's own copy of the prompt goes with it.
     SequenceSpec take_spec();
+    int64_t n_prompt_tokens() const { return n_source > 0 ? n_source : n_prompt; } // as the caller counts
     int n_choices() const { return static_cast<int>(choices.size()); }
     bool ended() const;
     bool wants_prompt_rows() const;
@@ -73,8 +76,10 @@ class ActiveRequest {
     std::vector<double> hidden_sum; // of an embedding
     std::vector<float> hidden_rows; // of one that is not pooled
     int64_t n_hidden_rows = 0;
-    int64_t n_prompt;
-    int64_t max_tokens; // prompt and generated
+    std::optional<int32_t> decoder_start;
+    int64_t n_source; // the prompt's tokens, where an encoder reads them; else 0
+    int64_t n_prompt; // what the answer continues: the prompt's tokens, or decoder_start
+    int64_t max_tokens; // those and generated ones
     int64_t n_cached = 0;
     DrafterSet drafters = 0; // that may propose
     double submitted_s = 0;

@@ -9,7 +9,7 @@ void clear(StepBatch &batch, size_t n_groups) {
         array->clear();
     batch.groups.resize(n_groups);
     for (GroupBatch &group : batch.groups)
-        for (auto *array : {&group.slots, &group.table_begin, &group.tables}) array->clear();
+        for (auto *array : {&group.slots, &group.table_begin, &group.tables, &group.n_source}) array->clear();
 }
 
 void add_rows(StepBatch &batch, const PlanItem &item) {
@@ -26,11 +26,14 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
 }
 
 // Blocks that are reserved for later steps are left out.
-void add_table(GroupBatch &group, const BlockTable &table, const PlanItem &item, int64_t n_blocks) {
+void add_table(GroupBatch &group, const BlockTable &table, int64_t n_blocks) {
     group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
     for (BlockId block : std::span(table.blocks()).first(static_cast<size_t>(n_blocks)))
         group.tables.push_back(index(block));
-    for (int32_t i = 0; i < item.n_tokens; ++i) group.slots.push_back(table.slot(item.first + i));
+}
+
+void add_slots(GroupBatch &group, const BlockTable &table, int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; ++i) group.slots.push_back(table.slot(i));
 }
 
 } // namespace
@@ -43,10 +46,39 @@ void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
         const SequenceCache &cache = item.sequence->cache;
         const int64_t n_kv = item.first + item.n_tokens;
         batch.n_kv.push_back(static_cast<int32_t>(n_kv));
-        for (size_t i = 0; i < batch.groups.size(); ++i)
-            add_table(batch.groups[i], cache.tables()[i], item, pool.blocks_for_tokens(n_kv));
+        for (size_t i = 0; i < batch.groups.size(); ++i) {
+            GroupBatch &group = batch.groups[i];
+            const BlockTable &table = cache.tables()[i];
+            if (pool.lifetime(i).of_source) {
+                add_table(group, table, table.n_blocks());
+                group.n_source.push_back(static_cast<int32_t>(item.sequence->n_source()));
+            } else {
+                add_table(group, table, pool.blocks_for_tokens(n_kv));
+                add_slots(group, table, item.first, item.n_tokens);
+            }
+        }
         if (cache.state()) batch.states.push_back(index(*cache.state()));
     }
+}
+
+bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
+    clear(batch, pool.n_groups());
+    batch.row_begin.push_back(0);
+    for (const PlanItem &item : plan.items) {
+        if (item.n_encoded == 0) continue;
+        batch.tokens.insert(batch.tokens.end(), item.sequence->source.begin(), item.sequence->source.end());
+        for (int32_t i = 0; i < item.n_encoded; ++i) batch.positions.push_back(i);
+        batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
+        batch.n_kv.push_back(item.n_encoded);
+        for (size_t i = 0; i < batch.groups.size(); ++i) {
+            if (!pool.lifetime(i).of_source) continue;
+            const BlockTable &table = item.sequence->cache.tables()[i];
+            add_table(batch.groups[i], table, table.n_blocks());
+            add_slots(batch.groups[i], table, 0, item.n_encoded);
+        }
+    }
+    batch.token_types.resize(batch.tokens.size());
+    return !batch.tokens.empty();
 }
 
 } // namespace quire

@@ -8,5 +8,7 @@ namespace quire {
 
 // Replaces the contents of `batch`; keeps its memory.
 void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
+// The same of the source texts that are encoded before; false: there are none.
+bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 
 } // namespace quire

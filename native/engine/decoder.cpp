@@ -37,18 +37,30 @@ std::optional<std::vector<Command>> Inbox::take(Mode mode) {
 
 Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab,
                  const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters)
-    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx), speculation_(config.speculation),
+    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx),
+      decoder_start_(config.decoder_start), speculation_(config.speculation),
       loop_(executor_, config, std::move(drafters)), masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
     vocab_->validate();
     if (vocab_->n_vocab != executor_->n_vocab())
         throw ShapeError("decoder",
                          cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
+    if (decoder_start_.has_value() != executor_->cache().source_group().has_value())
+        throw RequestError("decoder",
+                           "decoder_start must be given where the model encodes its prompts, and only there");
+    if (decoder_start_ && !vocab_->contains(*decoder_start_))
+        throw RequestError("decoder",
+                           cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ", *decoder_start_));
     loop_.speculator().set(speculation_); // its name holds
     stats_ = loop_.stats();
     thread_ = std::thread([this] { run(); });
 }
 
-RequestId Decoder::submit(Request request) {
+void Decoder::require_task(const Request &request) const {
+    if (decoder_start_ && request.task != Task::generate)
+        throw UnsupportedError("request", "a model that encodes its prompts must generate text, but an embedding or "
+                                          "logits of the prompt are asked for");
+    if (decoder_start_ && request.params && request.params->prompt_logprobs)
+        throw UnsupportedError("request", "prompt_logprobs must not be asked for where the model encodes its prompts");
     const bool reads_taps = request.pooling == Pooling::taps;
     if (reads_taps && executor_->tapped_layers().empty())
         throw UnsupportedError("request", "the model must be traced with taps for its layers' states but is not");
@@ -56,10 +68,14 @@ RequestId Decoder::submit(Request request) {
         throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
     if (request.second_text && !executor_->reads_token_types())
         throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
+}
+
+RequestId Decoder::submit(Request request) {
+    require_task(request);
     const DrafterSet drafters = drafters_for(request);
-    auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_);
+    auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
-                                  active->wants_prompt_rows() ? LogitRows::every : LogitRows::last);
+                                  active->wants_prompt_rows() ? LogitRows::every : LogitRows::last, active->n_source);
     const RequestId id{++n_submitted_};
     active->id = id;
     active->drafters = drafters;
@@ -73,10 +89,10 @@ RequestId Decoder::submit(Request request) {
 // A prediction is looked up unless the request says otherwise.
 DrafterSet Decoder::drafters_for(const Request &request) const {
     const Speculator &speculator = loop_.speculator();
-    if (!request.speculation.empty()) return speculator.set(request.speculation);
-    DrafterSet drafters = speculator.set(speculation_);
-    if (!request.prediction.empty() && speculator.has("lookup")) drafters |= speculator.set("lookup");
-    return drafters;
+    DrafterSet drafters = speculator.set(request.speculation.empty() ? speculation_ : request.speculation);
+    if (request.speculation.empty() && !request.prediction.empty() && speculator.has("lookup"))
+        drafters |= speculator.set("lookup");
+    return request.constraint == Constraint::grammar ? drafters : drafters & ~speculator.certain();
 }
 
 void Decoder::cancel(RequestId request) {
@@ -92,8 +108,9 @@ void Decoder::provide_logits(RequestId request, int choice, std::vector<float> l
     inbox_.push(LogitsCommand{request, choice, std::move(logits)});
 }
 
-void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words) {
-    if (!masks_->provide(request, choice, position, std::move(words))) return;
+void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                           std::span<const int32_t> forced) {
+    if (!masks_->provide(request, choice, position, std::move(words), forced)) return;
     try {
         inbox_.push(MaskCommand{request, choice});
     } catch (const RequestError &) { // close() cancels everything

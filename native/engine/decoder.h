@@ -65,7 +65,9 @@ class Decoder {
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
-    void provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words);
+    // `forced`: tokens from `position` on, where the mask is of the token behind them.
+    void provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                      std::span<const int32_t> forced = {});
     std::vector<Event> wait(double timeout_s, double gather_s = 0.0) { return outbox_.wait(timeout_s, gather_s); }
     int event_fd() { return outbox_.fd(); }
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
@@ -79,10 +81,12 @@ class Decoder {
     void run();
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
+    void require_task(const Request &request) const;
     void publish(); // figures first, so that who sees an event sees its effect on them
     const std::shared_ptr<Executor> executor_;
     const std::shared_ptr<const VocabInfo> vocab_;
     const int64_t n_ctx_;
+    const std::optional<int32_t> decoder_start_;
     const std::string speculation_;
     DecoderLoop loop_; // the thread's
     const std::shared_ptr<MaskExchange> masks_;

@@ -22,6 +22,8 @@ struct DecoderConfig {
     std::string speculation = "off"; // of requests that do not say
     SpeculationConfig drafts;
     std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
+    // Of an encoder-decoder model: the token that every answer begins after.  The prompt is what the encoder reads.
+    std::optional<int32_t> decoder_start;
 };
 
 // The budgets of `config` within the executor's; CapacityError naming what exceeds them.

@@ -14,6 +14,9 @@ constexpr bool checks_every_step = true;
 constexpr bool checks_every_step = false;
 #endif
 
+constexpr double most_waited = 0.5;    // of a step's time, for masks
+constexpr double least_wait_s = 10e-6; // what waiting itself takes
+
 } // namespace
 
 // Fewer cost as much: products of matrices read every weight for them.
@@ -54,8 +57,9 @@ void DecoderLoop::guarded(ActiveRequest &request, const std::function<void()> &w
 
 void DecoderLoop::release(Choice &choice) {
     if (owners_.erase(choice.sequence) > 0) {
+        const Sequence &sequence = scheduler_.sequence(choice.sequence);
+        speculator_.forget(choice.sequence, std::span(sequence.tokens).subspan(static_cast<size_t>(sequence.n_prompt)));
         scheduler_.remove(choice.sequence);
-        speculator_.forget(choice.sequence);
     }
     choice.state = ChoiceState::ended;
 }
@@ -117,31 +121,53 @@ void DecoderLoop::resume(RequestId id, int index) {
     });
 }
 
+// Forced tokens that are known before a step save one.  So the mask is waited for, a part of a step, as long as masks come
+// with forced tokens.
+void DecoderLoop::await_mask(MaskLease &masks, int choice, double end_s) {
+    const double now = now_s(), wait_s = masks.forced_rate() * (end_s - now);
+    if (wait_s < least_wait_s) return;
+    const auto wait =
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(wait_s));
+    masks.wait_provided(choice, std::chrono::steady_clock::now() + wait);
+}
+
 // Proposes tokens for the sequences that will draw in the next step.
 void DecoderLoop::draft() {
     if (speculator_.empty()) return;
     std::vector<Speculator::Wish> wishes;
+    std::vector<Outlook> outlooks;
+    outlooks.reserve(scheduler_.running().size());
     int n_drawn = 0;
     int64_t n_rows = 0;
+    for (const Sequence *s : scheduler_.running()) n_rows += s->has_work() ? s->n_pending() : 0;
+    n_rows = std::min<int64_t>(n_rows, pace_.tokens());
+    const double wait_end_s = now_s() + most_waited * speculator_.step_seconds(static_cast<int>(n_rows));
     for (const Sequence *s : scheduler_.running()) {
         if (!s->has_work()) continue;
         const int64_t limit = scheduler_.draft_limit(*s);
-        n_rows += s->n_pending();
         n_drawn += limit > 0 || s->is_decoding();
-        const ActiveRequest &request = *owners_.at(s->id).request;
-        if (limit == 0 || request.drafters == 0) continue;
+        const auto [request, choice] = owners_.at(s->id);
+        if (limit == 0 || request->drafters == 0) continue;
         Speculator::Wish wish;
         wish.sequence = s->id;
         wish.tokens = s->tokens;
         wish.n_prompt = s->n_prompt;
         wish.max_tokens = s->max_tokens;
-        wish.prediction = request.request.prediction;
+        wish.salt = request->request.salt;
+        wish.prediction = request->request.prediction;
         wish.most = static_cast<int>(std::min<int64_t>(limit, speculator_.most()));
-        wish.drafters = request.drafters;
-        wishes.push_back(wish);
+        wish.room = static_cast<int>(std::min<int64_t>(limit, max_draft_depth + speculator_.most()));
+        wish.drafters = request->drafters;
+        if (request->masks) {
+            if ((request->drafters & speculator_.certain()) != 0) await_mask(*request->masks, choice, wait_end_s);
+            outlooks.push_back(request->masks->outlook(choice));
+            wish.forced = outlooks.back().forced;
+            wish.mask = outlooks.back().mask;
+        }
+        wishes.push_back(std::move(wish));
     }
     if (wishes.empty()) return;
-    speculator_.propose(wishes, n_drawn, static_cast<int>(std::min<int64_t>(n_rows, pace_.tokens())));
+    speculator_.propose(wishes, n_drawn, static_cast<int>(n_rows));
     for (const Speculator::Wish &wish : wishes) scheduler_.draft(wish.sequence, wish.proposal);
 }
 
@@ -189,7 +215,8 @@ void DecoderLoop::announce(const Plan &plan) {
 void DecoderLoop::tell_progress(const ActiveRequest &request, const PlanItem &item) {
     if (request.prompt_done || request.request.admission != Admission::announced) return;
     events_.push_back(request.event(EventKind::progress, 0));
-    events_.back().n_read_tokens = std::min<int64_t>(item.first + item.n_tokens, request.n_prompt);
+    const int64_t n_read = request.n_source > 0 ? request.n_source : item.first + item.n_tokens;
+    events_.back().n_read_tokens = std::min(n_read, request.n_prompt_tokens());
 }
 
 HiddenStates DecoderLoop::hidden_for(const Plan &plan) const {

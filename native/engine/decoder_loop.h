@@ -67,6 +67,7 @@ class DecoderLoop {
         int choice;
     };
     void draft();
+    void await_mask(MaskLease &masks, int choice, double end_s);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     HiddenStates hidden_for(const Plan &plan) const;

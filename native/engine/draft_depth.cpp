@@ -20,6 +20,7 @@ size_t StepCost::bin(int n_rows) {
 
 void StepCost::took(int n_rows, double seconds) {
     Bin &bin = bins_[this->bin(n_rows)];
+    if (outlier * seconds < bin.seconds) bin = {}; // that was the machine, as when memory is touched first
     if (bin.n > 2) seconds = std::min(seconds, outlier * bin.seconds);
     const double weight = std::max(1 - memory, 1.0 / ++bin.n);
     bin.rows += weight * (n_rows - bin.rows);
@@ -55,7 +56,7 @@ void choose_depths(std::span<DraftOffer> offers, int n_tokens, int n_rows, const
         n_rows += offer.taken;
         double chance = 1;
         for (int k = 0; k < offer.n_tokens; ++k) {
-            chance *= offer.rate;
+            chance *= k < offer.n_certain ? highest_rate : offer.rate;
             if (k < offer.taken)
                 gain += chance;
             else

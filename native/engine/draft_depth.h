@@ -39,11 +39,14 @@ struct DraftRate {
     double given(double expected, double weight) const { return (right + weight * expected) / (judged + weight); }
 };
 
+inline constexpr double highest_rate = 0.999; // of what is certain: an answer may end before it
+
 // A proposal: so many tokens, each right with this probability if those before it are.
 struct DraftOffer {
     int n_tokens;
     double rate;
     int least = 0; // so many are taken whatever they cost
+    int n_certain = 0; // the first of them
     int taken = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/sequence.h"
@@ -24,6 +25,8 @@ struct DraftWish {
     int64_t n_prompt = 0;
     int64_t max_tokens = 0;              // of the sequence
     std::span<const int32_t> prediction; // what the answer is expected to be, by who asked for it
+    std::span<const int32_t> forced;     // what a grammar leaves no choice in
+    std::string_view salt;               // only texts of one salt may learn from each other
     int most = 0;                        // so many tokens may be proposed
     std::vector<int32_t> proposal = {};
     int kind = 0;
@@ -36,10 +39,12 @@ class Drafter {
     virtual std::string name() const = 0;
     // Fills the proposals, which are empty before, where it has something to propose.
     virtual void propose(std::span<DraftWish *const> wishes) = 0;
-    // Nothing more will be wished for the sequence.
-    virtual void forget(SequenceId sequence) = 0;
+    // Nothing more will be wished for the sequence, whose answer is this.
+    virtual void forget(SequenceId sequence, std::span<const int32_t> answer) = 0;
     // Whether proposing takes time that is worth counting.
     virtual bool costs_time() const { return false; }
+    // Whether it proposes what a grammar forces: it comes first, is never wrong, and others are asked for what follows.
+    virtual bool is_certain() const { return false; }
 };
 
 } // namespace quire

@@ -1,45 +1,17 @@
 #include "engine/event_queue.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fcntl.h>
 #include <iterator>
-#include <tuple>
-#include <unistd.h>
 #include <utility>
-
-#include "core/error.h"
 
 namespace quire {
 
-EventQueue::EventQueue() {
-    int ends[2];
-    if (pipe(ends) != 0) throw CapacityError("decoder", cat("a pipe must be free but there is ", std::strerror(errno)));
-    std::tie(read_fd_, write_fd_) = std::pair(ends[0], ends[1]);
-    for (int fd : ends) {
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-        fcntl(fd, F_SETFL, O_NONBLOCK);
-    }
-}
-
-EventQueue::~EventQueue() {
-    ::close(read_fd_);
-    ::close(write_fd_);
-}
-
-void EventQueue::signal() { // one byte is in the pipe at most, so writing it cannot fail for want of room
-    if (!fd_in_use_ || std::exchange(signalled_, true)) return;
-    while (write(write_fd_, "", 1) < 0 && errno == EINTR) {
-    }
-}
-
 int EventQueue::fd() {
     std::lock_guard lock(mutex_);
-    fd_in_use_ = true;
-    if (!events_.empty() || closed_) signal();
-    return read_fd_;
+    if (!signal_) signal_.emplace();
+    if (!events_.empty() || closed_) signal_->raise();
+    return signal_->fd();
 }
 
 void EventQueue::push(std::vector<Event> &&events) {
@@ -50,7 +22,7 @@ void EventQueue::push(std::vector<Event> &&events) {
         for (const Event &event : events) urgent_ = urgent_ || event.kind != EventKind::delta;
         std::ranges::move(events, std::back_inserter(events_));
         wakes = urgent_ || !gathering_;
-        signal();
+        if (signal_) signal_->raise();
     }
     if (wakes) arrived_.notify_one();
 }
@@ -59,7 +31,7 @@ void EventQueue::close() {
     {
         std::lock_guard lock(mutex_);
         closed_ = true;
-        signal();
+        if (signal_) signal_->raise();
     }
     arrived_.notify_all();
 }
@@ -78,12 +50,7 @@ std::vector<Event> EventQueue::wait(double timeout_s, double gather_s) {
     arrived_.wait_until(lock, end, [this] { return !events_.empty() || closed_; });
     urgent_ = false;
     last_end_ = Clock::now();
-    if (signalled_ && !closed_) {
-        char byte;
-        while (read(read_fd_, &byte, 1) < 0 && errno == EINTR) {
-        }
-        signalled_ = false;
-    }
+    if (signal_ && !closed_) signal_->lower();
     return std::exchange(events_, {});
 }
 

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "core/system.h"
 #include "engine/request.h"
 
 namespace quire {
@@ -15,21 +17,15 @@ namespace quire {
 // events wait or the queue is closed.
 class EventQueue {
   public:
-    EventQueue();
-    ~EventQueue();
-    EventQueue(const EventQueue &) = delete;
-    EventQueue &operator=(const EventQueue &) = delete;
-
     void push(std::vector<Event> &&events); // wakes the consumer at most once
     void close();                           // nothing more comes
     // All events so far; waits for some at most timeout_s seconds.  Empty at the end of that, or of the queue.  Less than
     // gather_s seconds after the last call's end it lets deltas gather: steps of a small model follow each other faster
     // than another thread can be woken.  Events of other kinds do not wait.
     std::vector<Event> wait(double timeout_s, double gather_s = 0.0);
-    int fd();
+    int fd(); // what WakeSignal() throws
 
   private:
-    void signal();
     std::mutex mutex_;
     std::condition_variable arrived_;
     std::vector<Event> events_;
@@ -37,9 +33,7 @@ class EventQueue {
     bool gathering_ = false; // the consumer sleeps until there is
     std::chrono::steady_clock::time_point last_end_{};
     bool closed_ = false;
-    bool fd_in_use_ = false;
-    bool signalled_ = false;
-    int read_fd_ = -1, write_fd_ = -1;
+    std::optional<WakeSignal> signal_; // once somebody asked for the descriptor
 };
 
 } // namespace quire

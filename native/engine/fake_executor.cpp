@@ -22,7 +22,8 @@ void require(bool holds, const char *what) {
 
 std::vector<CacheSpec> layers_of(const FakeExecutorOptions &options) {
     std::vector<CacheSpec> layers;
-    for (const CacheLifetime &l : options.layers) layers.push_back({CacheRows{1, 1, 1, l.window, l.chunk}, {}});
+    for (const CacheLifetime &l : options.layers)
+        layers.push_back({CacheRows{1, 1, 1, l.window, l.chunk, false, l.of_source}, {}});
     if (options.n_state > 0) layers.push_back({std::nullopt, {CacheState{"seen", options.n_state}}});
     return layers;
 }
@@ -105,7 +106,19 @@ void FakeExecutor::write(const StepBatch &batch) {
         if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
             throw CapacityError("fake_executor", cat("a step must not have token ", *options_.fail_on, " but has it"));
         for (size_t g = 0; g < slots_.size(); ++g)
-            slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
+            if (!layout_.groups()[g].lifetime.of_source)
+                slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
+    }
+}
+
+void FakeExecutor::encode(const StepBatch &batch) {
+    const auto g = static_cast<size_t>(layout_.source_group().value());
+    require(batch.logit_rows.empty() && batch.groups[g].slots.size() == batch.tokens.size(),
+            "a source must be written");
+    for (size_t row = 0; row < batch.tokens.size(); ++row) {
+        if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
+            throw CapacityError("fake_executor", cat("a text must not have token ", *options_.fail_on, " but has it"));
+        slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
     }
 }
 
@@ -131,6 +144,7 @@ void FakeExecutor::see(Seen &seen, int32_t token) const {
 FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t position) {
     const GroupBatch &rows = batch.groups[group];
     Seen seen;
+    if (!rows.n_source.empty()) position = rows.n_source[sequence] - 1;
     for (auto i = static_cast<int32_t>(layout_.groups()[group].lifetime.first_seen(position)); i <= position; ++i) {
         const auto entry = static_cast<size_t>(rows.table_begin[sequence] + i / options_.block_tokens);
         require(entry < rows.tables.size(), "a table must cover its tokens");

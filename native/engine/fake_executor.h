@@ -32,7 +32,7 @@ struct FakeExecutorOptions {
 // h = mix(h * 31 + token + 1).  The recurrent layer keeps such a hash of all tokens.  One layer's hash is the row's; of
 // several it is the hash of their hashes, in the order of the layout's groups, the recurrent one last: r = 0; for each
 // r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v), divided by 2^21.  mix is the finalizer of
-// SplitMix64 (Steele, Lea, Flood 2014).  A table that leads to other positions than the sequence's own, or a state after
+// SplitMix64 (Steele, Lea, Flood 2014).  A row sees all of a source text.  A table that leads to other positions than the sequence's own, or a state after
 // another number of tokens, is an InternalError.
 class FakeExecutor : public Executor {
   public:
@@ -52,6 +52,7 @@ class FakeExecutor : public Executor {
     void discard_block(int group, int block) override;
     void discard_state(int slot) override;
     float *run(const StepBatch &batch) override;
+    void encode(const StepBatch &batch) override;
 
   private:
     struct Slot {

@@ -7,6 +7,11 @@
 #include "core/error.h"
 
 namespace quire {
+namespace {
+
+constexpr double rate_weight = 0.05; // of an answer in the rate of forced tokens
+
+} // namespace
 
 void MaskExchange::open(RequestId request, int n_choices) {
     {
@@ -31,20 +36,50 @@ void MaskExchange::ask(const MaskJob &job) {
     {
         std::lock_guard lock(mutex_);
         Slot &slot = slots_.at(job.request)[static_cast<size_t>(job.choice)];
-        slot = {job.position, std::nullopt, false};
+        if (!slot.forced.empty()) { // who computes masks is ahead already
+            if (job.token != slot.forced.front())
+                throw InternalError("grammar_mask", cat("token ", slot.forced.front(),
+                                                        " must be drawn, which is forced, "
+                                                        "but is not"));
+            slot.forced.pop_front();
+            slot.asked = job.position;
+            return;
+        }
+        slot = {job.position, {}, nullptr, false};
         jobs_.push_back(job);
     }
     arrived_.notify_one();
 }
 
-std::optional<TokenMask> MaskExchange::take(RequestId request, int choice, int64_t position) {
+std::shared_ptr<const TokenMask> MaskExchange::take(RequestId request, int choice, int64_t position) {
     std::lock_guard lock(mutex_);
     Slot &slot = slots_.at(request)[static_cast<size_t>(choice)];
     if (slot.asked != position)
         throw InternalError("grammar_mask",
                             cat("the mask of token ", position, " must have been asked for but was not"));
     slot.waited_for = !slot.mask;
-    return std::exchange(slot.mask, std::nullopt);
+    if (!slot.forced.empty()) return std::make_shared<const TokenMask>(TokenMask::only(slot.forced.front(), n_vocab_));
+    return std::exchange(slot.mask, nullptr);
+}
+
+Outlook MaskExchange::outlook(RequestId request, int choice) {
+    std::lock_guard lock(mutex_);
+    const Slot &slot = slots_.at(request)[static_cast<size_t>(choice)];
+    return {{slot.forced.begin(), slot.forced.end()}, slot.mask};
+}
+
+void MaskExchange::wait_provided(RequestId request, int choice, std::chrono::steady_clock::time_point end) {
+    std::unique_lock lock(mutex_);
+    const auto is_there = [&] {
+        const auto found = slots_.find(request);
+        return closed_ || found == slots_.end() || found->second[static_cast<size_t>(choice)].mask;
+    };
+    provided_.wait_until(lock, end, is_there);
+}
+
+double MaskExchange::forced_rate() {
+    std::lock_guard lock(mutex_);
+    return forced_rate_;
 }
 
 std::optional<MaskJob> MaskExchange::wait(double timeout_s) {
@@ -57,8 +92,13 @@ std::optional<MaskJob> MaskExchange::wait(double timeout_s) {
     return job;
 }
 
-bool MaskExchange::provide(RequestId request, int choice, int64_t position, std::vector<uint32_t> words) {
-    TokenMask mask(std::move(words), n_vocab_);
+bool MaskExchange::provide(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                           std::span<const int32_t> forced) {
+    auto mask = std::make_shared<const TokenMask>(std::move(words), n_vocab_);
+    for (int32_t token : forced)
+        if (token < 0 || token >= n_vocab_)
+            throw RequestError("grammar_mask",
+                               cat("forced tokens must be ids below ", n_vocab_, " but one is ", token));
     std::lock_guard lock(mutex_);
     const auto found = slots_.find(request);
     if (found == slots_.end()) return false;
@@ -67,7 +107,11 @@ bool MaskExchange::provide(RequestId request, int choice, int64_t position, std:
         throw RequestError("grammar_mask", cat("a mask must have been asked for but that of token ", position,
                                                " of choice ", choice, " was not"));
     Slot &slot = found->second[static_cast<size_t>(choice)];
+    if (slot.mask) throw RequestError("grammar_mask", "a mask must come once but came again");
     slot.mask = std::move(mask);
+    slot.forced.assign(forced.begin(), forced.end());
+    forced_rate_ += rate_weight * ((forced.empty() ? 0.0 : 1.0) - forced_rate_);
+    provided_.notify_all();
     return std::exchange(slot.waited_for, false);
 }
 
@@ -77,6 +121,7 @@ void MaskExchange::close() {
         closed_ = true;
     }
     arrived_.notify_all();
+    provided_.notify_all();
 }
 
 } // namespace quire

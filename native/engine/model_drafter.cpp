@@ -24,12 +24,14 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
       scheduler_(scheduler_config(config_for(n_ctx), *executor_), cache_pool(*executor_)), runner_(executor_) {
     if (!executor_->makes_logits() || executor_->undivided_prompts())
         throw UnsupportedError("draft", "the draft model must generate text but is an encoder");
+    if (executor_->cache().source_group())
+        throw UnsupportedError("draft", "the draft model must read the text that it continues but encodes another");
     if (executor_->cache().state_bytes() > 0)
         throw UnsupportedError("draft", "the draft model must be without recurrent states, which cannot be cut back, "
                                         "but has some");
 }
 
-void ModelDrafter::forget(SequenceId sequence) {
+void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) {
     const auto found = sequences_.find(sequence);
     if (found == sequences_.end()) return;
     if (found->second) scheduler_.remove(*found->second);

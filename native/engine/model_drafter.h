@@ -21,7 +21,7 @@ class ModelDrafter : public Drafter {
     ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx);
     std::string name() const override { return "draft"; }
     void propose(std::span<DraftWish *const> wishes) override;
-    void forget(SequenceId sequence) override;
+    void forget(SequenceId sequence, std::span<const int32_t> answer) override;
     bool costs_time() const override { return true; }
     int n_vocab() const { return executor_->n_vocab(); }
 

@@ -55,14 +55,25 @@ Sequence &Scheduler::find(SequenceId id) {
     return *found->second;
 }
 
-void Scheduler::require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const {
+void Scheduler::require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows, int64_t n_source) const {
     const int64_t n_computed = std::max(n_prompt, max_tokens - 1);
-    const CacheNeed need = most_needed(n_computed);
+    require_source(n_source);
+    const CacheNeed need = most_needed(n_computed, n_source);
     if (!pool_->can_hold(need)) throw CapacityError("scheduler", too_long(*pool_, need, max_tokens));
     if (undivided()) require_whole_prompt(n_prompt, max_tokens, rows);
-    if (config_.max_step_kv_tokens && n_computed > *config_.max_step_kv_tokens)
-        throw CapacityError("scheduler", cat("a sequence must fit into a step of ", *config_.max_step_kv_tokens,
-                                             " cached tokens but may reach ", max_tokens, " tokens"));
+    if (config_.max_step_kv_tokens && std::max(n_computed, n_source) > *config_.max_step_kv_tokens)
+        throw CapacityError("scheduler",
+                            cat("a sequence must fit into a step of ", *config_.max_step_kv_tokens,
+                                " cached tokens but may reach ", std::max(max_tokens, n_source), " tokens"));
+}
+
+void Scheduler::require_source(int64_t n_source) const {
+    if (pool_->has_source() != (n_source > 0))
+        throw RequestError("scheduler", cat("a sequence must have a source text where the model encodes one, but has ",
+                                            n_source, " tokens of it"));
+    if (n_source >= config_.max_step_tokens) // with a first token of the answer
+        throw CapacityError("scheduler", cat("a source text, which is encoded as a whole, must have less than the ",
+                                             config_.max_step_tokens, " tokens of a step but has ", n_source));
 }
 
 void Scheduler::require_whole_prompt(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const {
@@ -82,7 +93,7 @@ std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, doub
     if (spec.tokens.empty()) throw RequestError("scheduler", "a prompt must have at least one token but has none");
     const auto n_prompt = static_cast<int64_t>(spec.tokens.size());
     spec.max_tokens = std::max(spec.max_tokens, n_prompt);
-    require_fit(n_prompt, spec.max_tokens, spec.logit_rows);
+    require_fit(n_prompt, spec.max_tokens, spec.logit_rows, static_cast<int64_t>(spec.source.size()));
     std::ranges::sort(spec.snapshot_positions);
     std::vector<SequenceId> ids;
     Sequence *leader = nullptr;
@@ -117,8 +128,12 @@ void Scheduler::commit(const Plan &plan) {
         const int32_t n_known = item.n_tokens - item.n_drafted;
         s.n_computed += n_known;
         s.next_logit = std::max(s.next_logit, s.n_computed);
-        totals_.n_computed_tokens += n_known;
-        ranks_.charge(s.key, item.n_tokens);
+        totals_.n_computed_tokens += n_known + item.n_encoded;
+        ranks_.charge(s.key, item.n_tokens + item.n_encoded);
+        if (item.n_encoded > 0) {
+            s.is_encoded = true;
+            s.cache.publish_source(s.names_of_source.blocks);
+        }
         totals_.n_recomputed_tokens += std::max<int64_t>(0, std::min(s.n_computed, s.n_once_computed) - item.first);
         if (item.n_drafted > 0)
             await_verdict(s, item);
@@ -157,6 +172,7 @@ void Scheduler::start_followers(Sequence &leader) {
         if (running_.size() < static_cast<size_t>(config_.max_running) && leader.cache.can_fork()) {
             s->cache = leader.cache.fork();
             s->n_computed = leader.n_computed;
+            s->is_encoded = leader.is_encoded;
             s->queue = SequenceQueue::running;
             running_.push_back(s);
         } else { // it finds the prompt in the cache later

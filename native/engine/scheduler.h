@@ -16,6 +16,9 @@
 // (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each time
 // decoding fills a block, in place of the one before.
 //
+// The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the rows
+// of that step; so it counts among the step's tokens.
+//
 // Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever they take
 // nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken back.
 #pragma once
@@ -54,6 +57,7 @@ struct PlanItem {
     int32_t n_tokens;
     int32_t n_logit_rows; // of the last tokens of the item
     int32_t n_drafted = 0; // the last tokens, which the sequence may turn out not to have
+    int32_t n_encoded = 0; // tokens of its source, all of which are encoded before
 };
 
 struct Plan {
@@ -61,7 +65,7 @@ struct Plan {
     std::vector<PlanItem> items;
     std::vector<CacheEdit> edits; // to be made in this order before the step
     std::vector<SequenceId> admitted, preempted;
-    int32_t n_tokens = 0;
+    int32_t n_tokens = 0; // those of sources included
     int32_t n_logit_rows = 0;
 };
 
@@ -89,7 +93,8 @@ class Scheduler {
     // CapacityError for what can never fit, RequestError for an empty prompt.
     std::vector<SequenceId> submit(SequenceSpec spec, int n_choices, double now_s);
     // CapacityError when such a sequence can never fit.  May be called from any thread.
-    void require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows = LogitRows::last) const;
+    void require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows = LogitRows::last,
+                     int64_t n_source = 0) const;
     // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The edits of a
     // plan must be made even when it has no items or is not committed.
     Plan plan(double now_s);
@@ -138,6 +143,7 @@ class Scheduler {
     void admit_waiting(Plan &plan, Budget &budget);
     bool admit(Sequence &sequence, Plan &plan, Budget &budget);
     bool prefix_in_flight(std::span<const PrefixHash> hashes, int64_t n_matched, int64_t max_tokens) const;
+    void require_source(int64_t n_source) const;
     void require_whole_prompt(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const;
     int64_t snapshot_distance() const { // in whole blocks
         return pool_->blocks_for_tokens(config_.snapshot_tokens) * pool_->block_tokens();
@@ -159,7 +165,9 @@ class Scheduler {
     void replace_leader(Sequence &leader);
     bool is_guarded(const Sequence &s) const { return s.n_preemptions >= config_.max_preemptions; }
     std::span<const PrefixHash> hashes(Sequence &s) const { return s.chain.of(s.tokens); }
-    CacheNeed most_needed(int64_t n_computed) const { return pool_->most_needed(n_computed, config_.max_step_tokens); }
+    CacheNeed most_needed(int64_t n_computed, int64_t n_source) const {
+        return pool_->most_needed(n_computed, config_.max_step_tokens, n_source);
+    }
     bool undivided() const { return config_.prompts == SchedulerConfig::Prompts::undivided; }
     void check_sequence(const Sequence &sequence) const;
     void check_references() const;

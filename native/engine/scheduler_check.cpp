@@ -47,8 +47,13 @@ void Scheduler::check_sequence(const Sequence &s) const {
     require(is_running || (s.cache.empty() && s.n_computed == 0), "only a running sequence may hold blocks", s);
     require(s.cache.state().has_value() == (is_running && pool_->has_states()), "a running sequence must have a state",
             s);
-    for (const BlockTable &table : s.cache.tables())
-        require(s.n_computed <= int64_t{table.n_blocks()} * pool_->block_tokens(), "a table must cover its tokens", s);
+    require(is_running || !s.is_encoded, "only a running sequence may have its source encoded", s);
+    for (size_t i = 0; i < pool_->n_groups(); ++i) {
+        const int64_t n_covered = int64_t{s.cache.tables()[i].n_blocks()} * pool_->block_tokens();
+        const int64_t n_needed = !pool_->lifetime(i).of_source ? s.n_computed : is_running ? s.n_source() : 0;
+        require(n_needed <= n_covered, "a table must cover its tokens", s);
+    }
+    require(s.n_computed == 0 || s.n_unencoded() == 0, "a source must be encoded before its answer is computed", s);
     require(s.n_computed <= s.n_tokens() && s.n_tokens() <= s.max_tokens, "a sequence must keep its length", s);
     require(s.n_unverified <= static_cast<int64_t>(s.drafted.size()) && (s.n_unverified == 0 || !s.has_work()),
             "a computed draft must wait for tokens", s);

@@ -83,6 +83,7 @@ void Scheduler::rewrite(SequenceId id, std::span<const int32_t> tokens) {
     // A window has passed what is needed now: all is computed again, from what can be found.
     s.cache.release();
     s.n_computed = 0;
+    s.is_encoded = false;
     s.queue = SequenceQueue::waiting;
     std::erase(running_, &s);
     waiting_.push_back(&s);

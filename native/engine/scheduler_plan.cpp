@@ -18,7 +18,7 @@ int64_t logit_rows(const Sequence &s, int64_t first, int64_t n) {
 void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
     if (!decoding.has_work() || !decoding.is_decoding()) return;
     held_rows += sign;
-    held_kv_tokens += sign * decoding.n_tokens();
+    held_kv_tokens += sign * std::max(decoding.n_tokens(), decoding.n_source());
 }
 
 Plan Scheduler::plan(double now_s) { return plan_within(now_s, config_.max_step_tokens); }
@@ -27,8 +27,9 @@ Plan Scheduler::plan_within(double now_s, int step_tokens) {
     Plan plan;
     plan.number = ++n_plans_;
     ranks_.advance_to(now_s);
+    const bool whole_texts = undivided() || pool_->has_source(); // of any length
     const int n_tokens =
-        undivided() ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
+        whole_texts ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
     Budget budget{n_tokens, config_.max_step_logit_rows,
                   config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
     run_running(plan, budget);
@@ -61,8 +62,10 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     const int64_t rows = budget.logit_rows - budget.held_rows;
     const int64_t until_logits = std::max<int64_t>(0, s.next_logit - n_computed);
     const int64_t left = s.n_tokens() - n_computed;
-    const int64_t n = std::min(
-        {left, budget.tokens - budget.held_rows, until_logits + rows, budget.kv_tokens - held_kv - n_computed});
+    const int64_t kv_left = budget.kv_tokens - held_kv;
+    if (kv_left < s.n_source()) return 0;
+    const int64_t n =
+        std::min({left, budget.tokens - budget.held_rows - s.n_unencoded(), until_logits + rows, kv_left - n_computed});
     if (undivided()) return n < left ? 0 : n;
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }
@@ -104,6 +107,7 @@ void Scheduler::preempt(Sequence &s) {
     if (s.n_unverified == 0) s.drafted.clear(); // otherwise their rows of logits are there already
     s.n_once_computed = std::max(s.n_once_computed, s.n_computed);
     s.n_computed = 0;
+    s.is_encoded = false;
     ++s.n_preemptions;
     s.queue = SequenceQueue::waiting;
     waiting_.push_back(&s);
@@ -117,13 +121,14 @@ void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, 
     s.cache.prepare(s.n_computed, end);
     n_drafted > 0 ? s.cache.keep_state() : s.cache.drop_kept_state();
     const int64_t rows = logit_rows(s, s.n_computed, n);
-    plan.items.push_back(
-        {s.id, &s, s.n_computed, static_cast<int32_t>(n), static_cast<int32_t>(rows), static_cast<int32_t>(n_drafted)});
-    plan.n_tokens += static_cast<int32_t>(n);
+    const auto n_encoded = static_cast<int32_t>(s.n_unencoded());
+    plan.items.push_back({s.id, &s, s.n_computed, static_cast<int32_t>(n), static_cast<int32_t>(rows),
+                          static_cast<int32_t>(n_drafted), n_encoded});
+    plan.n_tokens += static_cast<int32_t>(n) + n_encoded;
     plan.n_logit_rows += static_cast<int32_t>(rows);
-    budget.tokens -= n;
+    budget.tokens -= n + n_encoded;
     budget.logit_rows -= rows;
-    budget.kv_tokens -= end;
+    budget.kv_tokens -= std::max(end, s.n_source());
 }
 
 void Scheduler::admit_waiting(Plan &plan, Budget &budget) {
@@ -144,18 +149,24 @@ void Scheduler::admit_waiting(Plan &plan, Budget &budget) {
 // True where the sequence was admitted, or had better wait a step while others go on.
 bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     const auto known = hashes(s);
-    const CacheMatch match = s.cache.match(known, s.next_logit);
+    const SequenceCache::Names names{known, s.names_of_source.blocks};
+    const CacheMatch match = s.cache.match(names, s.next_logit);
     if (prefix_in_flight(known, match.n_tokens, s.next_logit)) return true;
     const bool first = running_.empty();
     const int kept_back = first ? 0 : config_.kept_back_blocks.value_or(static_cast<int>(running_.size()));
-    if (!s.cache.has_room_for(match, s.n_tokens(), kept_back)) return false;
+    if (!s.cache.has_room_for(names, match, s.n_tokens(), kept_back)) return false;
     if (is_guarded(s) && !room_for_guarded(s)) return false;
+    s.is_encoded = match.has_source;
     const int64_t n = chunk(s, match.n_tokens, plan, budget);
-    if (n == 0) return false;
-    if (s.n_preemptions == 0) s.n_cached = match.n_tokens;
-    (s.n_preemptions == 0 ? totals_.n_prefix_hit_tokens : totals_.n_recovered_tokens) += match.n_tokens;
+    if (n <= 0) {
+        s.is_encoded = false;
+        return false;
+    }
+    const int64_t n_found = match.n_tokens + (match.has_source ? s.n_source() : 0);
+    if (s.n_preemptions == 0) s.n_cached = n_found;
+    (s.n_preemptions == 0 ? totals_.n_prefix_hit_tokens : totals_.n_recovered_tokens) += n_found;
     totals_.n_lost_hit_tokens += match.n_lost_tokens;
-    s.cache.take(known, match, s.n_tokens()); // and all blocks, so that its prefill needs no room later
+    s.cache.take(names, match, s.n_tokens()); // and all blocks, so that its prefill needs no room later
     s.n_computed = match.n_tokens;
     std::erase(waiting_, &s);
     s.queue = SequenceQueue::running;
@@ -180,9 +191,9 @@ bool Scheduler::prefix_in_flight(std::span<const PrefixHash> known, int64_t n_ma
 }
 
 bool Scheduler::room_for_guarded(const Sequence &candidate) const {
-    CacheNeed need = most_needed(candidate.max_computed());
+    CacheNeed need = most_needed(candidate.max_computed(), candidate.n_source());
     for (const Sequence *s : running_)
-        if (is_guarded(*s)) need += most_needed(s->max_computed());
+        if (is_guarded(*s)) need += most_needed(s->max_computed(), s->n_source());
     return pool_->can_hold(need);
 }
 

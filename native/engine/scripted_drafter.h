@@ -17,7 +17,7 @@ class ScriptedDrafter : public Drafter {
     ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, double agreement, uint64_t seed, int32_t n_vocab);
     std::string name() const override { return "scripted"; }
     void propose(std::span<DraftWish *const> wishes) override;
-    void forget(SequenceId sequence) override { chosen_.erase(sequence); }
+    void forget(SequenceId sequence, std::span<const int32_t>) override { chosen_.erase(sequence); }
 
   private:
     int find(const DraftWish &wish) const;

@@ -29,6 +29,8 @@ struct SequenceSpec {
     // Ends of messages in the prompt, where others may take up the conversation: recurrent state is kept there.
     std::vector<int64_t> snapshot_positions;
     int64_t second_text = no_second_text; // first position of the second text of a pair
+    // What an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.
+    std::vector<int32_t> source = {};
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -38,9 +40,10 @@ struct Sequence {
     Sequence(SequenceId id, SequenceSpec spec, double arrival_s, std::shared_ptr<CachePool> pool, int64_t step_tokens)
         : id(id), tokens(std::move(spec.tokens)), n_prompt(static_cast<int64_t>(tokens.size())),
           max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1),
-          cache(pool, step_tokens), chain(std::move(spec.context), pool->block_tokens()),
-          snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
-          key(std::move(spec.key)), second_text(spec.second_text) {}
+          cache(pool, step_tokens), source(std::move(spec.source)),
+          names_of_source(source_names(source, pool->block_tokens(), spec.context)),
+          chain(names_of_source.context, pool->block_tokens()), snapshot_positions(std::move(spec.snapshot_positions)),
+          priority(spec.priority), arrival_s(arrival_s), key(std::move(spec.key)), second_text(spec.second_text) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
@@ -54,6 +57,9 @@ struct Sequence {
     std::vector<int32_t> drafted;
     int64_t n_unverified = 0;
     int64_t draft_first = 0; // n_computed before they were computed
+    std::vector<int32_t> source; // of an encoder-decoder model
+    SourceNames names_of_source;
+    bool is_encoded = false; // the cache holds the source's rows
     HashChain chain;
     std::vector<int64_t> snapshot_positions;
     int priority;
@@ -71,6 +77,8 @@ struct Sequence {
     int64_t n_pending() const { return n_tokens() - n_computed; }
     bool has_work() const { return next_logit < n_tokens(); } // otherwise it waits for a token from outside
     bool is_decoding() const { return n_pending() == 1; }
+    int64_t n_source() const { return static_cast<int64_t>(source.size()); }
+    int64_t n_unencoded() const { return is_encoded ? 0 : n_source(); } // a step encodes all of them, or none
     int32_t token_at(int64_t position) const {
         return position < n_tokens() ? tokens[static_cast<size_t>(position)]
                                      : drafted[static_cast<size_t>(position - n_tokens())];

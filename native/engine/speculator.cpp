@@ -14,7 +14,7 @@ constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.
 constexpr double weight_of_expected = 8, weight_of_kind = 2;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
 constexpr double sequence_memory = 0.95, kind_memory = 0.995, idle_memory = 0.99;
-constexpr int most_since_without = 64;
+constexpr int most_since_without = 64, most_refused = 64;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -34,8 +34,9 @@ Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, Speculati
     for (auto &drafter : drafters) {
         Entry entry{std::move(drafter), {}, 0, {}};
         entry.stats.name = entry.drafter->name();
-        entry.stats.drafted_at.resize(static_cast<size_t>(config.draft_max));
-        entry.stats.accepted_at.resize(static_cast<size_t>(config.draft_max));
+        const int most = entry.drafter->is_certain() ? max_draft_depth : config.draft_max;
+        entry.stats.drafted_at.resize(static_cast<size_t>(most));
+        entry.stats.accepted_at.resize(static_cast<size_t>(most));
         if (has(entry.stats.name))
             throw RequestError("speculation", cat("drafters must differ but two are '", entry.stats.name, "'"));
         drafters_.push_back(std::move(entry));
@@ -44,6 +45,13 @@ Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, Speculati
 
 bool Speculator::has(const std::string &drafter) const {
     return std::ranges::any_of(drafters_, [&](const Entry &entry) { return entry.stats.name == drafter; });
+}
+
+DrafterSet Speculator::certain() const {
+    DrafterSet certain = 0;
+    for (size_t i = 0; i < drafters_.size(); ++i)
+        if (drafters_[i].drafter->is_certain()) certain |= DrafterSet{1} << i;
+    return certain;
 }
 
 DrafterSet Speculator::set(const std::string &name) const {
@@ -66,7 +74,7 @@ Speculator::State &Speculator::state(SequenceId sequence) {
 double Speculator::rate(const Wish &wish, size_t drafter, int kind) {
     const auto i = static_cast<size_t>(kind);
     const double of_kind = drafters_[drafter].rates[i].given(expected_rates[i], weight_of_expected);
-    return std::min(state(wish.sequence).rates[drafter].given(of_kind, weight_of_kind), 0.999);
+    return std::min(state(wish.sequence).rates[drafter].given(of_kind, weight_of_kind), highest_rate);
 }
 
 // Whether this step goes without drafts, to know what such a step costs now.
@@ -78,16 +86,52 @@ bool Speculator::measures_without() {
 
 void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     if ((!cost_.knows(n_rows) && config_.draft_min == 0) || measures_without()) return;
+    for (Wish &wish : wishes) state(wish.sequence).n_certain = 0;
+    int n_certain = 0;
     for (size_t i = 0; i < drafters_.size(); ++i) {
+        if (drafters_[i].drafter->is_certain()) {
+            ask_certain(i, wishes);
+            for (const Wish &wish : wishes) n_certain += static_cast<int>(wish.certain.size());
+            continue;
+        }
         std::vector<Wish *> asked;
         for (Wish &wish : wishes)
             if (drafters_[i].stats.failure.empty() && ((wish.drafters >> i) & 1) != 0 && wish.proposal.empty() &&
                 wish.most > 0)
                 asked.push_back(&wish);
-        if (!asked.empty()) ask(i, asked, n_tokens, n_rows);
+        if (!asked.empty()) ask(i, asked, n_tokens + n_certain, n_rows + n_certain);
     }
     cut(wishes, n_tokens, n_rows);
     if (std::ranges::all_of(wishes, [](const Wish &wish) { return wish.proposal.empty(); })) n_since_without_ = 0;
+}
+
+// What is known to be forbidden is not computed; the next drafter may know better.
+void Speculator::cut_forbidden(Wish &wish) {
+    for (size_t i = 0; i < wish.proposal.size(); ++i) {
+        const int32_t token = wish.proposal[i];
+        const size_t at = wish.certain.size() + i, n_forced = wish.forced.size();
+        if (at > n_forced || (at == n_forced && !wish.mask)) return; // its mask is not known
+        if (at < n_forced ? token != wish.forced[at] : !wish.mask->allows(token)) return wish.proposal.resize(i);
+    }
+}
+
+// The first of the chain: what others propose comes behind it.
+void Speculator::ask_certain(size_t drafter, std::vector<Wish> &wishes) {
+    for (Wish &wish : wishes) {
+        if (((wish.drafters >> drafter) & 1) == 0 || wish.forced.empty()) continue;
+        const int most = wish.most;
+        wish.most = std::min(wish.room, max_draft_depth);
+        DraftWish *const asked = &wish;
+        drafters_[drafter].drafter->propose({&asked, 1});
+        wish.certain = std::exchange(wish.proposal, {});
+        wish.text.assign(wish.tokens.begin(), wish.tokens.end());
+        wish.text.insert(wish.text.end(), wish.certain.begin(), wish.certain.end());
+        wish.tokens = wish.text;
+        wish.most = std::min(most, wish.room - static_cast<int>(wish.certain.size()));
+        State &state = this->state(wish.sequence);
+        state.certain_drafter = drafter;
+        state.n_certain = static_cast<int>(wish.certain.size());
+    }
 }
 
 void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows) {
@@ -122,6 +166,7 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
     size_t longest = 0;
     for (Wish *wish : wishes) {
         longest = std::max(longest, wish->proposal.size());
+        cut_forbidden(*wish);
         if (wish->proposal.empty()) continue;
         State &state = this->state(wish->sequence);
         state.drafter = drafter;
@@ -133,45 +178,66 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
     }
 }
 
+// What a row more costs is known of steps that have it: now and then one is computed although it seemed too dear.
+void Speculator::try_one_more(std::span<DraftOffer> offers) {
+    const auto offer = std::ranges::find_if(offers, [](const DraftOffer &o) { return o.taken < o.n_tokens; });
+    n_refused_ = offer == offers.end() ? 0 : n_refused_ + 1;
+    if (n_refused_ < most_refused) return;
+    n_refused_ = 0;
+    ++offer->taken;
+}
+
 void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     std::vector<DraftOffer> offers;
     for (Wish &wish : wishes) {
         const State &state = this->state(wish.sequence);
-        offers.push_back({static_cast<int>(wish.proposal.size()),
-                          wish.proposal.empty() ? 0 : rate(wish, state.drafter, state.kind), config_.draft_min});
+        const double rate = wish.proposal.empty() ? 0 : this->rate(wish, state.drafter, state.kind);
+        wish.proposal.insert(wish.proposal.begin(), wish.certain.begin(), wish.certain.end());
+        offers.push_back({static_cast<int>(wish.proposal.size()), rate, config_.draft_min, state.n_certain});
     }
     choose_depths(offers, n_tokens, n_rows, cost_);
+    try_one_more(offers);
     for (size_t i = 0; i < wishes.size(); ++i) {
-        if (offers[i].taken == 0 && offers[i].n_tokens > 0) {
+        const DraftOffer &offer = offers[i];
+        if (offer.taken <= offer.n_certain && offer.n_tokens > offer.n_certain) {
             State &state = this->state(wishes[i].sequence);
             state.rates[state.drafter].fade(idle_memory);
             drafters_[state.drafter].rates[static_cast<size_t>(state.kind)].fade(idle_memory);
         }
-        wishes[i].proposal.resize(static_cast<size_t>(offers[i].taken));
+        wishes[i].proposal.resize(static_cast<size_t>(offer.taken));
     }
 }
 
 void Speculator::planned(SequenceId sequence, int n_drafted) {
     State &state = sequences_.at(sequence);
     state.position = 0;
-    DrafterStats &stats = drafters_[state.drafter].stats;
-    ++stats.n_drafts;
-    stats.n_drafted += n_drafted;
-    for (int i = 0; i < n_drafted; ++i) ++stats.drafted_at[static_cast<size_t>(i)];
+    state.n_certain = std::min(state.n_certain, n_drafted);
+    const auto count = [&](size_t drafter, int n) {
+        if (n == 0) return;
+        DrafterStats &stats = drafters_[drafter].stats;
+        ++stats.n_drafts;
+        stats.n_drafted += n;
+        for (int i = 0; i < n; ++i) ++stats.drafted_at[static_cast<size_t>(i)];
+    };
+    count(state.certain_drafter, state.n_certain);
+    count(state.drafter, n_drafted - state.n_certain);
 }
 
 void Speculator::judge(SequenceId sequence, bool is_right) {
     State &state = sequences_.at(sequence);
-    Entry &entry = drafters_[state.drafter];
+    const int position = state.position++;
+    const bool was_certain = position < state.n_certain;
+    Entry &entry = drafters_[was_certain ? state.certain_drafter : state.drafter];
+    entry.stats.n_accepted += is_right;
+    entry.stats.accepted_at[static_cast<size_t>(was_certain ? position : position - state.n_certain)] += is_right;
+    if (was_certain) return;
     state.rates[state.drafter].judge(is_right, sequence_memory);
     entry.rates[static_cast<size_t>(state.kind)].judge(is_right, kind_memory);
-    entry.stats.n_accepted += is_right;
-    entry.stats.accepted_at[static_cast<size_t>(state.position++)] += is_right;
 }
 
-void Speculator::forget(SequenceId sequence) {
+void Speculator::forget(SequenceId sequence, std::span<const int32_t> answer) {
     if (sequences_.erase(sequence) == 0) return;
-    for (Entry &entry : drafters_) entry.drafter->forget(sequence);
+    for (Entry &entry : drafters_) entry.drafter->forget(sequence, answer);
 }
 
 std::vector<DrafterStats> Speculator::stats() const {

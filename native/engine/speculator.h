@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/draft_depth.h"
 #include "engine/drafter.h"
+#include "engine/token_mask.h"
 
 namespace quire {
 
@@ -36,17 +38,23 @@ class Speculator {
     // The drafters that a name stands for: "auto" all, "off" none, or its own; RequestError lists the names.
     DrafterSet set(const std::string &name) const;
     bool has(const std::string &drafter) const;
+    DrafterSet certain() const; // those that need a grammar and are never wrong
 
     struct Wish : DraftWish {
         DrafterSet drafters = 0;
+        int room = 0;                          // for tokens of all drafters together
+        std::vector<int32_t> certain = {};     // the beginning of the proposal, until it is complete
+        std::vector<int32_t> text = {};        // with those
+        std::shared_ptr<const TokenMask> mask; // of the token behind `forced`; none: not known
     };
     // Fills the proposals of sequences that are in a step of n_rows rows and n_tokens drawn tokens.
     void propose(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     // Of the last proposal for a sequence so many tokens are in the step.
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them
+    double step_seconds(int n_rows) const { return cost_.seconds(n_rows); } // 0: not known
     void took(int n_rows, double seconds) { cost_.took(n_rows, seconds); }
-    void forget(SequenceId sequence);
+    void forget(SequenceId sequence, std::span<const int32_t> answer);
     std::vector<DrafterStats> stats() const;
 
   private:
@@ -59,19 +67,25 @@ class Speculator {
     struct State { // of a sequence
         std::vector<DraftRate> rates; // of each drafter
         size_t drafter = 0;           // of its last proposal
+        size_t certain_drafter = 0;   // of its first n_certain tokens
+        int n_certain = 0;
         int kind = 0, position = 0;
     };
     State &state(SequenceId sequence);
     double rate(const Wish &wish, size_t drafter, int kind);
+    void ask_certain(size_t drafter, std::vector<Wish> &wishes);
     void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
+    void try_one_more(std::span<DraftOffer> offers);
+    static void cut_forbidden(Wish &wish);
 
     SpeculationConfig config_;
     std::vector<Entry> drafters_;
     std::unordered_map<SequenceId, State> sequences_;
     StepCost cost_;
     int n_since_without_ = 0; // steps since one without drafts
+    int n_refused_ = 0;       // steps in a row that had less than what was proposed
 };
 
 } // namespace quire

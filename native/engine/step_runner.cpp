@@ -24,6 +24,7 @@ void StepRunner::make_edits(const Plan &plan) {
 }
 
 void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden) {
+    if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) executor_->encode(source_batch_);
     fill_batch(batch_, plan, pool);
     batch_.hidden = n_hidden_ + n_taps_ > 0 ? hidden : HiddenStates::unwanted;
     logits_ = executor_->run(batch_);

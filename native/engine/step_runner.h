@@ -27,7 +27,7 @@ class StepRunner {
     std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
     size_t n_vocab_, n_strips_, n_hidden_, n_taps_;
-    StepBatch batch_;
+    StepBatch batch_, source_batch_;
     float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
     const float *hidden_ = nullptr;               // it and maxima may be null
     std::vector<Executor::TapRows> taps_;         // of the whole run, where they are wanted

@@ -62,6 +62,33 @@ int32_t SuffixAutomaton::split(int32_t from, int32_t token, int32_t to) {
     return part;
 }
 
+// A state may have been split since: its shorter strings belong to the one that it links to.
+void SuffixAutomaton::settle(Cursor &cursor) const {
+    for (int32_t link = states_[static_cast<size_t>(cursor.state)].link;
+         link != none && cursor.length <= states_[static_cast<size_t>(link)].length;
+         link = states_[static_cast<size_t>(cursor.state)].link)
+        cursor.state = link;
+}
+
+void SuffixAutomaton::follow(Cursor &cursor, int32_t token) const {
+    settle(cursor);
+    for (;;) {
+        if (const int32_t edge = index_[place(cursor.state, token)]; edge != none) {
+            cursor = {edges_[static_cast<size_t>(edge)].to, cursor.length + 1};
+            return;
+        }
+        if (cursor.state == 0) return;
+        cursor.state = states_[static_cast<size_t>(cursor.state)].link;
+        cursor.length = states_[static_cast<size_t>(cursor.state)].length;
+    }
+}
+
+SuffixAutomaton::Match SuffixAutomaton::match(const Cursor &cursor) const {
+    Cursor settled = cursor;
+    settle(settled);
+    return {settled.length, states_[static_cast<size_t>(settled.state)].next};
+}
+
 void SuffixAutomaton::append(int32_t token) {
     if (text_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max() / 4))
         throw CapacityError("suffix_automaton", cat("a text must have room but has ", text_.size(), " tokens"));

@@ -19,9 +19,17 @@ class SuffixAutomaton {
         int32_t next = 0;
     };
 
+    // Where the end of another text stands in this one: its longest end that occurs here.
+    struct Cursor {
+        int32_t state = 0, length = 0;
+    };
+
     SuffixAutomaton();
     void append(int32_t token);
     const Match &match() const { return match_; }
+    // That other text has one more token.  A cursor holds although this text grew meanwhile.
+    void follow(Cursor &cursor, int32_t token) const;
+    Match match(const Cursor &cursor) const;
     const std::vector<int32_t> &text() const { return text_; }
     size_t n_states() const { return states_.size(); }
 
@@ -38,6 +46,7 @@ class SuffixAutomaton {
     int32_t add_state(const State &state);
     void add_edge(int32_t from, int32_t token, int32_t to);
     Edge *find(int32_t from, int32_t token);
+    void settle(Cursor &cursor) const;
     int32_t split(int32_t from, int32_t token, int32_t to);
     size_t place(int32_t from, int32_t token) const;
     void grow();

@@ -25,6 +25,13 @@ class TokenMask {
         if (n_vocab % 32 != 0) words_.back() &= (uint32_t{1} << (n_vocab % 32)) - 1;
     }
 
+    // Of one token alone.
+    static TokenMask only(int32_t id, int32_t n_vocab) {
+        std::vector<uint32_t> words(words_for(n_vocab));
+        words[static_cast<size_t>(id) / 32] = uint32_t{1} << (id % 32);
+        return {std::move(words), n_vocab};
+    }
+
     bool allows(int32_t id) const { return (words_[static_cast<size_t>(id) / 32] >> (id % 32)) & 1; }
 
     size_t count() const {

@@ -4,11 +4,11 @@
 
 namespace quire {
 
-std::basic_string_view<uint8_t> ByteCursor::take(uint64_t n, const std::string &what) {
+std::span<const uint8_t> ByteCursor::take(uint64_t n, const std::string &what) {
     if (n > left())
         throw LoadError(
             "gguf", cat(what, " must lie inside the file but needs ", n, " bytes at ", position_, " of ", size_bytes_));
-    std::basic_string_view<uint8_t> bytes(data_ + position_, static_cast<size_t>(n));
+    std::span<const uint8_t> bytes(data_ + position_, static_cast<size_t>(n));
     position_ += static_cast<size_t>(n);
     return bytes;
 }
@@ -16,7 +16,7 @@ std::basic_string_view<uint8_t> ByteCursor::take(uint64_t n, const std::string &
 std::string_view ByteCursor::string(uint64_t limit, const std::string &what) {
     auto n = scalar<uint64_t>(what);
     if (n > limit) throw LoadError("gguf", cat(what, " must be at most ", limit, " bytes but is ", n));
-    std::basic_string_view<uint8_t> bytes = take(n, what);
+    std::span<const uint8_t> bytes = take(n, what);
     return {reinterpret_cast<const char *>(bytes.data()), bytes.size()};
 }
 

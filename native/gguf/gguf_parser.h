@@ -1,6 +1,7 @@
 // Walks the bytes of one GGUF file.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "core/error.h"
@@ -15,10 +16,10 @@ class ByteCursor {
     size_t position() const { return position_; }
     size_t left() const { return size_bytes_ - position_; }
     // The next n bytes; LoadError naming `what` when there are fewer.
-    std::basic_string_view<uint8_t> take(uint64_t n, const std::string &what);
+    std::span<const uint8_t> take(uint64_t n, const std::string &what);
     template <class T> T scalar(const std::string &what) {
         T value;
-        std::basic_string_view<uint8_t> bytes = take(sizeof(T), what);
+        std::span<const uint8_t> bytes = take(sizeof(T), what);
         __builtin_memcpy(&value, bytes.data(), sizeof(T));
         return value;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,7 +19,7 @@ struct GgufValue {
     GgufType type;                      // of the value, or of an array's elements
     bool is_array;
     uint64_t n;                         // elements; 1 for what is no array
-    std::basic_string_view<uint8_t> bytes; // the elements; strings each with their length of 8 bytes before them
+    std::span<const uint8_t> bytes; // the elements; strings each with their length of 8 bytes before them
 };
 
 struct GgufTensorInfo {

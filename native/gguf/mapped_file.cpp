@@ -1,13 +1,6 @@
 #include "gguf/mapped_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 
 #include "core/error.h"
@@ -16,107 +9,74 @@
 namespace quire {
 namespace {
 
-// Closes on every way out.
-struct Descriptor {
-    int value;
-    ~Descriptor() { close(value); }
-};
+// Times of files advance with the kernel's ticks, and coarsely on some file systems.
+constexpr int64_t young_s = 2;
 
 [[noreturn]] void fail(const std::string &path, const char *what) {
-    throw LoadError("file", cat("'", path, "' must ", what, ": ", std::strerror(errno)));
+    throw LoadError("file", cat("'", path, "' must ", what, ": ", system_error()));
+}
+
+// Not the time of the inode's change, which a new name of the file moves.
+bool is_same(const FileInfo &a, const FileInfo &b) {
+    return a.device == b.device && a.inode == b.inode && a.size_bytes == b.size_bytes && a.modified_s == b.modified_s &&
+           a.modified_ns == b.modified_ns;
 }
 
 } // namespace
 
-MappedFile::Identity MappedFile::identify(int descriptor) {
-    struct stat info{};
-    if (fstat(descriptor, &info) != 0) return {};
-    if (!S_ISREG(info.st_mode)) return {};
-#ifdef __APPLE__
-    const timespec modified = info.st_mtimespec;
-#else
-    const timespec modified = info.st_mtim;
-#endif
-    return {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino), static_cast<uint64_t>(info.st_size),
-            static_cast<int64_t>(modified.tv_sec), static_cast<int64_t>(modified.tv_nsec)};
-}
-
-// Times of files advance with the kernel's ticks, and coarsely on some file systems.
-constexpr int64_t young_s = 2;
-
-void MappedFile::note_change(int descriptor) {
-    struct stat info{};
-    if (fstat(descriptor, &info) != 0) return;
-#ifdef __APPLE__
-    const timespec changed = info.st_ctimespec;
-#else
-    const timespec changed = info.st_ctim;
-#endif
-    changed_s_ = static_cast<int64_t>(changed.tv_sec);
-    changed_ns_ = static_cast<int64_t>(changed.tv_nsec);
-    is_young_ = std::max(changed_s_, identity_.modified_s) + young_s > static_cast<int64_t>(time(nullptr));
-}
-
 std::string MappedFile::identity() const {
     if (is_young_) return {};
-    return cat(identity_.device, ':', identity_.inode, ':', identity_.size_bytes, ':', identity_.modified_s, '.',
-               identity_.modified_ns, ':', changed_s_, '.', changed_ns_);
+    return cat(info_.device, ':', info_.inode, ':', info_.size_bytes, ':', info_.modified_s, '.', info_.modified_ns,
+               ':', info_.changed_s, '.', info_.changed_ns);
 }
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode mode) {
-    // Non-blocking, so that a named pipe answers at once.
-    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (file.value < 0) fail(path, "be readable");
+    const File file = File::open(path);
+    if (!file.is_open()) fail(path, "be readable");
+    const std::optional<FileInfo> info = file.info();
+    if (!info) throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
+    if (info->size_bytes == 0) throw LoadError("file", cat("'", path, "' must have contents but is empty"));
     std::shared_ptr<MappedFile> mapped(new MappedFile);
     mapped->path_ = path;
     mapped->mode_ = mode;
-    mapped->identity_ = identify(file.value);
-    if (mapped->identity_.inode == 0)
-        throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
-    mapped->note_change(file.value);
-    mapped->size_bytes_ = mapped->identity_.size_bytes;
-    if (mapped->size_bytes_ == 0) throw LoadError("file", cat("'", path, "' must have contents but is empty"));
-    mapped->map(file.value);
-    if (mode == LoadMode::copy) mapped->read(file.value);
+    mapped->info_ = *info;
+    mapped->is_young_ =
+        std::max(info->changed_s, info->modified_s) + young_s > static_cast<int64_t>(std::time(nullptr));
+    mapped->size_bytes_ = info->size_bytes;
+    mapped->map(file);
+    if (mode == LoadMode::copy) mapped->read(file);
     return mapped;
 }
 
-void MappedFile::map(int descriptor) {
-    bool own = mode_ == LoadMode::copy;
-    int flags = own ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    void *pages = mmap(nullptr, size_bytes_, own ? PROT_READ | PROT_WRITE : PROT_READ, flags, own ? -1 : descriptor, 0);
-    if (pages == MAP_FAILED)
+void MappedFile::map(const File &file) {
+    const bool own = mode_ == LoadMode::copy;
+    data_ = own ? new_pages(size_bytes_, true) : map_file(file, size_bytes_);
+    if (!data_)
         throw CapacityError("file",
-                            cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", std::strerror(errno)));
-    data_ = static_cast<uint8_t *>(pages);
+                            cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", system_error()));
     if (own) {
-        advise_large_pages(pages, size_bytes_); // weights are read from end to end for every token
-    } else if (mode_ == LoadMode::lock && mlock(pages, size_bytes_) != 0) {
+        advise_large_pages(data_.get(), size_bytes_); // weights are read from end to end for every token
+    } else if (mode_ == LoadMode::lock && !lock_pages(data_.get(), size_bytes_)) {
         throw CapacityError("file", cat("'", path_, "' must be locked in memory (", size_bytes_,
-                                        " bytes, see ulimit -l): ", std::strerror(errno)));
+                                        " bytes, see ulimit -l): ", system_error()));
     }
 }
 
-void MappedFile::read(int descriptor) {
+void MappedFile::read(const File &file) {
     for (size_t done = 0; done < size_bytes_;) {
-        ssize_t n = pread(descriptor, data_ + done, std::min<size_t>(size_bytes_ - done, size_t{1} << 30),
-                          static_cast<off_t>(done));
-        if (n < 0 && errno == EINTR) continue;
+        const int64_t n = file.read_at(data_.get() + done, size_bytes_ - done, done);
         if (n < 0) fail(path_, "be readable to its end");
         if (n == 0) throw LoadError("file", cat("'", path_, "' must have ", size_bytes_, " bytes but ends at ", done));
         done += static_cast<size_t>(n);
     }
-    mprotect(data_, size_bytes_, PROT_READ);
-}
-
-MappedFile::~MappedFile() {
-    if (data_ != nullptr) munmap(data_, size_bytes_);
+    make_read_only(data_.get(), size_bytes_);
 }
 
 void MappedFile::check_unchanged() const {
-    Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (file.value < 0) fail(path_, "still be there");
-    if (!(identify(file.value) == identity_))
+    const File file = File::open(path_);
+    if (!file.is_open()) fail(path_, "still be there");
+    const std::optional<FileInfo> info = file.info();
+    if (!info || !is_same(*info, info_))
         throw LoadError("file", cat("'", path_, "' must not change while it is in use but did"));
 }
 

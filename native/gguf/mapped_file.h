@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "core/system.h"
+
 namespace quire {
 
 enum class LoadMode { mmap, copy, lock };
@@ -16,11 +18,10 @@ class MappedFile {
   public:
     // LoadError unless `path` is a readable regular file; CapacityError when locking is not allowed.
     static std::shared_ptr<MappedFile> open(const std::string &path, LoadMode mode);
-    ~MappedFile();
     MappedFile(const MappedFile &) = delete;
     MappedFile &operator=(const MappedFile &) = delete;
 
-    const uint8_t *data() const { return data_; }
+    const uint8_t *data() const { return data_.get(); }
     size_t size_bytes() const { return size_bytes_; }
     const std::string &path() const { return path_; }
     LoadMode mode() const { return mode_; }
@@ -31,22 +32,14 @@ class MappedFile {
     std::string identity() const;
 
   private:
-    struct Identity {
-        uint64_t device, inode, size_bytes;
-        int64_t modified_s, modified_ns;
-        bool operator==(const Identity &) const = default;
-    };
     MappedFile() = default;
-    static Identity identify(int descriptor);
-    void note_change(int descriptor);
-    void map(int descriptor);
-    void read(int descriptor);
+    void map(const File &file);
+    void read(const File &file);
     std::string path_;
     LoadMode mode_ = LoadMode::mmap;
-    Identity identity_{};
-    int64_t changed_s_ = 0, changed_ns_ = 0; // of the inode; also by renaming, so no part of check_unchanged()
+    FileInfo info_{};
     bool is_young_ = false;
-    uint8_t *data_ = nullptr;
+    std::shared_ptr<uint8_t> data_;
     size_t size_bytes_ = 0;
 };
 

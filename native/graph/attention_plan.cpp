@@ -114,8 +114,10 @@ AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRo
 }
 
 // Streams of at most `stream_rows` rows.  `n_exact`: how many rows there may be without a copy of them; 0: any number.
-AttentionPlanner::Choice AttentionPlanner::apart(const Group &group, const Rows &rows, int stream_rows, int n_exact,
+AttentionPlanner::Choice AttentionPlanner::apart(size_t g, const Rows &rows, int stream_rows, int n_exact,
                                                  const StepBatch &batch) const {
+    const Group &group = groups_[g];
+    const GroupBatch &of = batch.groups[g];
     Choice choice{{CachedRows::sequence, 0, stream_rows, 0}, {}, 0};
     int n_blocks = 1;
     for (const StreamRun &all : rows) {
@@ -125,7 +127,7 @@ AttentionPlanner::Choice AttentionPlanner::apart(const Group &group, const Rows 
             run.begin = all.begin + done;
             run.n = std::min(stream_rows, all.n - done);
             const int64_t first = batch.positions[static_cast<size_t>(run.begin)];
-            const int last = batch.positions[static_cast<size_t>(run.begin + run.n - 1)];
+            const int last = of.last_seen(run.sequence, batch.positions[static_cast<size_t>(run.begin + run.n - 1)]);
             run.first_block = static_cast<int>(group.lifetime.first_seen(first)) / kv_block_tokens;
             run.n_blocks = last / kv_block_tokens + 1 - run.first_block;
             n_blocks = std::max(n_blocks, run.n_blocks);
@@ -167,7 +169,7 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
     for (int size = 1; size < 2 * most; size *= 2) {
         const int stream_rows = std::min(size, most);
         if (most > 16 && most / stream_rows > 16) continue; // many copies of the same blocks
-        Choice other = apart(group, rows, stream_rows, n_exact, batch);
+        Choice other = apart(g, rows, stream_rows, n_exact, batch);
         const int64_t copied = int64_t{other.part.n_streams} * other.part.n_kv;
         if (copied <= most_copied(group.pool_tokens) && other.part.n_rows() <= 2 * rounded_up(max_rows_))
             consider(std::move(other));
@@ -177,12 +179,14 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
 
 GroupAttention AttentionPlanner::plan_group(size_t g, const StepBatch &batch, int n_tokens) const {
     const Group &group = groups_[g];
+    if (group.n_layers == 0) return {};
+    const std::vector<int32_t> &lengths = batch.groups[g].n_kv_of(batch.n_kv);
     Rows all, few, many; // sequences that decode, and such as have prompts
     for (size_t s = 0; s < batch.n_kv.size(); ++s) {
         const int begin = batch.row_begin[s], n = batch.row_begin[s + 1] - begin;
         const int64_t first = batch.positions[static_cast<size_t>(begin)];
         const int first_block = static_cast<int>(group.lifetime.first_seen(first)) / kv_block_tokens;
-        const int n_blocks = (batch.n_kv[s] - 1) / kv_block_tokens + 1 - first_block;
+        const int n_blocks = (lengths[s] - 1) / kv_block_tokens + 1 - first_block;
         const StreamRun run{0, 0, static_cast<int>(s), begin, n, first_block, n_blocks};
         all.push_back(run);
         (n <= 16 ? few : many).push_back(run);
@@ -220,6 +224,11 @@ std::vector<GroupAttention> AttentionPlanner::plan(const StepBatch &batch, int n
 std::vector<std::vector<AttentionForm>> AttentionPlanner::largest(int n_tokens) const {
     std::vector<AttentionForm> whole, copies;
     for (const Group &group : groups_) {
+        if (group.n_layers == 0) {
+            whole.emplace_back();
+            copies.emplace_back();
+            continue;
+        }
         const bool is_pool = on_device_ && !group.is_explicit;
         whole.push_back({{{is_pool ? CachedRows::pool : CachedRows::live, 1, n_tokens, group.pool_tokens}}, true});
         copies.push_back({{{CachedRows::sequence, 1, n_tokens, most_copied(group.pool_tokens)}}, true});

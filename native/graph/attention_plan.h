@@ -31,7 +31,7 @@ struct AttentionPart {
 };
 
 struct AttentionForm {
-    std::vector<AttentionPart> parts; // one after the other they hold each row of the step once
+    std::vector<AttentionPart> parts; // one after the other they hold each row of the step once; none: no layer attends
     bool in_order = true; // rows of the one part are those of the step, in their order
     auto operator<=>(const AttentionForm &) const = default;
 };
@@ -85,7 +85,7 @@ class AttentionPlanner {
     using Rows = std::vector<StreamRun>; // of whole sequences, each a stream
     double cost(const Group &group, const AttentionPart &part) const;
     Choice together(const Group &group, CachedRows source, const Rows &rows, int n_rows, int n_kv) const;
-    Choice apart(const Group &group, const Rows &rows, int stream_rows, int n_exact, const StepBatch &batch) const;
+    Choice apart(size_t g, const Rows &rows, int stream_rows, int n_exact, const StepBatch &batch) const;
     Choice best(size_t g, const Rows &rows, int n_exact, const StepBatch &batch) const;
     GroupAttention plan_group(size_t g, const StepBatch &batch, int n_tokens) const;
     std::vector<Group> groups_;

@@ -39,11 +39,12 @@ CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, const KernelSet &set,
         attention.n_rows = static_cast<int>(from.tokens.size());
         attention.n_sequences = n_sequences();
         attention.row_begin = from.row_begin.data();
-        attention.n_kv = from.n_kv.data();
         const GroupBatch &group = g < from.groups.size() ? from.groups[g] : own_rows;
+        attention.n_kv = group.n_kv_of(from.n_kv).data();
         attention.table_begin = group.table_begin.data();
         attention.tables = group.tables.data();
         attention.slots = group.slots.data();
+        if (plans[g].empty()) continue;
         plans[g].begin(kernels, attention, team.n_workers());
         attention.plan = &plans[g];
     }

@@ -4,6 +4,7 @@
 // program for all sizes, over one buffer that is large enough for the largest step, of which small ones touch little.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <set>
@@ -75,6 +76,8 @@ class CpuProgram {
     void add(std::unique_ptr<CpuNode> node, const std::vector<CpuValue *> &values);
     // A node will attend with this shape to the rows of a group.
     void add_attention(int group, const AttentionShape &shape);
+    // A node will write to the rows of a group.
+    void add_written(int group) { plans_.resize(std::max(plans_.size(), static_cast<size_t>(group) + 1)); }
     // Lays the values out.  CapacityError when there is no memory.
     void finish(CpuValue *logits, CpuProgramLimits limits);
     // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.

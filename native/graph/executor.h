@@ -19,6 +19,15 @@ struct GroupBatch {
     std::vector<int32_t> slots; // [n_rows] where the row's K and V go: block * kv_block_tokens + offset
     std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
     std::vector<int32_t> tables; // block ids; 0, the null block, where no row of the step or later sees the block
+    // [n_sequences] tokens that the sequence has in a group that is of source texts; empty: those of the step's n_kv.
+    std::vector<int32_t> n_source = {};
+    const std::vector<int32_t> &n_kv_of(const std::vector<int32_t> &of_step) const {
+        return n_source.empty() ? of_step : n_source;
+    }
+    // The last position that a row at `position` of a sequence sees: its own, or the source's last.
+    int32_t last_seen(int sequence, int32_t position) const {
+        return n_source.empty() ? position : n_source[static_cast<size_t>(sequence)] - 1;
+    }
 };
 
 // Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.
@@ -64,6 +73,9 @@ class Executor {
     // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well.  Throws Error; the cache's
     // contents of the step's slots are then undefined, everything else is untouched.
     virtual float *run(const StepBatch &batch) = 0;
+    // Of a model whose cache has a group of source texts: the rows of `batch` are whole source texts, which leave in that
+    // group what later rows attend to.  Other groups have no tables in it.  Throws as run() does.
+    virtual void encode(const StepBatch & /*batch*/) {}
     // Of the last run's logits the largest of every strip of logit_strip of them (the last may have fewer), not a number
     // where one is not finite: [logit_rows.size(), strips], the caller's like the logits.  Null where they are not known.
     virtual float *maxima() { return nullptr; }

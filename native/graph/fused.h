@@ -52,7 +52,11 @@ struct AttendSpec {
 TraceTensor attend(const Heads &heads, AttendSpec spec);
 // The same where the layer keeps V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
 TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec);
-TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec); // by another operation of the step
+TraceTensor attend_to_written(const TraceTensor &q,
+                              AttendSpec spec); // by another operation of the step, or write_source
+// Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer (operations/write_source.cpp),
+// and in the other trace each row attends to all of them, by attend_to_written.
+void write_source(int layer, const TraceTensor &k, const TraceTensor &v);
 // Rows of a sequence attend to each other both ways, and nothing is cached (operations/attend_rows.cpp).
 struct AttendRowsSpec {
     float scale;

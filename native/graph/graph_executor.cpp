@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "core/error.h"
 #include "graph/lower_cpu.h"
@@ -43,7 +44,7 @@ KvStore make_store(CacheLayout layout, const ExecutorOptions &options, const Bac
 
 // Rows of the smallest table that ids index: those of the operation `ids`.
 int64_t rows_indexed_by(const Trace &trace, int ids) {
-    int64_t n = std::numeric_limits<int32_t>::max();
+    int64_t n = trace.encoder ? rows_indexed_by(*trace.encoder, ids) : std::numeric_limits<int32_t>::max();
     for (const Operation &operation : trace.operations)
         if (const Weight *table = operation.kind->table(); table != nullptr && operation.inputs[0] == ids)
             n = std::min(n, table->tensor.shape()[0]);
@@ -60,7 +61,7 @@ bool own_kernels(Kernels kernels, const Backend &backend) {
 
 GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool own) {
     const bool is_vectors = trace.kind == OutputKind::vectors;
-    const int most_rows = is_vectors ? 32768 : 4096; // prompts that cannot be divided may be long
+    const int most_rows = is_vectors || trace.encoder ? 32768 : 4096; // texts that cannot be divided may be long
     if (options.max_rows < 1 || options.max_rows > most_rows)
         throw ShapeError("executor", cat("max_rows must be 1 to ", most_rows, " but is ", options.max_rows));
     if (options.max_sequences < 1 || options.max_sequences > 1024) {
@@ -83,6 +84,7 @@ struct OwnProgram {
     std::unique_ptr<PackedModel> packed; // null without kernels that read it
     CpuMatrices matrices;
     CpuProgram program;
+    std::optional<CpuProgram> encoder;
     std::shared_ptr<ThreadTeam> team;
 
     OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
@@ -91,7 +93,12 @@ struct OwnProgram {
                                                                               options.n_threads, options.packed_cache)
                                               : nullptr),
           matrices(kernels, packed.get()), program(lower_cpu({trace, store, matrices, limits, kernels})),
-          team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {}
+          team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {
+        if (!trace.encoder) return;
+        const CpuProgramLimits of_sources{limits.max_rows, 1, limits.max_sequences};
+        encoder.emplace(lower_cpu({*trace.encoder, store, matrices, of_sources, kernels}));
+    }
+    size_t compute_bytes() const { return program.size_bytes() + (encoder ? encoder->size_bytes() : 0); }
 };
 
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
@@ -127,6 +134,10 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
                                                backend_.device().name()));
     }
     stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_, options.sums_inputs);
+    if (!trace_.encoder) return;
+    if (options.sums_inputs) throw UnsupportedError("executor", "a model whose inputs are summed must have no encoder");
+    const GraphLimits of_sources{limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows};
+    stock_encoder_ = std::make_unique<StockGraphs>(*trace_.encoder, store_, backend_, of_sources, false);
 }
 
 GraphExecutor::~GraphExecutor() = default;
@@ -137,7 +148,10 @@ size_t GraphExecutor::cache_bytes() const {
     return std::min(store_.size_bytes(), budget_bytes_ + cache().block_bytes() + cache().state_bytes());
 }
 
-size_t GraphExecutor::compute_bytes() const { return own_ ? own_->program.size_bytes() : stock_->compute_bytes(); }
+size_t GraphExecutor::compute_bytes() const {
+    if (own_) return own_->compute_bytes();
+    return stock_->compute_bytes() + (stock_encoder_ ? stock_encoder_->compute_bytes() : 0);
+}
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
 const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums() : nullptr; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
@@ -145,13 +159,14 @@ const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernel
 size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->n_graphs(); }
 std::vector<std::string> GraphExecutor::stock_operations() const {
     if (!own_) return {};
-    const std::set<std::string> &names = own_->program.stock_operations();
+    std::set<std::string> names = own_->program.stock_operations();
+    if (own_->encoder) names.insert(own_->encoder->stock_operations().begin(), own_->encoder->stock_operations().end());
     return {names.begin(), names.end()};
 }
 size_t GraphExecutor::n_nodes() const { return own_ ? own_->program.n_nodes() : 0; }
 
 // The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.
-void GraphExecutor::check(const StepBatch &batch) const {
+void GraphExecutor::check(const StepBatch &batch, Pass pass) const {
     size_t n_rows = batch.tokens.size(), n_sequences = batch.n_kv.size();
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
@@ -181,10 +196,10 @@ void GraphExecutor::check(const StepBatch &batch) const {
     const size_t n_states_wanted = cache().state_bytes() > 0 ? n_sequences : 0;
     expect(batch.states.size() == n_states_wanted, "every sequence must have its state");
     for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "states must lie in the store");
-    check_tables(batch);
+    check_tables(batch, pass);
 }
 
-void GraphExecutor::check_tables(const StepBatch &batch) const {
+void GraphExecutor::check_tables(const StepBatch &batch, Pass pass) const {
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
     };
@@ -192,12 +207,18 @@ void GraphExecutor::check_tables(const StepBatch &batch) const {
     for (size_t g = 0; g < batch.groups.size(); ++g) {
         const GroupBatch &group = batch.groups[g];
         const int n = n_blocks(static_cast<int>(g));
-        expect(group.slots.size() == batch.tokens.size() && group.table_begin.size() == batch.n_kv.size(),
+        const bool of_source = cache().groups()[g].lifetime.of_source, encodes = pass == Pass::encode;
+        if (encodes && !of_source) continue;
+        expect(group.slots.size() == (of_source && !encodes ? 0 : batch.tokens.size()) &&
+                   group.table_begin.size() == batch.n_kv.size(),
                "slots and table_begin must be as many as rows and sequences");
+        expect(group.n_source.size() == (of_source && !encodes ? batch.n_kv.size() : 0),
+               "sequences must have a source where they read one");
+        for (int32_t length : group.n_source) expect(length > 0, "a source must have tokens");
         for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slots must lie in the store");
         for (int32_t block : group.tables) expect(block >= 0 && block < n, "blocks must lie in the store");
         for (size_t s = 0; s < batch.n_kv.size(); ++s) {
-            const int64_t n_table = (batch.n_kv[s] + kv_block_tokens - 1) / kv_block_tokens;
+            const int64_t n_table = (group.n_kv_of(batch.n_kv)[s] + kv_block_tokens - 1) / kv_block_tokens;
             expect(group.table_begin[s] >= 0 &&
                        group.table_begin[s] + n_table <= static_cast<int64_t>(group.tables.size()),
                    "a block table must hold all cached tokens");
@@ -224,8 +245,17 @@ static_assert(logit_strip == static_cast<size_t>(strip_columns));
 float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr; }
 
 float *GraphExecutor::run(const StepBatch &batch) {
-    check(batch);
+    check(batch, Pass::decode);
     return own_ ? own_->program.run(batch, *own_->team) : stock_->run(batch);
+}
+
+void GraphExecutor::encode(const StepBatch &batch) {
+    if (!trace_.encoder) throw InternalError("executor", "a model that reads a source must have an encoder");
+    check(batch, Pass::encode);
+    if (own_)
+        own_->encoder->run(batch, *own_->team);
+    else
+        stock_encoder_->run(batch);
 }
 
 } // namespace quire

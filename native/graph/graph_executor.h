@@ -63,6 +63,7 @@ class GraphExecutor : public Executor {
     void discard_block(int group, int block) override { store_.discard_block(group, block); }
     void discard_state(int slot) override { store_.discard_state(slot); }
     float *run(const StepBatch &batch) override;
+    void encode(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
     const float *hidden() override;
     std::vector<int> tapped_layers() const override;
@@ -82,8 +83,9 @@ class GraphExecutor : public Executor {
     int n_threads() const { return backend_.n_threads(); }
 
   private:
-    void check(const StepBatch &batch) const;
-    void check_tables(const StepBatch &batch) const;
+    enum class Pass { decode, encode };
+    void check(const StepBatch &batch, Pass pass) const;
+    void check_tables(const StepBatch &batch, Pass pass) const;
     Trace trace_;
     Backend backend_;
     KvStore store_;
@@ -92,7 +94,7 @@ class GraphExecutor : public Executor {
     int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
     GraphLimits limits_;
     std::unique_ptr<OwnProgram> own_; // one of both
-    std::unique_ptr<StockGraphs> stock_;
+    std::unique_ptr<StockGraphs> stock_, stock_encoder_; // the second one where the trace has an encoder
 };
 
 } // namespace quire

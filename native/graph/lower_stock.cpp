@@ -57,6 +57,9 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
         out.taps.push_back(copy);
     }
     for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
+    for (const auto &[layer, written] : graph.written) // what nothing in this graph reads
+        if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)
+            for (ggml_tensor *pool : {written.k, written.v}) ggml_build_forward_expand(out.graph, pool);
     ggml_build_forward_expand(out.graph, out.output);
     return out;
 }

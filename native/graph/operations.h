@@ -86,7 +86,7 @@ struct Tap {
 };
 
 // A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` that keeps rows is
-// written once; the output is [rows, n].
+// written once, rows of a source text by `encoder`, a pass of its own with the same cache; the output is [rows, n].
 struct Trace {
     std::vector<CacheSpec> cache;
     std::vector<Operation> operations;
@@ -96,6 +96,7 @@ struct Trace {
     // [rows, n]: the output where it is vectors, else what the matrix of the output reads; -1 where it is no product
     int hidden = -1;
     std::vector<Tap> taps = {}; // by layer, ascending
+    std::shared_ptr<const Trace> encoder = nullptr; // of source texts, for models that read one
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
     bool attends_both_ways() const;

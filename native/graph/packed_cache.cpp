@@ -1,13 +1,7 @@
 #include "graph/packed_cache.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -42,10 +36,9 @@ std::string hex(const Digest &digest) {
     return text;
 }
 
-// A new file of its own name, to be renamed when it is whole; negative: errno says why there is none.
-int open_part(const std::string &directory, std::string &path) {
-    path = cat(directory, '/', part_prefix, "XXXXXX", part_suffix);
-    return mkostemps(path.data(), static_cast<int>(part_suffix.size()), O_CLOEXEC);
+// A new file of its own name, to be renamed when it is whole.
+File open_part(const std::string &directory, std::string &path) {
+    return File::create(directory, part_prefix, part_suffix, path);
 }
 
 Digest digest_of(const void *data, size_t size_bytes, std::string_view use) {
@@ -110,15 +103,6 @@ void remove_old_parts(const std::string &directory) {
 
 } // namespace
 
-void give_back(const uint8_t *begin, size_t size_bytes) {
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
-    if (first >= end) return;
-    munlock(reinterpret_cast<void *>(first), end - first);
-    madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
-}
-
 PackedCache::PackedCache(PackedCacheOptions options, std::vector<PackedSource> sources, int n_threads)
     : options_(std::move(options)), sources_(std::move(sources)), n_threads_(n_threads),
       layout_(layout_digest(sources_)) {
@@ -168,11 +152,11 @@ bool PackedCache::recall(Digest &contents) const {
 void PackedCache::remember(const Digest &contents) {
     if (options_.source.empty()) return;
     std::string part;
-    const int descriptor = open_part(options_.directory, part);
-    if (descriptor < 0) return; // it will be hashed again
-    const bool done = ::write(descriptor, contents.data(), sizeof contents) == sizeof contents;
-    close(descriptor);
-    if (!done || rename(part.c_str(), remembered_path().c_str()) != 0) unlink(part.c_str());
+    File file = open_part(options_.directory, part);
+    if (!file.is_open()) return; // it will be hashed again
+    const bool done = file.write_at(contents.data(), sizeof contents, 0);
+    file.close();
+    if (!done || !rename_over(part, remembered_path())) remove_file(part);
 }
 
 // A tree of hashes, so that threads share the work: pieces, then all of their hashes in order.
@@ -221,14 +205,16 @@ bool PackedCache::tiles_agree(const MappedFile &file) const {
 
 std::shared_ptr<MappedFile> PackedCache::open(const Digest &contents) {
     const std::string path = path_of(contents);
-    struct stat info{};
-    if (stat(path.c_str(), &info) != 0) return nullptr;
+    const File found = File::open(path);
+    if (!found.is_open()) return nullptr;
+    const std::optional<FileInfo> info = found.info();
     auto ignored = [&](const char *why) {
         notes_.push_back(cat("ignored '", path, "': it ", why));
         return nullptr;
     };
-    if (info.st_uid != geteuid() && info.st_uid != 0) return ignored("belongs to another user");
-    if (static_cast<size_t>(info.st_size) != offsets_.back()) return ignored("has another size than it should have");
+    if (!info) return ignored("is no regular file");
+    if (!info->is_trusted) return ignored("belongs to another user");
+    if (info->size_bytes != offsets_.back()) return ignored("has another size than it should have");
     try {
         std::shared_ptr<MappedFile> file = MappedFile::open(path, options_.load);
         const std::vector<uint8_t> expected = header(contents);
@@ -258,9 +244,9 @@ bool PackedCache::begin() {
     std::error_code error;
     fs::create_directories(options_.directory, error);
     remove_old_parts(options_.directory);
-    descriptor_ = open_part(options_.directory, part_);
-    if (descriptor_ < 0) {
-        notes_.push_back(cat("cannot keep packed weights in '", options_.directory, "': ", std::strerror(errno)));
+    file_ = open_part(options_.directory, part_);
+    if (!file_.is_open()) {
+        notes_.push_back(cat("cannot keep packed weights in '", options_.directory, "': ", system_error()));
         part_.clear();
         return false;
     }
@@ -269,25 +255,15 @@ bool PackedCache::begin() {
 }
 
 bool PackedCache::put(const void *data, size_t size_bytes, size_t offset) {
-    const auto *bytes = static_cast<const uint8_t *>(data);
-    while (size_bytes > 0) {
-        const ssize_t n = pwrite(descriptor_, bytes, std::min(size_bytes, size_t{1} << 30), static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            give_up(cat("needs ", offsets_.back(), " bytes: ", std::strerror(n < 0 ? errno : ENOSPC)));
-            return false;
-        }
-        bytes += n;
-        offset += static_cast<size_t>(n);
-        size_bytes -= static_cast<size_t>(n);
-    }
-    return true;
+    if (file_.write_at(data, size_bytes, offset)) return true;
+    give_up(cat("needs ", offsets_.back(), " bytes: ", system_error()));
+    return false;
 }
 
 void PackedCache::give_up(const std::string &why) {
     notes_.push_back(cat("cannot keep packed weights in '", options_.directory, "': the file ", why));
-    close(descriptor_);
-    unlink(part_.c_str());
+    file_.close();
+    remove_file(part_);
     part_.clear();
 }
 
@@ -300,16 +276,10 @@ void PackedCache::write(const PackedWeights &weights) {
 void PackedCache::end() {
     if (part_.empty()) return;
     // On disk before it has its name: after a loss of power it is complete or absent.
-    if (ftruncate(descriptor_, static_cast<off_t>(offsets_.back())) != 0 || fsync(descriptor_) != 0)
-        return give_up(cat("needs ", offsets_.back(), " bytes: ", std::strerror(errno)));
-    if (rename(part_.c_str(), path_of(contents_).c_str()) != 0) return give_up(std::strerror(errno));
-    close(descriptor_);
+    if (!file_.end_at(offsets_.back())) return give_up(cat("needs ", offsets_.back(), " bytes: ", system_error()));
+    file_.close();
+    if (!rename_over(part_, path_of(contents_))) return give_up(system_error());
     part_.clear();
-    const int folder = ::open(options_.directory.c_str(), O_RDONLY | O_CLOEXEC);
-    if (folder >= 0) {
-        fsync(folder);
-        close(folder);
-    }
     remember(contents_);
 }
 

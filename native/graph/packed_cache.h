@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/system.h"
 #include "core/tensor.h"
 #include "gguf/mapped_file.h"
 #include "kernels/matmul/packed_weights.h"
@@ -25,9 +26,6 @@ struct PackedCacheOptions {
     LoadMode load; // how the file is brought to memory
     bool source_is_mapped; // the matrices are a mapped file's, whose pages can be read again
 };
-
-// The whole pages inside of a range.  Mapped files are read again when touched, memory of our own is zero then.
-void give_back(const uint8_t *begin, size_t size_bytes);
 
 struct PackedSource {
     PackedWeights weights; // without data
@@ -75,7 +73,7 @@ class PackedCache {
     std::vector<size_t> offsets_; // and the end of the file
     std::vector<std::string> notes_;
     std::string part_; // of the file that is being written; empty: none
-    int descriptor_ = -1;
+    File file_;
     size_t n_written_ = 0;
 };
 

@@ -1,8 +1,5 @@
 #include "graph/packed_model.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -47,19 +44,23 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
     auto use = [&](const WeightRef &weight) {
         if (seen.insert(weight.get()).second) found.push_back(weight);
     };
-    for (const Operation &operation : trace.operations)
-        for (const WeightRef &weight : operation.kind->weights()) seen.insert(weight.get());
-    for (const Operation &operation : trace.operations)
-        for (const WeightRef &weight : operation.kind->matrices()) use(weight);
+    std::vector<const Trace *> passes{&trace};
+    if (trace.encoder) passes.push_back(trace.encoder.get());
+    for (const Trace *pass : passes)
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->weights()) seen.insert(weight.get());
+    for (const Trace *pass : passes)
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->matrices()) use(weight);
     return found;
 }
 
 std::shared_ptr<uint8_t> pages(size_t size_bytes) {
-    void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    std::shared_ptr<uint8_t> memory = new_pages(size_bytes, true);
+    if (!memory)
         throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
-    advise_large_pages(memory, size_bytes); // read from end to end for every token
-    return {static_cast<uint8_t *>(memory), [size_bytes](uint8_t *p) { munmap(p, size_bytes); }};
+    advise_large_pages(memory.get(), size_bytes); // read from end to end for every token
+    return memory;
 }
 
 void lock(uint8_t *memory, size_t size_bytes) {

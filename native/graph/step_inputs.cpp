@@ -80,7 +80,8 @@ void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t
               int row, const Use &use) {
     const CachedRows source = part_of(step, place).source;
     const CacheLifetime lifetime = step.lifetime(place.group);
-    const int32_t last = step.batch.positions[static_cast<size_t>(row)];
+    const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
+    const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(row)]);
     const auto first = static_cast<int32_t>(lifetime.first_seen(last));
     if (source == CachedRows::sequence) return use(first - run.first_block * kv_block_tokens, last + 1 - first, first);
     const int32_t *table = table_of(step, place.group, run.sequence);

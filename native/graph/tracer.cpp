@@ -95,7 +95,30 @@ void Tracer::tap(int layer, const TraceTensor &x) {
     taps_.push_back({layer, x.id});
 }
 
-Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
+bool Tracer::is_encoder() const {
+    for (size_t layer = 0; layer < written_.size(); ++layer)
+        if (written_[layer] && cache_[layer].rows->of_source) return true;
+    return false;
+}
+
+void Tracer::check_written(const Trace *encoder) const {
+    const bool encodes = is_encoder();
+    bool has_source = false;
+    for (size_t layer = 0; layer < written_.size(); ++layer) {
+        if (!cache_[layer].rows) continue;
+        const bool of_source = cache_[layer].rows->of_source;
+        has_source |= of_source;
+        if (of_source == encodes && !written_[layer])
+            throw ShapeError("trace", cat("every layer's rows must be written but layer ", layer, "'s are not"));
+        if (of_source != encodes && written_[layer])
+            throw ShapeError("trace", cat("an encoder must write the rows of sources alone but writes layer ", layer));
+    }
+    if ((encoder != nullptr) != (has_source && !encodes) || (encoder != nullptr && encoder->cache != cache_))
+        throw ShapeError("trace", "a trace must come with an encoder's of the same cache where layers keep the rows of "
+                                  "a source, and only there");
+}
+
+Trace Tracer::finish(const TraceTensor &output, OutputKind kind, std::shared_ptr<const Trace> encoder) {
     if (output.tracer.get() != this || finished_)
         throw ShapeError("trace", "a trace must be finished once, with its own value");
     const TraceShape &shape = output.shape();
@@ -104,10 +127,7 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
                                                                  : "vectors must be [rows, n] but are ",
                                       shape_text(shape)));
     }
-    for (size_t layer = 0; layer < written_.size(); ++layer) {
-        if (cache_[layer].rows && !written_[layer])
-            throw ShapeError("trace", cat("every layer's rows must be written but layer ", layer, "'s are not"));
-    }
+    check_written(encoder.get());
     for (size_t layer = 0; layer < claimed_.size(); ++layer) {
         for (size_t i = 0; i < claimed_[layer].size(); ++i)
             if (!claimed_[layer][i])
@@ -117,7 +137,9 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind) {
     finished_ = true;
     Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id, taps_};
     const bool both_ways = trace.attends_both_ways();
-    if (both_ways && !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
+    trace.encoder = std::move(encoder);
+    if (both_ways && !is_encoder() &&
+        !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
         throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");
     if (kind == OutputKind::logits) {
         trace.hidden = hidden_of(operations_, output.id);

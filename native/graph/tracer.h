@@ -30,8 +30,9 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers ascend.
     void tap(int layer, const TraceTensor &x);
     const std::vector<Tap> &taps() const { return taps_; }
-    // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.
-    Trace finish(const TraceTensor &output, OutputKind kind);
+    // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.  `encoder`: the trace that
+    // writes the layers of a source text, where there are any; that trace itself ends with vectors, and writes no others.
+    Trace finish(const TraceTensor &output, OutputKind kind, std::shared_ptr<const Trace> encoder = nullptr);
 
     TraceTensor record(std::shared_ptr<const OperationKind> kind, const std::vector<TraceTensor> &inputs,
                        TraceShape shape);
@@ -44,6 +45,8 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
 
   private:
     explicit Tracer(std::vector<CacheSpec> cache);
+    bool is_encoder() const; // it writes the layers of a source text
+    void check_written(const Trace *encoder) const;
     std::vector<CacheSpec> cache_;
     std::vector<bool> written_; // by layer
     std::vector<std::vector<bool>> claimed_; // by layer and state

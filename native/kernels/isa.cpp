@@ -10,6 +10,9 @@
 #if defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
+#if defined(__aarch64__) && defined(_WIN32)
+#include <windows.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -73,6 +76,11 @@ std::vector<InstructionSet> find_supported() {
     size_t size = sizeof i8mm;
     if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, nullptr, 0) == 0 && i8mm != 0)
         found.push_back({Isa::neon, DotProducts::matrices});
+#elif defined(__aarch64__) && defined(_WIN32)
+    constexpr DWORD dot_products = 43, i8mm = 66; // PF_ARM_..._INSTRUCTIONS_AVAILABLE, which older headers lack
+    if (IsProcessorFeaturePresent(dot_products) == 0) return found;
+    found.push_back({Isa::neon});
+    if (IsProcessorFeaturePresent(i8mm) != 0) found.push_back({Isa::neon, DotProducts::matrices});
 #endif
     return found;
 }

@@ -24,6 +24,10 @@ CachePool::CachePool(CachePoolSpec spec)
         states_ = std::make_shared<BlockPool>(spec_.n_states, 1, spec_.state_bytes, ledger_, CacheEdit::states);
 }
 
+bool CachePool::has_source() const {
+    return std::ranges::any_of(spec_.groups, [](const auto &group) { return group.lifetime.of_source; });
+}
+
 int64_t CachePool::most_blocks(size_t group, int64_t n_tokens, int64_t step_tokens) const {
     const CacheLifetime &lifetime = spec_.groups[group].lifetime;
     const int64_t all = blocks_for_tokens(n_tokens);
@@ -34,9 +38,10 @@ int64_t CachePool::most_blocks(size_t group, int64_t n_tokens, int64_t step_toke
     return std::min(all, (span + block_tokens() - 2) / block_tokens() + 1);
 }
 
-CacheNeed CachePool::most_needed(int64_t n_tokens, int64_t step_tokens) const {
+CacheNeed CachePool::most_needed(int64_t n_tokens, int64_t step_tokens, int64_t n_source) const {
     CacheNeed need{std::vector<int64_t>(n_groups()), has_states()};
-    for (size_t i = 0; i < n_groups(); ++i) need.blocks[i] = most_blocks(i, n_tokens, step_tokens);
+    for (size_t i = 0; i < n_groups(); ++i)
+        need.blocks[i] = lifetime(i).of_source ? blocks_for_tokens(n_source) : most_blocks(i, n_tokens, step_tokens);
     return need;
 }
 

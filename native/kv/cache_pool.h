@@ -50,6 +50,7 @@ class CachePool {
     size_t n_groups() const { return groups_.size(); }
     const std::shared_ptr<BlockPool> &group(size_t i) const { return groups_[i]; }
     const CacheLifetime &lifetime(size_t i) const { return spec_.groups[i].lifetime; }
+    bool has_source() const; // a group is of a source text
     bool has_states() const { return states_ != nullptr; }
     BlockPool &states() const { return *states_; }
     const std::shared_ptr<BlockPool> &states_pool() const { return states_; }
@@ -59,7 +60,8 @@ class CachePool {
     int64_t blocks_for_tokens(int64_t n_tokens) const { return (n_tokens + block_tokens() - 1) / block_tokens(); }
     // The blocks of a group that a sequence holds at most while it computes up to `step_tokens` tokens at a time.
     int64_t most_blocks(size_t group, int64_t n_tokens, int64_t step_tokens) const;
-    CacheNeed most_needed(int64_t n_tokens, int64_t step_tokens) const; // the same of all groups and states
+    // The same of all groups and states, and the blocks of a source text of n_source tokens.
+    CacheNeed most_needed(int64_t n_tokens, int64_t step_tokens, int64_t n_source = 0) const;
     size_t bytes(const CacheNeed &need) const;
     bool can_hold(const CacheNeed &need) const; // were everything free
     bool has_room(const CacheNeed &need) const; // now

@@ -18,6 +18,10 @@ void check(const CacheSpec &spec, size_t layer) {
                                           r.window, ", chunk ", r.chunk));
         if (r.window > 0 && r.chunk > 0)
             throw ShapeError("cache", cat("a layer must have a window or chunks but layer ", layer, " has both"));
+        if (r.of_source && (r.window > 0 || r.chunk > 0 || r.v_in_k))
+            throw ShapeError("cache", cat("rows of the source must be attended to as a whole, and keep an array of "
+                                          "values, but not those of layer ",
+                                          layer));
         if (r.v_in_k && (r.n_kv_head != 1 || r.v_head_dim > r.head_dim))
             throw ShapeError("cache", cat("values must be a part of the keys of one head but layer ", layer, " has ",
                                           r.n_kv_head, " heads of ", r.head_dim, " and values of ", r.v_head_dim));
@@ -44,7 +48,7 @@ CacheLayout::CacheLayout(std::vector<CacheSpec> layers, DType dtype, int block_t
         const int layer = static_cast<int>(i);
         for (const CacheState &state : layers_[i].states) state_bytes_ += static_cast<size_t>(state.n) * sizeof(float);
         if (!layers_[i].rows) continue;
-        const CacheLifetime lifetime{layers_[i].rows->window, layers_[i].rows->chunk};
+        const CacheLifetime lifetime = layers_[i].rows->lifetime();
         CacheGroup &group = by_lifetime[lifetime];
         group.lifetime = lifetime;
         group.layers.push_back(layer);
@@ -57,8 +61,14 @@ std::optional<int> CacheLayout::group_of(int layer) const {
     const std::optional<CacheRows> &rows = layers_.at(static_cast<size_t>(layer)).rows;
     if (!rows) return std::nullopt;
     for (size_t g = 0; g < groups_.size(); ++g)
-        if (groups_[g].lifetime == CacheLifetime{rows->window, rows->chunk}) return static_cast<int>(g);
+        if (groups_[g].lifetime == rows->lifetime()) return static_cast<int>(g);
     throw InternalError("cache", cat("layer ", layer, " must be in a group but is in none"));
+}
+
+std::optional<int> CacheLayout::source_group() const {
+    for (size_t g = 0; g < groups_.size(); ++g)
+        if (groups_[g].lifetime.of_source) return static_cast<int>(g);
+    return std::nullopt;
 }
 
 size_t CacheLayout::block_bytes() const {

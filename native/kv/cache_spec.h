@@ -14,12 +14,27 @@
 
 namespace quire {
 
+// How long a row is needed.
+struct CacheLifetime {
+    int window = 0, chunk = 0;
+    bool of_source = false; // rows of the source text, all of which each token attends to
+    auto operator<=>(const CacheLifetime &) const = default;
+    // The first position that a row at `position` attends to.
+    int64_t first_seen(int64_t position) const {
+        if (chunk > 0) return position / chunk * chunk;
+        return window > 0 && position >= window ? position - window + 1 : 0;
+    }
+};
+
 // K and V of every token.
 struct CacheRows {
     int n_kv_head, head_dim, v_head_dim;
     int window = 0; // n: the last n tokens are attended to, the row itself included; 0: all of the past
     int chunk = 0;  // n: only tokens of the row's own chunk [i * n, (i + 1) * n); 0: all of the past
     bool v_in_k = false; // V is the first v_head_dim numbers of K, of one head: there is no array of V
+    // Of every token of the source text instead: written when it is encoded, and attended to as a whole.
+    bool of_source = false;
+    CacheLifetime lifetime() const { return {window, chunk, of_source}; }
     bool operator==(const CacheRows &) const = default;
 };
 
@@ -40,17 +55,6 @@ struct CacheSpec {
     std::optional<CacheRows> rows;
     std::vector<CacheState> states;
     bool operator==(const CacheSpec &) const = default;
-};
-
-// How long a row is needed.
-struct CacheLifetime {
-    int window = 0, chunk = 0;
-    auto operator<=>(const CacheLifetime &) const = default;
-    // The first position that a row at `position` attends to.
-    int64_t first_seen(int64_t position) const {
-        if (chunk > 0) return position / chunk * chunk;
-        return window > 0 && position >= window ? position - window + 1 : 0;
-    }
 };
 
 // Layers whose rows live equally long.  They share block tables.
@@ -74,6 +78,7 @@ class CacheLayout {
     int block_tokens() const { return block_tokens_; } // kv_block_tokens but in tests of what has no kernels
     const std::vector<CacheGroup> &groups() const { return groups_; } // by lifetime; full attention comes first
     std::optional<int> group_of(int layer) const; // none where the layer keeps no rows
+    std::optional<int> source_group() const; // that of the source text's rows, if the model reads one
     size_t state_bytes() const { return state_bytes_; } // of one sequence, in all layers
     size_t block_bytes() const; // a block in every group
     size_t k_block_bytes(int layer) const;

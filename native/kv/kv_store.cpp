@@ -2,21 +2,19 @@
 
 #include <ggml-backend.h>
 #include <ggml.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "core/error.h"
 #include "core/large_pages.h"
+#include "core/system.h"
 
 namespace quire {
 namespace {
 
-size_t aligned(size_t bytes) {
-    return (bytes + tensor_alignment_bytes - 1) / tensor_alignment_bytes * tensor_alignment_bytes;
-}
+size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
@@ -25,14 +23,12 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
         ggml_backend_buffer_clear(buffer->handle(), 0);
         return buffer;
     }
-    void *pages = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED)
-        throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
+    std::shared_ptr<uint8_t> pages = new_pages(size_bytes, false);
+    if (!pages) throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
     // A large pool is read all over, and each small page costs a walk of the page table; a small one would be zeroed by
     // the megabyte for a few tokens.
-    if (size_bytes >= size_t{128} << 20) advise_large_pages(pages, size_bytes);
-    std::shared_ptr<void> owner(pages, [size_bytes](void *p) { munmap(p, size_bytes); });
-    return Buffer::borrow(pages, size_bytes, false, owner);
+    if (size_bytes >= size_t{128} << 20) advise_large_pages(pages.get(), size_bytes);
+    return Buffer::borrow(pages.get(), size_bytes, false, pages);
 }
 
 // Blocks of which attention on devices reads a multiple: 256 tokens.
@@ -40,11 +36,7 @@ constexpr size_t device_blocks = 256 / kv_block_tokens;
 
 // Gives the whole pages inside back.  On a device memory stays where it is.
 void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
-    if (!tensor.is_host()) return;
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.data() + first), end = begin + bytes;
-    const uintptr_t from = (begin + page - 1) / page * page, to = end / page * page;
-    if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
+    if (tensor.is_host()) give_back(tensor.data() + first, bytes);
 }
 
 } // namespace
@@ -64,21 +56,22 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
         return device.kind() == DeviceKind::cpu ? n : (n + device_blocks - 1) / device_blocks * device_blocks;
     };
     const auto n_states = static_cast<size_t>(sizes_.n_states);
+    const size_t alignment = std::max(tensor_alignment_bytes, device.alignment_bytes());
     size_t total = 0;
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
         if (spec.rows)
-            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer)) +
-                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer));
+            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer), alignment) +
+                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer), alignment);
         for (const CacheState &state : spec.states)
-            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states);
+            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
     }
     if (total == 0) return;
     buffer_ = zeroed(total, device);
     size_t offset = 0;
     auto take = [&](DType dtype, Shape shape) {
         Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);
-        offset += aligned(tensor.size_bytes());
+        offset += aligned(tensor.size_bytes(), alignment);
         return tensor;
     };
     const DType dtype = layout_.dtype();

@@ -30,6 +30,18 @@ PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const i
     return result;
 }
 
+SourceNames source_names(std::span<const int32_t> source, int block_tokens, const PrefixContext &context) {
+    SourceNames names{{}, context};
+    if (source.empty()) return names;
+    const PrefixHash whole = block_hash(std::nullopt, source, context);
+    names.context.media.append(reinterpret_cast<const char *>(whole.bytes.data()), whole.bytes.size());
+    for (size_t begin = 0; begin < source.size(); begin += static_cast<size_t>(block_tokens)) {
+        const auto number = static_cast<int32_t>(names.blocks.size());
+        names.blocks.push_back(block_hash(whole, {&number, 1}, context));
+    }
+    return names;
+}
+
 HashChain::HashChain(PrefixContext context, int block_tokens)
     : context_(std::move(context)), block_tokens_(static_cast<size_t>(block_tokens)) {
     if (block_tokens < 1) throw ShapeError("prefix_hash", cat("block_tokens must be positive but is ", block_tokens));

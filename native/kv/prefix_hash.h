@@ -37,6 +37,14 @@ struct PrefixContext {
 PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const int32_t> tokens,
                       const PrefixContext &context);
 
+// What an encoder-decoder model keeps of a source text depends on all of it.  So its blocks, the last one included, which
+// may not be full, are named by the whole text, and so is whatever follows it.
+struct SourceNames {
+    std::vector<PrefixHash> blocks;
+    PrefixContext context; // of the text that answers it
+};
+SourceNames source_names(std::span<const int32_t> source, int block_tokens, const PrefixContext &context);
+
 // The hashes of one sequence's full blocks, computed once each.
 class HashChain {
   public:

@@ -56,8 +56,10 @@ int64_t SequenceCache::fitting_prefix(std::span<const PrefixHash> hashes, int64_
         return pool_->has_states() && !pool_->states().find(hashes[static_cast<size_t>(n_blocks) - 1]);
     };
     const auto missing = [&]() -> std::optional<int64_t> {
-        for (size_t i = 0; i < tables_.size(); ++i)
-            if (const auto block = last_missing(i, hashes, n_blocks)) return block;
+        for (size_t i = 0; i < tables_.size(); ++i) {
+            const auto block = is_source(i) ? std::nullopt : last_missing(i, hashes, n_blocks);
+            if (block) return block;
+        }
         return std::nullopt;
     };
     while (n_blocks > 0) {
@@ -71,7 +73,20 @@ int64_t SequenceCache::fitting_prefix(std::span<const PrefixHash> hashes, int64_
     return n_blocks;
 }
 
-CacheMatch SequenceCache::match(std::span<const PrefixHash> hashes, int64_t max_tokens) const {
+// All of it or nothing: rows of an encoder cannot be computed apart.
+void SequenceCache::match_source(size_t group, std::span<const PrefixHash> source, CacheMatch &match) const {
+    const BlockPool &pool = *pool_->group(group);
+    match.has_source = !source.empty();
+    for (const PrefixHash &name : source) match.has_source = match.has_source && pool.find(name);
+    if (!match.has_source) return;
+    PrefixMatch &found = match.groups[group];
+    found.n_blocks = static_cast<int32_t>(source.size());
+    found.n_tokens = int64_t{found.n_blocks} * pool_->block_tokens();
+    for (const PrefixHash &name : source) found.n_free_blocks += pool.is_free(*pool.find(name));
+}
+
+CacheMatch SequenceCache::match(const Names &names, int64_t max_tokens) const {
+    const std::span<const PrefixHash> hashes = names.text;
     CacheMatch match;
     match.groups.resize(tables_.size());
     if (pool_->keeps_nothing()) return match;
@@ -86,6 +101,10 @@ CacheMatch SequenceCache::match(std::span<const PrefixHash> hashes, int64_t max_
     match.n_tokens = n_fitting * pool_->block_tokens();
     match.n_lost_tokens = rows_tell ? (n_blocks - n_fitting) * pool_->block_tokens() : 0;
     for (size_t i = 0; i < tables_.size(); ++i) {
+        if (is_source(i)) {
+            match_source(i, names.source, match);
+            continue;
+        }
         PrefixMatch &group = match.groups[i];
         group = {match.n_tokens, static_cast<int32_t>(n_fitting), static_cast<int32_t>(first_needed(i, n_fitting)), 0};
         for (int32_t block = group.first_block; block < group.n_blocks; ++block)
@@ -101,22 +120,36 @@ int64_t SequenceCache::blocks_ahead(size_t group, int64_t first_block, int64_t n
     return std::min(all, first_block + pool_->most_blocks(group, n_tokens, step_tokens_));
 }
 
-bool SequenceCache::has_room_for(const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const {
+bool SequenceCache::has_room_for(const Names &names, const CacheMatch &match, int64_t n_tokens,
+                                 int64_t n_kept_back) const {
     CacheNeed need{std::vector<int64_t>(tables_.size()), pool_->has_states()};
     for (size_t i = 0; i < tables_.size(); ++i) {
         const PrefixMatch &group = match.groups[i];
+        if (is_source(i)) {
+            need.blocks[i] = static_cast<int64_t>(names.source.size()) - group.n_blocks + group.n_free_blocks;
+            continue;
+        }
         const int64_t n_new = blocks_ahead(i, group.first_block, n_tokens) - group.n_blocks;
         need.blocks[i] = n_new + group.n_free_blocks + n_kept_back;
     }
     return pool_->has_room(need);
 }
 
-void SequenceCache::take(std::span<const PrefixHash> hashes, const CacheMatch &match, int64_t n_tokens) {
+void SequenceCache::take(const Names &names, const CacheMatch &match, int64_t n_tokens) {
+    const std::span<const PrefixHash> hashes = names.text;
     if (!empty()) throw InternalError("sequence_cache", "a prefix must come first but the cache has contents");
-    for (size_t i = 0; i < tables_.size(); ++i) tables_[i].take(hashes, match.groups[i]);
+    for (size_t i = 0; i < tables_.size(); ++i) tables_[i].take(is_source(i) ? names.source : hashes, match.groups[i]);
     if (pool_->has_states()) take_state(hashes, match);
+    for (size_t i = 0; i < tables_.size(); ++i) {
+        const int64_t n_blocks = is_source(i) ? static_cast<int64_t>(names.source.size())
+                                              : blocks_ahead(i, tables_[i].n_dropped(), n_tokens);
+        tables_[i].reserve(n_blocks * pool_->block_tokens());
+    }
+}
+
+void SequenceCache::publish_source(std::span<const PrefixHash> source) {
     for (size_t i = 0; i < tables_.size(); ++i)
-        tables_[i].reserve(blocks_ahead(i, tables_[i].n_dropped(), n_tokens) * pool_->block_tokens());
+        if (is_source(i)) tables_[i].publish(source);
 }
 
 void SequenceCache::take_state(std::span<const PrefixHash> hashes, const CacheMatch &match) {
@@ -139,8 +172,9 @@ void SequenceCache::take_state(std::span<const PrefixHash> hashes, const CacheMa
 
 bool SequenceCache::has_room_to_write(int64_t begin, int64_t end, int64_t n_kept_back) const {
     size_t bytes = 0;
-    for (const BlockTable &table : tables_) {
-        const int64_t n = table.blocks_needed(begin, end);
+    for (size_t i = 0; i < tables_.size(); ++i) {
+        const BlockTable &table = tables_[i];
+        const int64_t n = is_source(i) ? 0 : table.blocks_needed(begin, end);
         if (n == 0) continue;
         if (n + n_kept_back > table.pool()->n_free()) return false;
         bytes += static_cast<size_t>(n + n_kept_back) * table.pool()->block_bytes();
@@ -150,6 +184,7 @@ bool SequenceCache::has_room_to_write(int64_t begin, int64_t end, int64_t n_kept
 
 void SequenceCache::prepare(int64_t begin, int64_t end) {
     for (size_t i = 0; i < tables_.size(); ++i) {
+        if (is_source(i)) continue;
         BlockTable &table = tables_[i];
         if (begin < int64_t{table.n_blocks()} * pool_->block_tokens())
             if (const auto copy = table.ensure_writable(begin)) pool_->copy(static_cast<int>(i), copy->from, copy->to);
@@ -159,6 +194,7 @@ void SequenceCache::prepare(int64_t begin, int64_t end) {
 
 void SequenceCache::advance(std::span<const PrefixHash> hashes, int64_t n_computed, int64_t n_tokens) {
     for (size_t i = 0; i < tables_.size(); ++i) {
+        if (is_source(i)) continue;
         BlockTable &table = tables_[i];
         table.publish(hashes);
         if (pool_->lifetime(i) == CacheLifetime{}) continue;
@@ -221,15 +257,15 @@ bool SequenceCache::cut_back(int64_t n_computed) {
     const int64_t block_tokens = pool_->block_tokens();
     for (size_t i = 0; i < tables_.size(); ++i)
         if (tables_[i].n_dropped() > pool_->lifetime(i).first_seen(n_computed) / block_tokens) return false;
-    for (BlockTable &table : tables_)
-        while (table.n_blocks() > pool_->blocks_for_tokens(n_computed)) table.pop();
+    for (size_t i = 0; i < tables_.size(); ++i)
+        while (!is_source(i) && tables_[i].n_blocks() > pool_->blocks_for_tokens(n_computed)) tables_[i].pop();
     return true;
 }
 
 void SequenceCache::cut(int64_t n_tokens) {
     for (size_t i = 0; i < tables_.size(); ++i) {
         const int64_t wanted = blocks_ahead(i, tables_[i].n_dropped(), n_tokens);
-        while (tables_[i].n_blocks() > wanted) tables_[i].pop();
+        while (!is_source(i) && tables_[i].n_blocks() > wanted) tables_[i].pop();
     }
 }
 

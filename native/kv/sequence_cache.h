@@ -3,6 +3,8 @@
 // Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the end of the last
 // whole block needs is kept, so that whoever comes back to this prefix finds it.  A recurrent state can only be taken up
 // where a copy of it was kept: a *snapshot*, named like the block that ends there.
+//
+// Rows of a source text are written as a whole, and stay until all is released.  They are found as a whole, too.
 #pragma once
 
 #include <memory>
@@ -21,6 +23,7 @@ struct CacheMatch {
     int64_t n_tokens = 0; // whole blocks
     int64_t n_lost_tokens = 0; // after those, that some groups still have, while others lack what they need
     std::vector<PrefixMatch> groups;
+    bool has_source = false; // all of the source text's rows
 };
 
 enum class SnapshotKind {
@@ -44,13 +47,19 @@ class SequenceCache {
     std::optional<BlockId> kept_state() const { return kept_state_; }
     bool empty() const; // holds nothing
 
+    // What blocks are looked for by, and, while the cache is in use, are named by.
+    struct Names {
+        std::span<const PrefixHash> text, source = {}; // source: of all its blocks
+    };
     // The longest prefix of at most max_tokens tokens for which every group has what it needs; changes nothing.
-    CacheMatch match(std::span<const PrefixHash> hashes, int64_t max_tokens) const;
-    // Whether a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group free.
-    bool has_room_for(const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const;
-    // Shares the match and reserves what computing n_tokens takes.  The cache must be empty.  CapacityError when there
-    // is no room.
-    void take(std::span<const PrefixHash> hashes, const CacheMatch &match, int64_t n_tokens);
+    CacheMatch match(const Names &names, int64_t max_tokens) const;
+    // Whether a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group that grows free.
+    bool has_room_for(const Names &names, const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const;
+    // Shares the match and reserves what computing n_tokens takes, and the source.  The cache must be empty.
+    // CapacityError when there is no room.
+    void take(const Names &names, const CacheMatch &match, int64_t n_tokens);
+    // The rows of the source are written: they can be found.
+    void publish_source(std::span<const PrefixHash> source);
 
     // Whether writing the positions [begin, end) finds its blocks, and, where it takes some, leaves so many of each group.
     bool has_room_to_write(int64_t begin, int64_t end, int64_t n_kept_back = 0) const;
@@ -88,6 +97,8 @@ class SequenceCache {
     int64_t first_needed(size_t group, int64_t n_blocks) const;
     int64_t blocks_ahead(size_t group, int64_t first_block, int64_t n_tokens) const;
     void take_state(std::span<const PrefixHash> hashes, const CacheMatch &match);
+    void match_source(size_t group, std::span<const PrefixHash> source, CacheMatch &match) const;
+    bool is_source(size_t group) const { return pool_->lifetime(group).of_source; }
     bool is_there(const Snapshot &snapshot) const;
     void release_snapshot();
     void drop_rolling();

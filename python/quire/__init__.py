@@ -23,7 +23,7 @@ from .interpreter import check_interpreter
 check_interpreter()
 
 if TYPE_CHECKING:
-    from ._native.core import Device, DType, Tensor, devices
+    from ._native.core import Device, DType, Tensor
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
     from ._native.quant import dequantize, quantize
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .convert import convert
     from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
     from .gguf import GGUFReader, GGUFWriter
+    from .hardware import devices
     from .sampling import SamplingParams
     from .structured import StructuredOutputsParams
     from .tokenizer import Detokenizer, Tokenizer
@@ -62,7 +63,7 @@ _WHERE = {
     "__version__": "_native",
     "convert": "convert",
     "dequantize": "_native.quant",
-    "devices": "_native.core",
+    "devices": "hardware",
     "open_decoder": "engine",
     "quantize": "_native.quant",
 }

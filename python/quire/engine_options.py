@@ -27,7 +27,7 @@ CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
-Speculation = Literal["auto", "off", "draft", "lookup"]
+Speculation = Literal["auto", "off", "draft", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 
 _KV_DTYPES = ("auto", *get_args(CacheDType))
@@ -61,7 +61,9 @@ def _option(default: T, option: EngineOption) -> T:
     return field(default=default, metadata={"option": option})
 
 
-_DEVICE = EngineOption(flags="--device", metavar="NAME", help="A name of 'quire devices', gpu, or auto [cpu].")
+_DEVICE = EngineOption(
+    flags="--device", metavar="NAME", help="A name or kind (gpu, cuda, vulkan) of 'quire devices', or auto [cpu]."
+)
 _N_CTX = EngineOption(
     flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
     help="Tokens of prompt and answer together; 0: the model's own [as memory allows].",
@@ -128,8 +130,8 @@ _DRAFT = EngineOption(
 )  # fmt: skip
 _SPECULATION = EngineOption(
     flags="--speculation", choices=get_args(Speculation),
-    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, or a look at the"
-    " text so far [auto with --draft, else off].",
+    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, a look at the"
+    " text so far, or a form that leaves no choice [auto with --draft, else grammar].",
 )  # fmt: skip
 _DRAFT_MAX = EngineOption(
     flags="--draft-max", metavar="N",
@@ -145,8 +147,9 @@ _DRAFT_MIN = EngineOption(
 class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
-    ``device``: a name of ``quire.devices()``, ``"gpu"`` for the first, or ``"auto"`` for that where there is one, and
-    else the CPU.  ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
+    ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
+    ``"sycl"`` or ``"metal"`` for the first of that kind; or ``"auto"`` for a GPU where there is one, and else the CPU.
+     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
     as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical processors that
     the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is
     ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits,
@@ -170,9 +173,9 @@ class EngineConfig:
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
-    ``"auto"`` (both, as far as there are) or ``"off"``; ``None`` is ``"auto"`` with a draft model and ``"off"``
-    without.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on what they cost and
-    were worth lately, but ``draft_min`` are in any case.
+    ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is
+    ``"auto"`` with a draft model and ``"grammar"`` without.  ``draft_max``: tokens proposed at a time at most; how many
+    are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("cpu", _DEVICE)

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
     from ._native.gguf import TensorInfo
 
-__all__ = ["REQUIRED", "GGUFReader", "GGUFWriter", "LoadMode", "Metadata", "Required"]
+__all__ = ["NUMBER_CODES", "REQUIRED", "GGUFReader", "GGUFWriter", "LoadMode", "Metadata", "Required"]
 
 LoadMode = Literal["mmap", "copy", "lock"]
 _T = TypeVar("_T")
+# Of arrays of numbers and booleans: the names of what they hold in the module struct, and in memoryview.
+NUMBER_CODES = {
+    "u8[]": "B", "i8[]": "b", "u16[]": "H", "i16[]": "h", "u32[]": "I", "i32[]": "i", "u64[]": "Q", "i64[]": "q",
+    "f32[]": "f", "f64[]": "d", "bool[]": "?",
+}  # fmt: skip
 
 
 class Required:
@@ -104,6 +109,15 @@ class Metadata(Mapping[str, object]):
         if not isinstance(value, np.ndarray):
             raise LoadError(f"[gguf] key '{key}' must be an array of numbers but is {self._reader.value_type(key)}")
         return value
+
+    def beginning(self, key: str, n: int) -> tuple[int, list[int | float | bool]]:
+        """How long an array of numbers or booleans is, and its first ``n``, without NumPy; KeyError when absent."""
+        code = NUMBER_CODES.get(self.type_of(key))
+        if code is None:
+            raise LoadError(f"[gguf] key '{key}' must be an array of numbers but is {self.type_of(key)}")
+        packed = self._reader.packed_numbers(key)
+        n_all = len(packed) // struct.calcsize(code)
+        return n_all, list(struct.unpack_from(f"<{min(n, n_all)}{code}", packed))
 
     def strings(self, key: str) -> list[bytes]:
         """An array of strings, as raw bytes."""

@@ -73,14 +73,26 @@ def test_version_is_that_of_the_native_module(quire: Command) -> None:
     assert quire("--version") == Outcome(0, f"quire {__version__}\n", "")
 
 
-def test_version_imports_neither_numpy_nor_a_command() -> None:
+COMMANDS_AND_MODELS = ("numpy", "rich", "jinja2", "quire.engine", "quire.cli.run", "quire.cli.info", "quire.cli.ps")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--version"], COMMANDS_AND_MODELS),
+        (["--help"], (*COMMANDS_AND_MODELS, "quire._native")),
+        (["run", "--help"], ("numpy", "rich", "jinja2", "quire.engine.llm", "quire._native")),
+        (["info"], ("numpy", "asyncio", "quire.engine.llm", "quire.cli.run")),
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_only_what_it_needs(arguments: list[str], unwanted: tuple[str, ...]) -> None:
     program = (
-        "import sys; from quire.cli.main import main; main(['--version']);"
-        "print([m for m in sys.modules if m.split('.')[0] in ('numpy', 'rich', 'jinja2') or m == 'quire.engine' "
-        "or m in ('quire.cli.run', 'quire.cli.info')])"
+        f"import sys; from quire.cli.main import main; main({arguments});"
+        f"print([name for name in {unwanted} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1] == "[]"
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("name", ["run", "chat", "info", "tokenize", "convert", "devices", "bench"])

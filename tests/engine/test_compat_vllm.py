@@ -8,15 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from quire.compat import vllm
 from quire.engine import LLM
 from quire.engine.loader import packaged_model
 from quire.errors import QuireError, RequestError, UnsupportedError
 from served import environment
+from tiny_checkpoints import write_checkpoint, write_reranker
+from word_pieces import write_word_pieces
 
 MODEL = "./tiny-chat.gguf"
 HEAD = "from quire.compat.vllm import LLM, SamplingParams\n"
@@ -276,3 +280,49 @@ def test_options_that_are_not_there(opened: vllm.LLM) -> None:
         opened.classify("x")
     with pytest.raises(RequestError, match="data_1 must be one text or 3"):
         opened.score(["a", "b"], ["c", "d", "e"])
+
+
+def test_scores_of_a_cross_encoder(tmp_path: Path) -> None:
+    """Oracles: transformers' logits; vLLM's pooler, which takes the sigmoid of a single class unless told otherwise."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    write_reranker(tmp_path / "xlm")
+    query, texts = "Where is the fox?", ["In the forest.", "A red ball"]
+    model = transformers.XLMRobertaForSequenceClassification.from_pretrained(tmp_path / "xlm").eval()
+    llm = vllm.LLM(str(tmp_path / "xlm"), task="score")
+    pairs = [llm.get_tokenizer().encode_pair(query, text).token_ids for text in texts]
+    with torch.no_grad():
+        logits = [float(model(torch.tensor([ids])).logits[0, 0]) for ids in pairs]
+    shown = [output.outputs.score for output in llm.score(query, texts)]
+    assert shown == pytest.approx([1 / (1 + exp(-logit)) for logit in logits], abs=1e-3)
+    assert [output.outputs.score for output in llm.score([query] * 2, texts)] == pytest.approx(shown)
+    for params in (vllm.PoolingParams(use_activation=False), vllm.PoolingParams(activation=False)):
+        raw = [output.outputs.score for output in llm.score(query, texts, pooling_params=params)]
+        assert raw == pytest.approx(logits, rel=1e-3)
+    with pytest.raises(UnsupportedError, match="dimensions must be left out"):
+        llm.score(query, texts, pooling_params=vllm.PoolingParams(dimensions=3))
+    llm.close()
+
+
+def test_scores_of_other_models(tmp_path: Path, opened: vllm.LLM) -> None:
+    """Cosines of vectors where that is what a model is for; several classes say nothing of a pair."""
+    query, texts = "Where is the fox?", ["In the forest.", "A red ball"]
+    with pytest.raises(UnsupportedError, match="classifier"):
+        opened.score(query, texts)
+    llm = vllm.LLM(str(packaged_model()), max_model_len=256, runner="pooling", convert="embed")
+    rows = np.array([output.outputs.embedding for output in llm.embed([query, *texts])])
+    assert [one.outputs.score for one in llm.score(query, texts)] == pytest.approx(
+        (rows[1:] @ rows[0]).tolist(), abs=1e-5
+    )
+    (short,) = llm.embed(query, pooling_params=vllm.PoolingParams(dimensions=8))
+    expected = rows[0, :8] / np.linalg.norm(rows[0, :8])
+    assert short.outputs.embedding == pytest.approx(expected.tolist(), abs=1e-5)
+    (raw,) = llm.embed(query, pooling_params=vllm.PoolingParams(normalize=False))
+    assert np.array(raw.outputs.embedding) / np.linalg.norm(raw.outputs.embedding) == pytest.approx(rows[0], abs=1e-5)
+    llm.close()
+    write_checkpoint(tmp_path / "bert", "bert-rank")
+    write_word_pieces(tmp_path / "bert")
+    three = vllm.LLM(str(tmp_path / "bert"))
+    with pytest.raises(UnsupportedError, match="must have one class but has 3"):
+        three.score(query, texts)
+    three.close()

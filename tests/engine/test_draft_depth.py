@@ -85,6 +85,22 @@ def test_a_sequence_that_is_never_right_costs_the_others_nothing() -> None:
     assert sum(depths[1][100:]) < 0.7 * 200  # one token now and then, for its hundredths of a step
 
 
+def test_rows_that_seemed_dear_are_tried_again() -> None:
+    text = list(range(2000))
+    speculator = Speculator([ScriptedDrafter([text], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)
+    for n_rows, seconds in ((1, 1.0), (1, 1.0), (8, 60.0), (8, 60.0)):  # while the machine did something else
+        speculator.took(n_rows, seconds)
+    end, n_steps = 8, 0
+    while end <= 1200 and n_steps < 600:
+        n_steps += 1
+        (draft,) = speculator.propose([(0, text[:end])], 1)
+        speculator.took(1 + len(draft), 1.0 + 0.02 * len(draft))
+        for _ in draft:
+            speculator.judge(0, True)
+        end += 1 + len(draft)
+    assert n_steps < 450  # four of five tokens are drafted once that is known
+
+
 def test_cost_follows_the_machine() -> None:
     cost = StepCost()
     for n_rows, seconds in ((1, 1.0), (8, 2.0), (1, 1.0), (8, 2.0)):
@@ -97,6 +113,9 @@ def test_cost_follows_the_machine() -> None:
     assert cost.seconds(8) == pytest.approx(4.0, rel=0.01)
     cost.took(8, 1e6)  # the machine did something else
     assert cost.seconds(8) < 5.0
+    cost.took(4, 50.0)  # the first of its kind, while memory was touched first
+    cost.took(4, 1.5)
+    assert cost.seconds(4) == pytest.approx(1.5, rel=0.01)
     for _ in range(80):
         cost.took(1, 6.0)  # a row alone is not dearer than eight of them
     assert cost.seconds(8) >= cost.seconds(1)

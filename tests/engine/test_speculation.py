@@ -25,6 +25,8 @@ from decoder_client import (
     prompt,
 )
 from quire._native.engine import (
+    AnswerCursor,
+    AnswerStore,
     Drafter,
     FakeExecutor,
     LookupDrafter,
@@ -115,6 +117,80 @@ def test_a_prediction_that_goes_wrong_is_taken_up_again() -> None:
         assert finish is not None
         assert client.answer(id_).token_ids == plain
         assert finish.n_accepted_tokens > 20
+
+
+# Earlier answers
+
+
+def longest_end(text: Sequence[int], answers: Sequence[Sequence[int]]) -> int:
+    found = 0
+    for n in range(1, len(text) + 1):
+        if any(list(answer[i : i + n]) == list(text[-n:]) for answer in answers for i in range(len(answer) - n + 1)):
+            found = n
+    return found
+
+
+@pytest.mark.parametrize("n_letters", [2, 5])
+def test_the_store_finds_what_followed_in_earlier_answers(n_letters: int) -> None:
+    rng = random.Random(n_letters)
+    store = AnswerStore(most_tokens=1000)
+    answers: dict[bytes, list[list[int]]] = {b"a": [], b"b": []}
+    for _ in range(8):
+        for salt, known in answers.items():
+            known.append([rng.randrange(n_letters) + 10 * (salt == b"b") for _ in range(rng.randrange(1, 30))])
+            store.add(salt, known[-1])
+        # A text that is read token by token, while the store stays as it is.
+        salt = rng.choice([b"a", b"b"])
+        text, cursor = list[int](), AnswerCursor()
+        for _ in range(40):
+            text.append(rng.randrange(n_letters) + 10 * (rng.random() < 0.3))
+            length, following = store.find(salt, text, cursor)
+            assert length == longest_end(text, answers[salt])
+            joined = [token for answer in answers[salt] for token in (*answer, -1)]
+            if length:
+                at = len(joined) - len(following)
+                assert joined[at:] == following
+                assert joined[at - length : at] == text[len(text) - length :]
+    assert store.find(b"c", text, AnswerCursor()) == (0, [])  # another salt has none of them
+
+
+def test_the_store_is_bounded_and_cursors_outlive_what_goes() -> None:
+    rng = random.Random(1)
+    store, cursor, text = AnswerStore(most_tokens=400), AnswerCursor(), [0]
+    for i in range(300):
+        answer = [rng.randrange(4) for _ in range(rng.randrange(1, 250))]
+        store.add(b"often", answer)
+        store.add(str(i % 7).encode(), answer[:20])
+        assert store.n_tokens <= 400
+        text += answer[-3:]
+        # What was read of the text before an answer came is not searched again: no more than occurs, maybe less.
+        length, following = store.find(b"often", text, cursor)
+        assert 0 <= length <= len(text)
+        fresh, _ = store.find(b"often", text[-30:], AnswerCursor())
+        assert min(length, 30) <= fresh
+        assert not length or following
+    kept = [i for i in range(7) if store.find(str(i).encode(), [*answer[:20]], AnswerCursor())[0]]
+    assert len(kept) < 7  # those that were not used for longest are gone
+
+
+def test_lookup_learns_from_answers_of_the_same_salt_alone() -> None:
+    text = prompt(12)
+    plain = greedy_without_eog(text, 40)
+    config = {"speculation": "lookup", "draft_max": 5, "draft_min": 5}
+
+    def drafted(client: Client, salt: bytes) -> int:
+        id_ = client.submit(text, params(max_tokens=40), salt=salt)
+        client.run()
+        assert client.answer(id_).token_ids == plain
+        finish = client.answer(id_).finish
+        assert finish is not None
+        return finish.n_accepted_tokens
+
+    with Client(drafters=[LookupDrafter()], config=config) as client:
+        alone = drafted(client, b"one")
+        assert drafted(client, b"other") == alone  # as if there had been no answer
+        assert drafted(client, b"one") >= 28  # 37 tokens follow the first two, five of six are drafted
+        assert drafted(client, b"") == alone
 
 
 # Exactness

@@ -17,11 +17,11 @@ from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 OPENINGS = ["Once upon a time", "The fox went to", "Tell me about a bird.", "Why is the sky blue?", "A", "One day, the"]
-PROMPTS = [
-    f"{OPENINGS[i % 6]} {word}"
-    for i, word in enumerate(["river", "house", "tree", "cat", "sun", "king", "bread", "song"] * 6)
-]
+WORDS = ["river", "house", "tree", "cat", "sun", "king", "bread", "song", "boat", "road", "bird"]
+PROMPTS = [f"{OPENINGS[i % 6]} {WORDS[i % 8]}" for i in range(48)]
 PROMPTS += [f"The list: red, blue, green, {colour}. Again: red, blue," for colour in ("black", "white")]
+# With those, 200 that differ.
+MORE = [f"{opening} {word} and {other}" for opening in OPENINGS for word in WORDS[:5] for other in WORDS[6:]]
 GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
 
 
@@ -50,7 +50,7 @@ def draft(shared: Path) -> Path:
 )
 def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
     with opened(draft=draft, speculation=kind, draft_max=4, draft_min=4, max_sequences=n_at_once, n_blocks=60) as llm:
-        prompts = PROMPTS[: 10 if n_at_once == 1 else None]
+        prompts = PROMPTS[:10] if n_at_once == 1 else PROMPTS + MORE
         for params in (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3)):
             expected = [comparable(result) for result in plain.generate(prompts, params)]
             results = llm.generate(prompts, params)
@@ -59,8 +59,8 @@ def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_onc
             assert sum(choice.n_accepted_tokens for choice in choices) > 0
         for stats in llm.stats().drafters:
             assert stats.failure == ""
-            assert (stats.n_drafted_tokens > 0) == (kind in (stats.name, "auto"))
-        draft_stats = llm.stats().drafters[1]
+            assert (stats.n_drafted_tokens > 0) == (stats.name != "grammar" and kind in (stats.name, "auto"))
+        draft_stats = llm.stats().drafters[2]
         assert kind == "lookup" or draft_stats.n_accepted_tokens > 0.3 * draft_stats.n_drafted_tokens
 
 
@@ -79,7 +79,7 @@ def test_a_request_says_who_proposes(plain: LLM) -> None:
         assert found.choices[0].n_accepted_tokens > 10
         (off,) = llm.generate("Once upon a time", prediction=expected.text, speculation="off", **GREEDY)
         assert off.choices[0].n_drafted_tokens == 0
-        with pytest.raises(RequestError, match=r"one of auto, off, lookup but is 'draft'"):
+        with pytest.raises(RequestError, match=r"one of auto, off, grammar, lookup but is 'draft'"):
             llm.generate("A", speculation="draft", max_tokens=4)
 
 
@@ -105,7 +105,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     for options, text in (
         ({"speculation": "draft"}, "draft must be given for speculation 'draft' but is None"),
-        ({"speculation": "mtp"}, "speculation must be one of auto, off, draft, lookup but is 'mtp'"),
+        ({"speculation": "mtp"}, "speculation must be one of auto, off, draft, lookup, grammar but is 'mtp'"),
         ({"draft_max": 2, "draft_min": 3}, "draft_min must be at most draft_max, 2, but is 3"),
     ):
         with pytest.raises(RequestError, match=text):

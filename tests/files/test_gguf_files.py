@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from quire._native.gguf import Reader
 from quire.errors import LoadError, ShapeError
-from quire.gguf import GGUFReader, GGUFWriter
-from quire.tokenizer.from_gguf import FORMATS
+from quire.gguf import NUMBER_CODES, GGUFReader, GGUFWriter
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (test extra)")
 
@@ -131,7 +130,12 @@ def test_numbers_as_the_file_holds_them(tmp_path: Path, kind: int, code: str, nu
     path.write_bytes(gguf_bytes.File(keys=keys).encode())
     reader = Reader(str(path))
     assert memoryview(reader.packed_numbers("k")).cast(code).tolist() == numbers == reader.value("k").tolist()  # type: ignore[attr-defined]
-    assert FORMATS[reader.value_type("k")] == code
+    assert NUMBER_CODES[reader.value_type("k")] == code
+    metadata = GGUFReader(path).metadata
+    assert metadata.beginning("k", 2) == (len(numbers), numbers[:2])
+    assert metadata.beginning("k", 99) == (len(numbers), numbers)
+    with pytest.raises(LoadError, match="'s' must be an array of numbers but is string"):
+        metadata.beginning("s", 2)
     with pytest.raises(LoadError, match="must hold an array of numbers"):
         reader.packed_numbers("s")
 

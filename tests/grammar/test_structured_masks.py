@@ -11,19 +11,10 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from decoder_client import EOG, N_VOCAB, Client, greedy_without_eog, logits_after, mask_of, params, prompt
 from quire._native.engine import MaskJob, Request, Sampler, SamplingParams, VocabInfo
 from quire.errors import RequestError, ShapeError
-from test_decoder import EOG, N_VOCAB, Client, greedy_without_eog, logits_after, params, prompt
-
-Mask = npt.NDArray[np.uint32]
-
-
-def mask_of(ids: Sequence[int], n_vocab: int = N_VOCAB) -> Mask:
-    bits = np.zeros(-(-n_vocab // 32) * 32, np.uint8)
-    bits[list(ids)] = 1
-    return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def allowed_after(tokens: Sequence[int]) -> list[int]:

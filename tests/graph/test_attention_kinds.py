@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from counting_device import counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
@@ -25,6 +26,16 @@ def attention(
     return np.einsum("hnm,mhd->nhd", odds / odds.sum(-1, keepdims=True), v)
 
 
+def blocks_of(lengths: list[int]) -> tuple[list[list[int]], list[int]]:
+    """Block tables, and slots of all tokens, of sequences whose blocks follow each other."""
+    tables, slots, first = [], [], 1
+    for n in lengths:
+        tables.append(list(range(first, first + -(-n // 32))))
+        slots += [first * 32 + i for i in range(n)]
+        first += len(tables[-1])
+    return tables, slots
+
+
 def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Array:
     """Sequences of those lengths in one step; block i + 1 and its followers are sequence i's."""
     executor = Executor(
@@ -37,11 +48,7 @@ def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Ar
         max_rows=256,
         max_sequences=256,
     )  # type: ignore[arg-type]
-    tables, slots, first = [], [], 1
-    for n in lengths:
-        tables.append(list(range(first, first + -(-n // 32))))
-        slots += [first * 32 + i for i in range(n)]
-        first += len(tables[-1])
+    tables, slots = blocks_of(lengths)
     rows = sum(lengths)
     return executor.run(
         tokens,
@@ -152,6 +159,85 @@ def test_a_layer_may_be_attended_to_again(kernels: str) -> None:
     seen = np.tri(50, dtype=bool)
     expected = attention(*numbers, seen, 0.3) + attention(again, *numbers[1:], seen, 0.5)
     np.testing.assert_allclose(found, expected.reshape(50, -1), atol=1e-5)
+
+
+@pytest.mark.parametrize(("device", "kernels"), [("cpu", "stock"), ("cpu", "cpu"), ("Counting0", "stock")])
+def test_cross_attention(device: str, kernels: str) -> None:
+    """Rows see all of their sequence's source, however many rows there are."""
+    place = find_device("cpu") if device == "cpu" else counting_device().device
+    cache = [CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM, of_source=of_source) for of_source in (False, True)]
+    sources, lengths = [3, 70, 1, 33, 64], [1, 9, 40, 2, 70]
+    encoder, decoder = (Bench(tracer=Tracer(cache), device=place) for _ in range(2))
+    (x, k, v), (_, k_source, v_source), source_tokens = heads_of(encoder, sum(sources))
+    graph.write_source(1, k, v)
+    encoded = encoder.tracer.finish_vectors(graph.select_rows(x.merge_heads(), encoder.tracer.logit_rows))
+    (q, k, v), numbers, tokens = heads_of(decoder, sum(lengths))
+    cross, to_source = decoder.value(N_HEAD, DIM)
+    y = (graph.attend(0, q, k, v, scale=0.3) + graph.attend_to_written(1, cross, scale=0.5)).merge_heads()
+    trace = decoder.tracer.finish(graph.select_rows(y, decoder.tracer.logit_rows), encoder=encoded)
+    assert trace.encoder is not None
+    assert any("write_source layer 1" in line for line in trace.encoder.describe())
+    executor = Executor(
+        trace, place, n_blocks=64, threads=2, kernels=kernels, kv_dtype="f32", max_rows=256, max_sequences=256,
+    )  # type: ignore[arg-type]  # fmt: skip
+    source_tables, source_slots = blocks_of(sources)
+    begin = np.cumsum([0, *sources]).tolist()
+    # In two steps, as sequences are admitted one after the other.
+    for one, end in ((0, 2), (2, len(sources))):
+        part = slice(begin[one], begin[end])
+        executor.encode(
+            source_tokens[part], slots=source_slots[part], row_begin=[b - begin[one] for b in begin[one : end + 1]],
+            tables=source_tables[one:end],
+        )  # fmt: skip
+    tables, slots = blocks_of(lengths)
+    rows = executor.run(
+        tokens, positions=[i for n in lengths for i in range(n)], slots=slots, logit_rows=list(range(sum(lengths))),
+        row_begin=np.cumsum([0, *lengths]).tolist(), n_kv=lengths, tables=tables, source_tables=source_tables,
+        n_source=sources,
+    )  # fmt: skip
+    first = 0
+    for n, m, at in zip(lengths, sources, begin, strict=False):
+        part, seen = slice(first, first + n), slice(at, at + m)
+        expected = attention(*(x[part] for x in numbers), np.tri(n, dtype=bool), 0.3)
+        expected += attention(to_source[part], k_source[seen], v_source[seen], np.ones((n, m), bool), 0.5)
+        np.testing.assert_allclose(rows[part], expected.reshape(n, -1), atol=1e-5)
+        first += n
+
+
+def test_what_is_kept_of_a_source_is_checked() -> None:
+    own, source = (CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM, of_source=of_source) for of_source in (False, True))
+    assert (own.of_source, source.of_source) == (False, True)
+    with pytest.raises(ShapeError, match="rows of the source must be attended to as a whole"):
+        Tracer([CacheSpec(n_kv_head=1, head_dim=8, window=3, of_source=True)])
+
+    def traced(cache: list[CacheSpec]) -> tuple[Bench, list[graph.TraceTensor], graph.TraceTensor]:
+        bench = Bench(tracer=Tracer(cache))
+        values, _, _ = heads_of(bench, 3)
+        return bench, values, graph.select_rows(values[0].merge_heads(), bench.tracer.logit_rows)
+
+    bench, (q, k, v), rows = traced([own, source])
+    bias = graph.Weight("bias", Tensor.from_numpy(np.zeros((N_HEAD, 3), np.float32)))
+    with pytest.raises(ShapeError, match="layer 1 must keep the step's own rows"):
+        graph.attend(1, q, k, v, scale=1.0)
+    with pytest.raises(ShapeError, match="layer 0 must keep the rows of a source"):
+        graph.write_source(0, k, v)
+    with pytest.raises(ShapeError, match="k and v must fit the cache of layer 1"):
+        graph.write_source(1, q, v)
+    with pytest.raises(ShapeError, match="without a bias"):
+        graph.attend_to_written(1, q, scale=1.0, bias=bias)
+    graph.attend(0, q, k, v, scale=1.0)
+    with pytest.raises(ShapeError, match="must come with an encoder's"):
+        bench.tracer.finish(rows)
+    graph.write_source(1, k, v)
+    with pytest.raises(ShapeError, match="an encoder must write the rows of sources alone but writes layer 0"):
+        bench.tracer.finish_vectors(rows)
+    bench, (q, k, v), rows = traced([source])
+    graph.write_source(0, k, v)
+    encoder = bench.tracer.finish_vectors(rows)
+    bench, (q, k, v), rows = traced([own, source])
+    graph.attend(0, q, k, v, scale=1.0)
+    with pytest.raises(ShapeError, match="of the same cache"):
+        bench.tracer.finish(rows, encoder=encoder)
 
 
 def test_what_a_layer_keeps_is_checked() -> None:

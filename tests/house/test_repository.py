@@ -226,12 +226,12 @@ def test_the_documented_commands_are_those_there_are() -> None:
     from quire.cli.main import COMMANDS
 
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert tuple(re.findall(r"^\| `quire (\w+)", text, re.MULTILINE)) == COMMANDS
+    assert tuple(re.findall(r"^\| `quire (\w+)", text, re.MULTILINE)) == tuple(COMMANDS)
 
 
-def readme_blocks() -> list[tuple[int, str]]:
-    """The README's Python blocks, by line; those after a line ``<!-- not run: REASON -->`` are left out."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8") if (ROOT / "README.md").is_file() else ""
+def python_blocks(page: str) -> list[tuple[int, str]]:
+    """A page's Python blocks, by line; those after a line ``<!-- not run: REASON -->`` are left out."""
+    text = (ROOT / page).read_text(encoding="utf-8") if (ROOT / page).is_file() else ""
     found = []
     for match in re.finditer(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```", text, re.DOTALL):
         if not match[1]:
@@ -239,12 +239,13 @@ def readme_blocks() -> list[tuple[int, str]]:
     return found
 
 
-def test_readme_examples(tmp_path: Path) -> None:
-    blocks = readme_blocks()
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_examples_of_pages(page: str, tmp_path: Path) -> None:
+    blocks = python_blocks(page)
     if not blocks:
-        pytest.skip("README.md has no Python blocks")
-    # One program, as a reader types it, in a process and a folder of its own; lines are the README's.
-    program = "".join(f"exec(compile({chr(10) * (line - 1) + code!r}, 'README.md', 'exec'))\n" for line, code in blocks)
+        pytest.skip(f"{page} has no Python blocks")
+    # One program, as a reader types it, in a process and a folder of its own; lines are the page's.
+    program = "".join(f"exec(compile({chr(10) * (line - 1) + code!r}, {page!r}, 'exec'))\n" for line, code in blocks)
     # The same quire as this process's, whose path may be relative to the folder that it was started in.
     package = importlib.import_module("quire").__file__
     assert package is not None

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+from quire.cli.main import main
 from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
 from quire.hub.choose import RepositoryFile, choose, is_model_file, quantization_of
 from quire.hub.locate import is_known_name, locate, preset_of, repository_of
@@ -343,3 +344,22 @@ def test_what_is_no_name(tmp_path: Path, name: str) -> None:
 def test_ollamas_names_need_no_table(stores: dict[str, Path]) -> None:
     assert is_known_name("llama3:8b")
     assert find_stored("llama3") is None  # that would be llama3:latest
+
+
+def test_a_copied_name_holds_in_every_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "m.gguf").write_bytes(FAKE)
+    for words, model in (
+        ("m.gguf mine", str(home / "m.gguf")), ("~/m.gguf mine2", str(home / "m.gguf")), ("mine again", "mine"),
+        ("org/name:Q8_0 theirs", "org/name:Q8_0"), ("qwen3:0.6b short", "qwen3:0.6b"),
+    ):  # fmt: skip
+        assert main(["cp", *words.split()]) == 0
+        assert Registry().presets[words.split()[1]].model == model
+    monkeypatch.chdir("/")
+    assert locate("again", None) == home / "m.gguf"
+
+
+@pytest.mark.parametrize("source", ["absent.gguf", "nobody", "./nothing"])
+def test_what_is_no_model_is_not_copied(home: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
+    assert main(["cp", source, "mine"]) == 3
+    assert f"[cp] {source!r} must be a model's name or its file" in capsys.readouterr().err
+    assert Registry().presets == {}

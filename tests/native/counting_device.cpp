@@ -211,6 +211,13 @@ ggml_backend_dev_t registry_device(ggml_backend_reg_t registry, size_t) {
 
 } // namespace
 
+// Modules say which build of Quire they are for (native/core/module_file.h).
+struct Note {
+    unsigned name_size, text_size, type;
+    char name[8], text[64];
+};
+__attribute__((section(".note.quire"), used, aligned(4))) static const Note note = {6, 64, 1, "Quire", QUIRE_MODULE_VERSION};
+
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() {
     static ggml_backend_reg registry{
         GGML_BACKEND_API_VERSION, {registry_name, registry_count, registry_device, nullptr}, nullptr};

@@ -146,6 +146,9 @@ def test_a_preset_is_served(
             assert time.monotonic() < end_s
             time.sleep(0.2)  # a look at the model is a use of it, too
         assert client.get("/v1/health").json() == {"status": "healthy", "version": quire.__version__}
+        props = client.get("/props").json()
+        assert (props["is_sleeping"], props["default_generation_settings"]["n_ctx"]) == (True, 320)
+        assert client.get("/api/ps").json()["models"] == []  # which that has not opened again
         assert (
             client.post("/v1/chat/completions", json={"messages": messages}).json()["usage"]["completion_tokens"] == 3
         )

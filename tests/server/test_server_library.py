@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import quire
 from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine.loader import packaged_model
@@ -370,6 +371,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
             )
 
         assert states() == {"one": "closed", "two": "closed"}
+        assert client.get("/version").json() == {"version": quire.__version__}  # before any model is open
         assert client.get("/health").status_code == 200
         first = complete("one").json()["choices"][0]["text"]
         assert states() == {"one": "ready", "two": "closed"}

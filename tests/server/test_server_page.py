@@ -367,6 +367,24 @@ def test_settings_are_sent_and_kept_as_presets(page: Page, expect: Any) -> None:
     expect(tab.locator("#top_k")).to_have_value("7")
 
 
+def test_the_server_takes_all_settings(page: Page, expect: Any) -> None:
+    tab = page.tab
+    tab.click("#settings-button")
+    tab.get_by_text("More about sampling").click()
+    names = [field.get_attribute("id") for field in tab.locator("#settings input[type=number]").all()]
+    assert {"top_n_sigma", "xtc_threshold", "dynatemp_range", "dry_base", "mirostat_tau", "min_tokens"} < set(names)
+    for name in names:
+        tab.fill(
+            f"#{name}", {"temperature": "0", "mirostat": "0", "max_tokens": "24", "min_tokens": "1"}.get(name, "1")
+        )
+    tab.click("#settings-button")
+    with tab.expect_response("**/v1/chat/completions") as response:
+        page.ask(QUESTION)
+    assert response.value.status == 200
+    assert "x-quire-ignored" not in response.value.headers
+    assert set(names) <= set(response.value.request.post_data_json)
+
+
 def test_who_has_scrolled_up_is_left_there(browser: Any, server: Served, expect: Any) -> None:
     page = Page(browser, server.url, viewport={"width": 500, "height": 350})
     tab = page.tab

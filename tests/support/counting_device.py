@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import quire
-from quire._native.core import Device, find_device, load_backend
+from quire._native.core import Device, devices, find_device, load_backend, module_version
 
 __all__ = ["CountingDevice", "Counts", "counting_device"]
 
@@ -44,6 +45,7 @@ class CountingDevice:
     """The loaded module.  Its counts are the process's: one test at a time."""
 
     def __init__(self, module: Path) -> None:
+        devices()  # which loads the CPU's backend, which the module computes by
         load_backend(str(module))
         self._module = ctypes.CDLL(str(module))
         self._module.counting_launches.restype = ctypes.c_int64
@@ -85,6 +87,11 @@ def counting_device() -> CountingDevice:
         module = folder / "libggml-counting.so"
         source = ROOT / "tests" / "native" / "counting_device.cpp"
         command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
+        if sys.platform == "linux":  # where our ggml has names of its own
+            names = folder / "own-names.h"
+            subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
+            command += ["-include", str(names)]
+        command += [f'-DQUIRE_MODULE_VERSION="{module_version()}"']
         command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", str(source), "-o", str(module)]
         command += [f"-L{libraries}", "-lquire-ggml", "-lquire-ggml-base", f"-Wl,-rpath,{libraries}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

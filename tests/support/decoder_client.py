@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from quire._native.engine import (
     Decoder,
     DecoderConfig,
@@ -96,6 +97,12 @@ def text_of(tokens: Sequence[int]) -> str:
 def prompt(n: int, seed: int = 0) -> list[int]:
     rng = random.Random(seed * 1000 + n)
     return [rng.randrange(N_VOCAB - 4) for _ in range(n)]
+
+
+def mask_of(ids: Sequence[int], n_vocab: int = N_VOCAB) -> npt.NDArray[np.uint32]:
+    bits = np.zeros(-(-n_vocab // 32) * 32, np.uint8)
+    bits[list(ids)] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def params(**values: object) -> SamplingParams:

@@ -14,13 +14,21 @@ import transformers
 from adapted_models import ADAPTED
 from safetensors import safe_open
 from siblings import SIBLINGS, Sibling
-from tiny_checkpoints import class_of, config_of, weight_of, write_safetensors
+from tiny_checkpoints import SOURCE, class_of, config_of, weight_of, write_safetensors
 
 Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
 
 
 def no_inputs(n: int) -> dict[str, torch.Tensor]:
     return {}
+
+
+def answer_to_source(model: Any, source: list[int], ids: list[int]) -> torch.Tensor:
+    """Of an encoder-decoder model: logits of each token of a text that answers the source."""
+    with torch.no_grad():
+        decoder_ids = torch.tensor([[model.config.decoder_start_token_id, *ids]])
+        logits: torch.Tensor = model(torch.tensor([source]), decoder_input_ids=decoder_ids).logits[0, 1:]
+    return logits
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Oracle:
 
     def answer(self, ids: list[int]) -> torch.Tensor:
         """Logits of each token, scores of classes, or the vectors that an encoder ends with."""
+        if hasattr(self.model, "decoder"):
+            return answer_to_source(self.model, SOURCE, ids)
         with torch.no_grad():
             output = self.model(torch.tensor([ids]), **self.inputs(len(ids)))
         return (output["logits"] if "logits" in output else output["last_hidden_state"])[0]

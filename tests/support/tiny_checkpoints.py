@@ -16,6 +16,8 @@ from siblings import SIBLINGS
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
+# What encoders of encoder-decoder models read, while the decoder's text varies.
+SOURCE = [(7 * i + 3) % 256 for i in range(45)]
 
 _COMMON = {
     "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -8,7 +8,8 @@
 namespace quire {
 namespace {
 
-// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the step has written to the layer.
+// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the
+// step has written to the layer, or the encoder, where the layer's rows are those of a source text.
 class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
@@ -41,6 +42,7 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
     AttentionShape shape{n_head,      kept.n_kv_head, kept.head_dim, kept.v_head_dim, kv_type(layout.dtype()),
                          spec_.scale, spec_.soft_cap, kept.window,   kept.chunk};
     shape.v_in_k = kept.v_in_k;
+    shape.both_ways = kept.of_source;
     add_attention(lowering, i,
                   {layout.group_of(spec_.layer).value(),
                    shape,
@@ -63,7 +65,9 @@ TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec) {
     expect_tokens("attend", "q", q);
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     const int64_t n_head = q.shape().rest[0];
-    if (!q.tracer->is_written(spec.layer))
+    if (kept.of_source && spec.bias)
+        throw ShapeError("attend", "rows of a source text must be without a bias by distance but have one");
+    if (!kept.of_source && !q.tracer->is_written(spec.layer))
         throw ShapeError("attend", cat("K and V of layer ", spec.layer, " must be written before but are not"));
     if (q.shape().rest[1] != kept.head_dim || n_head % kept.n_kv_head != 0)
         throw ShapeError("attend", cat("q must fit the cache of layer ", spec.layer, " (", kept.n_kv_head, " heads of ",
@@ -81,6 +85,8 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     if (kept.v_in_k)
         throw ShapeError("attend", cat("layer ", spec.layer, " must keep an array of values but has them in its keys"));
+    if (kept.of_source)
+        throw ShapeError("attend", cat("layer ", spec.layer, " must keep the step's own rows but keeps a source's"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != kept.head_dim ||

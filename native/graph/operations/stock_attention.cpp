@@ -31,7 +31,6 @@ class AttentionBuilder {
     ggml_tensor *build();
 
   private:
-    ggml_tensor *stored(ggml_tensor *x, const Tensor &pool);
     ggml_tensor *cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim);
     ggml_tensor *part(const AttentionPart &part, int i);
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
@@ -53,17 +52,6 @@ class AttentionBuilder {
     const CacheRows &kept_;
     int group_;
 };
-
-// The pool with the step's rows in it.  A view in front of the write lets ggml fuse it with what made the rows.
-ggml_tensor *AttentionBuilder::stored(ggml_tensor *x, const Tensor &pool) {
-    const int64_t n = graph_.out.key.n_tokens;
-    ggml_tensor *slots = graph_.shared_input(graph_.out.inputs.slots, group_,
-                                             [&] { return graph_.new_input(GGML_TYPE_I64, {n}, "slots"); });
-    if (!ggml_is_contiguous(x)) x = ggml_cont(ctx_, x);
-    const int64_t size = x->ne[0] * x->ne[1];
-    ggml_tensor *rows = ggml_view_2d(ctx_, x, size, n, static_cast<size_t>(size) * sizeof(float), 0);
-    return ggml_set_rows(ctx_, pool.handle(), rows, slots);
-}
 
 // {head_dim, n_kv, n_kv_head, n_streams}, where they lie or copied by blocks.
 ggml_tensor *AttentionBuilder::cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim) {
@@ -142,10 +130,11 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
 }
 
 ggml_tensor *AttentionBuilder::build() {
+    const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
+    if (kept_.of_source) graph_.written[attention_.layer] = {pools.k.handle(), pools.v.handle()};
     if (p_.inputs.size() > 1) {
-        const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
-        ggml_tensor *k = stored(p_.inputs[1], pools.k);
-        graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stored(p_.inputs[2], pools.v)};
+        ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
+        graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};
     }
     const AttentionForm &form = graph_.out.key.attention[static_cast<size_t>(group_)];
     ggml_tensor *all = nullptr;
@@ -162,6 +151,18 @@ ggml_tensor *AttentionBuilder::build() {
 }
 
 } // namespace
+
+// A view in front of the write lets ggml fuse it with what made the rows.
+ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool) {
+    ggml_context *ctx = graph.context();
+    const int64_t n = graph.out.key.n_tokens;
+    ggml_tensor *slots =
+        graph.shared_input(graph.out.inputs.slots, group, [&] { return graph.new_input(GGML_TYPE_I64, {n}, "slots"); });
+    if (!ggml_is_contiguous(x)) x = ggml_cont(ctx, x);
+    const int64_t size = x->ne[0] * x->ne[1];
+    ggml_tensor *rows = ggml_view_2d(ctx, x, size, n, static_cast<size_t>(size) * sizeof(float), 0);
+    return ggml_set_rows(ctx, pool.handle(), rows, slots);
+}
 
 ggml_tensor *stock_attention(const StockParts &parts, const StockAttention &attention) {
     return AttentionBuilder(parts, attention).build();

@@ -76,6 +76,7 @@ class AttentionPlan {
 
     // Layers of this shape will attend.
     void add(const AttentionShape &shape);
+    bool empty() const { return layouts_.empty(); }
     // Before each step, by one thread.  The batch's arrays must stay while the step runs.
     void begin(const KernelSet &kernels, const AttentionBatch &batch, int n_workers);
     const Layout *find(const AttentionShape &shape) const;

@@ -41,8 +41,9 @@ struct SeenTokens {
     int oldest, newest;
 };
 inline SeenTokens seen_tokens(const AttentionShape &shape, int position, int n_kv) {
+    if (shape.both_ways && shape.window == 0) return {0, n_kv - 1}; // wherever the row is: it may be of another text
     if (shape.both_ways) {
-        const int reach = shape.window > 0 ? shape.window / 2 : n_kv;
+        const int reach = shape.window / 2;
         return {position > reach ? position - reach : 0, position < n_kv - reach ? position + reach : n_kv - 1};
     }
     if (shape.chunk > 0) return {position / shape.chunk * shape.chunk, position};

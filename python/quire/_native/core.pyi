@@ -86,6 +86,9 @@ class Device:
     def description(self) -> str:
         """What its driver calls it."""
     @property
+    def backend(self) -> str:
+        """Of which backend of ggml it is: ``"CPU"``, ``"CUDA"``, ``"Vulkan"``, ..."""
+    @property
     def kind(self) -> Literal["cpu", "gpu", "integrated_gpu", "accelerator"]: ...
     @property
     def memory_free_bytes(self) -> int: ...
@@ -94,6 +97,8 @@ class Device:
     @property
     def operations(self) -> list[str]:
         """Names of ggml's operations that it supports for f32 operands of ordinary shape."""
+    def dtypes(self, operation: Literal["mul_mat", "mul_mat_id", "get_rows", "set_rows"]) -> list[str]:
+        """Types of the matrix with which it does one of ggml's operations.  Raises UnsupportedError for others."""
     @property
     def features(self) -> list[str]:
         """What its backend was built with or found: ``"AVX512 = 1"``, ..."""
@@ -101,13 +106,28 @@ class Device:
     def __hash__(self) -> int: ...
 
 def devices() -> list[Device]:
-    """All devices of the loaded backends.  Raises LoadError if the package's CPU backend is missing."""
+    """The devices of the backends that are loaded (``quire.devices()`` loads them all).
+
+    Raises LoadError if the package's CPU backend is missing.
+    """
 
 def find_device(name: str) -> Device:
-    """The device of that name, case ignored; ``"gpu"`` is the first GPU.  Raises UnsupportedError."""
+    """The device of that name among those of ``devices``, case ignored.  Raises UnsupportedError."""
 
 def load_backend(path: str) -> None:
-    """Load one more ggml backend module by its full path.  Raises LoadError if it is not one."""
+    """Load one more backend module by its full path.
+
+    Raises LoadError if it is none of this build, does not load, finds nothing to run on, or is there already.
+    """
+
+def check_module_file(path: str) -> None:
+    """LoadError unless the file is a whole library for this machine that was built with this Quire.
+
+    None of it is run.
+    """
+
+def module_version() -> str:
+    """What modules of this build say of themselves: ``"ggml 0.25.3 832db0699007"``."""
 
 class Tensor:
     """A typed, contiguous array on a device.  Shapes are in NumPy's order: the last dimension is contiguous.

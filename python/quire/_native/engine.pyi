@@ -282,6 +282,8 @@ class DecoderConfig:
     ``max_step_tokens`` and ``max_running`` None: the executor's limits.  ``step_s``: about so long may a step take,
     where fewer tokens (64 at least) make it shorter; None: any time.  ``speculation``: of requests that do not say, see
     ``Request``.  ``draft_max``: tokens of a draft at most (64 or fewer); ``draft_min``: so many whatever they cost.
+    ``decoder_start``: of an encoder-decoder model, the token that every answer begins after; the prompt, of ``n_ctx``
+    tokens at most, is what the encoder reads.
     """
 
     def __init__(
@@ -299,7 +301,10 @@ class DecoderConfig:
         speculation: str = "off",
         draft_max: int = 16,
         draft_min: int = 0,
+        decoder_start: int | None = None,
     ) -> None: ...
+    @property
+    def decoder_start(self) -> int | None: ...
     @property
     def step_s(self) -> float | None: ...
     @property
@@ -338,6 +343,12 @@ class LookupDrafter(Drafter):
     def __init__(self) -> None: ...
 
 @final
+class GrammarDrafter(Drafter):
+    """Proposes the tokens that a grammar leaves no choice in, and others what follows them."""
+
+    def __init__(self) -> None: ...
+
+@final
 class ModelDrafter(Drafter):
     """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
 
@@ -370,8 +381,17 @@ class Speculator:
     """How deep drafts are.  A decoder has its own; this one is for simulation."""
 
     def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
-    def propose(self, texts: Sequence[tuple[int, Sequence[int]]], n_rows: int) -> list[list[int]]:
-        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned."""
+    def propose(
+        self,
+        texts: Sequence[tuple[int, Sequence[int]]],
+        n_rows: int,
+        forced: Sequence[Sequence[int]] = [],
+        masks: Sequence[Sequence[int]] = [],
+    ) -> list[list[int]]:
+        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
+
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.
+        """
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
     def took(self, n_rows: int, seconds: float) -> None:
@@ -388,6 +408,26 @@ class SuffixAutomaton:
         """Length of the longest end of the text that occurred before, and the position of what followed there."""
     @property
     def n_states(self) -> int: ...
+
+@final
+class AnswerCursor:
+    """How far a text was looked up in an ``AnswerStore``."""
+
+    def __init__(self) -> None: ...
+
+@final
+class AnswerStore:
+    """Earlier answers, ``most_tokens`` at most, those of a salt for its own texts alone."""
+
+    def __init__(self, most_tokens: int) -> None: ...
+    def add(self, salt: bytes, answer: Sequence[int]) -> None: ...
+    def find(self, salt: bytes, tokens: Sequence[int], cursor: AnswerCursor) -> tuple[int, list[int]]:
+        """How much of the end of ``tokens`` occurs in an answer, and what followed there: -1 is the end of an answer.
+
+        ``cursor``: of the same text, as far as it was before.
+        """
+    @property
+    def n_tokens(self) -> int: ...
 
 @final
 class DrafterStats:
@@ -505,8 +545,18 @@ class Decoder:
 
         For any number of threads: a choice has at most one job at a time.
         """
-    def provide_mask(self, request_id: int, choice: int, position: int, mask: npt.NDArray[np.uint32]) -> None:
+    def provide_mask(
+        self,
+        request_id: int,
+        choice: int,
+        position: int,
+        mask: npt.NDArray[np.uint32],
+        forced: Sequence[int] = [],
+    ) -> None:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
+
+        ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
+        the token behind them, and the next job comes after that.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
@@ -539,7 +589,7 @@ class FakeExecutor:
     recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
     with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
     the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
-    or state throws CapacityError.
+    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.
     """
 
     def __init__(
@@ -561,4 +611,5 @@ class FakeExecutor:
         budget_bytes: int | None = None,
         undivided_prompts: bool = False,
         fail_copy: int | None = None,
+        reads_source: bool = False,
     ) -> None: ...

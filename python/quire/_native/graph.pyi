@@ -75,7 +75,8 @@ class CacheSpec:
     """What one layer keeps between steps: rows of K and V for every token, recurrent states, both or nothing.
 
     ``window`` n: the last n tokens are attended to; ``chunk`` n: those of the row's own chunk of n; 0: all of the past.
-    ``states``: names and sizes of float32 arrays for each sequence, zero where it begins.
+    ``states``: names and sizes of float32 arrays for each sequence, zero where it begins.  ``of_source``: the rows are
+    those of a source text, which an encoder's trace writes (``write_source``) and every token attends to.
     """
 
     @staticmethod
@@ -90,7 +91,10 @@ class CacheSpec:
         window: int = 0,
         chunk: int = 0,
         states: Sequence[tuple[str, int]] = (),
+        of_source: bool = False,
     ) -> None: ...
+    @property
+    def of_source(self) -> bool: ...
     @property
     def n_kv_head(self) -> int: ...
     @property
@@ -131,8 +135,11 @@ class Tracer:
         """
     @property
     def tapped_layers(self) -> list[int]: ...
-    def finish(self, logits: TraceTensor) -> Trace:
-        """End the trace.  ``logits`` must be ``["rows", n_vocab]``."""
+    def finish(self, logits: TraceTensor, *, encoder: Trace | None = None) -> Trace:
+        """End the trace.  ``logits`` must be ``["rows", n_vocab]``.
+
+        ``encoder``: the trace, of the same cache, that writes the layers of a source text, where there are any.
+        """
     def finish_vectors(self, vectors: TraceTensor) -> Trace:
         """End the trace of an encoder with vectors ``["rows", n]``: embeddings, or scores of classes."""
 
@@ -144,6 +151,9 @@ class Trace:
     def n_vocab(self) -> int: ...
     @property
     def n_layer(self) -> int: ...
+    @property
+    def encoder(self) -> Trace | None:
+        """The pass over source texts, for models that read one."""
     def describe(self) -> list[str]:
         """One line per recorded operation."""
 
@@ -181,7 +191,13 @@ def attend_to_written(
     layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
     bias: Weight | None = None,
 ) -> TraceTensor:  # fmt: skip
-    """Attend q to what ``attend`` has written to a layer's cache in the same step; otherwise the same."""
+    """Attend q to what ``attend`` has written to a layer's cache in the same step; otherwise the same.
+
+    Of a layer that keeps the rows of a source: cross attention, to all that ``write_source`` has written.
+    """
+
+def write_source(layer: int, k: TraceTensor, v: TraceTensor) -> None:
+    """Keep K and V ``[tokens, n_kv_head, head_dim]`` of an encoder's rows in a layer ``of_source``."""
 
 def attend_rows(
     q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0, window: int = 0,
@@ -374,11 +390,23 @@ class Executor(ExecutorBase):
         states: Sequence[int] = (),
         axes: Sequence[int] = (),
         token_types: Sequence[int] = (),
+        source_tables: Sequence[Sequence[int]] = (),
+        n_source: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
+        ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
+    def encode(
+        self,
+        tokens: Sequence[int],
+        *,
+        slots: Sequence[int],
+        row_begin: Sequence[int],
+        tables: Sequence[Sequence[int]],
+    ) -> None:
+        """Encode whole source texts, whose rows go to ``slots`` (for tests)."""
     def maxima(self, n_rows: int) -> npt.NDArray[np.float32] | None:
         """The largest of every 64 logits of the last step's first ``n_rows`` logit rows (for tests).
 

@@ -31,6 +31,8 @@ class CacheGroup:
     @property
     def chunk(self) -> int: ...
     @property
+    def of_source(self) -> bool: ...
+    @property
     def layers(self) -> list[int]: ...
     @property
     def block_bytes(self) -> int:
@@ -137,7 +139,9 @@ class BlockTable:
 class PoolGroup:
     """A group of layers in a pool: its block ids, the null block included, and how long rows are needed."""
 
-    def __init__(self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0) -> None: ...
+    def __init__(
+        self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0, of_source: bool = False
+    ) -> None: ...
 
 class CacheEdit:
     """A change of contents that the accounting decided on: ``copy`` of source to target, or ``discard`` of source."""

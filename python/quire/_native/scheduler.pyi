@@ -84,6 +84,9 @@ class PlanItem:
     def n_logit_rows(self) -> int: ...
     @property
     def n_drafted(self) -> int: ...
+    @property
+    def n_encoded(self) -> int:
+        """Tokens of the sequence's source, which are encoded before the step's rows."""
 
 class Plan:
     """What a step runs.  ``edits`` of the cache's contents are to be made before, in this order."""
@@ -180,10 +183,12 @@ class Scheduler:
         salt: bytes = b"",
         every_logit_row: bool = False,
         snapshot_positions: Sequence[int] = [],
+        source: Sequence[int] = [],
     ) -> list[int]:
         """One sequence per choice; the first computes the prompt for all.  ``max_tokens``: prompt and generated.
 
         ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
+        ``source``: what an encoder reads, where the pool has a group of source texts.
 
         CapacityError for what can never fit, RequestError for an empty prompt.
         """
@@ -206,6 +211,8 @@ class Scheduler:
     def __contains__(self, sequence_id: int) -> bool: ...
     def batch(self, plan: Plan) -> dict[str, Any]:
         """The plan as the flat arrays that an executor reads; ``groups`` is a list of such."""
+    def source_batch(self, plan: Plan) -> dict[str, Any]:
+        """The same of the source texts that are encoded before."""
     @property
     def stats(self) -> SchedulerStats: ...
     def check(self) -> None:

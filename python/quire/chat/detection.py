@@ -67,11 +67,16 @@ class ToolSupport:
 def tool_support(source: str) -> ToolSupport:
     """What a chat template's source shows; nothing, where it is no template."""
     try:
-        takes_tools = ChatTemplate(source, limits=_LIMITS).reads_tools
+        takes_tools = _template_of(source).reads_tools
     except QuireError:
         return ToolSupport(takes_tools=False, format_name=None)
     form = detect_tools(source)
     return ToolSupport(takes_tools, None if form is None else form.name)
+
+
+@lru_cache(maxsize=8)  # compiling takes most of the time
+def _template_of(source: str) -> ChatTemplate:
+    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS)
 
 
 @lru_cache(maxsize=8)  # each request asks for the format of its model
@@ -106,7 +111,7 @@ def _written_turns(source: str) -> Iterator[_WrittenTurn]:
     if "tool_calls" not in source:
         return
     try:
-        template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS)
+        template = _template_of(source)
         for n_calls in (2, 1):
             text = _rendered(template, n_calls)
             turn = text[text.rfind(_ASKED) + len(_ASKED) :] if _ASKED in text else text

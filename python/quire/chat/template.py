@@ -63,16 +63,16 @@ class ChatTemplate:
             check_nesting(environment, source)
             with compiling():
                 tree = environment.parse(source)
-                self._template = environment.from_string(source)
-                read = read_names(tree)
+                read, compared = read_names(tree), compared_texts(tree)
+                self._provided = PROVIDED.keys() & read - guarded_names(tree)
+                self._template = environment.from_string(tree)
         except QuireError:
             raise
         except COMPILE_ERRORS as error:
             raise LoadError(f"[chat template] the source must be a Jinja template but: {_one_line(error)}") from None
         self.variables: frozenset[str] = read - RESERVED - set(environment.globals) - {"bos_token"}
-        self._provided = PROVIDED.keys() & self.variables - guarded_names(tree)
         self.reads_tools = "tools" in read or "functions" in self._provided
-        self._known_roles = KNOWN_ROLES | compared_texts(tree)
+        self._known_roles = KNOWN_ROLES | compared
         self._controls = None if control_tokens is None else ControlTexts(control_tokens)
         self._forms = Forms(source, self._probe)
 

@@ -6,7 +6,7 @@
 from .changes import Array, Change, adding, half, interleaved, only_with, rows, squeezed, transposed
 from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, has_windows, local_layers, no_windows
 from .fields import Fields, checkpoint_dtype, read_json
-from .keys import Key, f32, factor, flag, made, u32
+from .keys import Key, cap, f32, factor, flag, made, u32, window
 from .mapping import SILU, Checkpoint
 from .pictures import with_pictures
 from .rope import Entry, rope_keys
@@ -26,6 +26,7 @@ __all__ = [
     "Source",
     "Target",
     "adding",
+    "cap",
     "checkpoint_dtype",
     "f32",
     "factor",
@@ -44,5 +45,6 @@ __all__ = [
     "taken",
     "transposed",
     "u32",
+    "window",
     "with_pictures",
 ]

@@ -86,6 +86,9 @@ class Fields:
         return str(self._get(name, (str,), default, "a string"))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
+        """Null counts as absent only where both say no; transformers takes it for no, whatever the default is."""
+        if default and self.is_null(name):
+            raise UnsupportedError(f"[convert] '{name}' of {self.where} must be true or false but is null")
         return bool(self._get(name, (bool,), default, "a boolean"))
 
     def items(self, name: str) -> list[object]:

@@ -77,6 +77,36 @@ def factor(name: str, *, default: float) -> Key:
     return Key("f32", read)
 
 
+def window(default: int | None, *, none: int | None = None, field: str = "sliding_window") -> Key:
+    """How many tokens a layer sees.  0 is refused: nothing is seen then, and files say no window by it.
+
+    ``none`` is the value of files for all of the past, which null says, and absence where there is no ``default``.
+    """
+
+    def read(config: Fields) -> Value | None:
+        if config.is_null(field) or (default is None and not config.has(field)):
+            return none
+        return config.integer(field, default, low=1)
+
+    return Key("u32", read)
+
+
+def cap(field: str, default: float | None, *, none: float | None = 0.0) -> Key:
+    """What logits or scores are kept within; 0, by which would be divided, is refused.
+
+    ``none`` is the value of files where there is no cap, which null says, and absence where there is no ``default``.
+    """
+
+    def read(config: Fields) -> Value | None:
+        if config.is_null(field) or (default is None and not config.has(field)):
+            return none
+        if (value := config.number(field, default)) <= 0:
+            raise UnsupportedError(f"[convert] '{field}' must be above 0 but is {value}")
+        return value
+
+    return Key("f32", read)
+
+
 def flag(*names: str, default: Default = REQUIRED) -> Key:
     """A boolean; see ``u32``."""
 
@@ -84,7 +114,8 @@ def flag(*names: str, default: Default = REQUIRED) -> Key:
         name = _first(config, names)
         if config.has(name) or isinstance(default, _Required):
             return config.flag(name)
-        return _default(config, default)
+        value = _default(config, default)
+        return config.flag(name, value) if isinstance(value, bool) else value
 
     return Key("bool", read)
 

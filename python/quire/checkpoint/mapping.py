@@ -117,8 +117,7 @@ class Checkpoint:
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
         """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""
         table = self._named_as(there)
-        n_layer = self.keys["block_count"].read(config)
-        assert isinstance(n_layer, int)
+        n_layer = self._n_layer(config)
         targets = list(planned(table, there, n_layer))
         targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
         used = {source for target in targets for source in target.sources}
@@ -134,6 +133,11 @@ class Checkpoint:
                 name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
                 raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
         return targets
+
+    def _n_layer(self, config: Fields) -> int:
+        """Layers by number; where there are an encoder's and a decoder's, of the one that has more."""
+        counts = [self.keys[key].read(config) for key in ("block_count", "decoder_block_count") if key in self.keys]
+        return max(count for count in counts if isinstance(count, int))
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
         """What the frequencies of rotation are divided by, where that is a tensor."""

@@ -38,6 +38,15 @@ def kind_of(rope: Fields) -> str:
     return kind
 
 
+def has_new_name(config: Fields) -> None:
+    """UnsupportedError for a ``rope_scaling`` whose kind only the old name says, ``type``: models with parameters by
+    layer read the new one alone.
+    """
+    scaling = config.inner("rope_scaling")
+    if scaling.has("type") and not scaling.has("rope_type"):
+        raise UnsupportedError("[convert] 'rope_scaling' must name its kind by 'rope_type' but has 'type'")
+
+
 def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) -> Iterator[Entry]:
     """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default.
 

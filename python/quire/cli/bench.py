@@ -49,7 +49,7 @@ class Measurement:
     runs: tuple[float, ...]
 
 
-@click.command("bench", cls=ForeignCommand, short_help="Measure the speed of a model.")
+@click.command("bench", cls=ForeignCommand)
 @model_argument
 @model_options(load="copy")
 @click.option("-p", "--n-prompt", "n_prompt", type=click.IntRange(0), default=512, show_default=True, metavar="N",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["command", "talk"]
 
 
-@click.command("chat", cls=ForeignCommand, short_help="Talk to a model.")
+@click.command("chat", cls=ForeignCommand)
 @model_and_prompt
 @model_options()
 @sampling_options

@@ -12,7 +12,7 @@ from .text import note, one_line, size_text
 __all__ = ["command"]
 
 
-@click.command("convert", short_help="Write a checkpoint as GGUF.")
+@click.command("convert")
 @click.argument("folder", metavar="DIR")
 @click.argument("out", metavar="OUT.gguf")
 @click.option(

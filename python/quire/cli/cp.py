@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
+from ..errors import LoadError
 from .text import note, one_line
 
 __all__ = ["command"]
@@ -26,7 +28,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return found
 
 
-@click.command("cp", short_help="Give a model another name.")
+@click.command("cp")
 @click.argument("source")
 @click.argument("name")
 @click.option("-sys", "--system", metavar="TEXT", help="The system message of its chats.")
@@ -49,5 +51,19 @@ def command(
         raise click.UsageError(f"--sampling must name fields of SamplingParams but has {sorted(unknown)[0]!r:.80}")
     SamplingParams(**names)
     registry = Registry()
-    registry.add(name, Preset(source, system, options, names, keep_alive))
-    note(f"{one_line(name)} stands for {one_line(source)} ({registry.path})")
+    model = _lasting(source)
+    registry.add(name, Preset(model, system, options, names, keep_alive))
+    note(f"{one_line(name)} stands for {one_line(model)} ({registry.path})")
+
+
+def _lasting(source: str) -> str:
+    """A model's name, or where its file is, as the registry is read from other folders, too."""
+    from ..hub.locate import is_known_name, repository_of
+    from ..hub.names import is_local_model
+
+    path = Path(source).expanduser()
+    if path.exists():
+        return str(path.absolute())
+    if is_local_model(source) or (repository_of(source) is None and not is_known_name(source)):
+        raise LoadError(f"[cp] {source!r:.80} must be a model's name or its file but is neither (quire list)")
+    return source

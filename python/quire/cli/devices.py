@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -12,25 +13,51 @@ from .text import size_text
 
 if TYPE_CHECKING:
     from .._native.core import Device
+    from ..hardware import ModuleReport
+    from ..parity import Checked
 
 __all__ = ["command"]
 
 
-@click.command("devices", short_help="List what models can run on.")
+@click.command("devices")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--operations", is_flag=True, help="Name the operations of each device, too.")
-def command(*, as_json: bool, operations: bool) -> None:
-    """List the devices of the backends that load: name, kind, memory, features, supported operations."""
-    from .._native.core import devices
+@click.option(
+    "--check", is_flag=True,
+    help="Compare every operation and some tiny models with the CPU's, and keep the verdict for --device gpu and auto.",
+)  # fmt: skip
+@click.option("--device", "name", metavar="NAME", help="Check this one alone.")
+def command(*, as_json: bool, operations: bool, check: bool, name: str | None) -> None:
+    """List the devices of the backends that load: name, kind, memory, features, supported operations.
+
+    Of a module that does not load, say why, and what to do.
+    """
+    from ..hardware import devices, find_device, module_reports
+
+    if name is not None and not check:
+        raise click.UsageError("--device goes with --check")
+    reports = module_reports()
+    found = devices() if name is None else [find_device(name)]
+    if name is not None and found[0].kind == "cpu":
+        raise click.UsageError("the CPU is what other devices are compared with")
+    checks = [_checked(device, as_json) for device in found if device.kind != "cpu"] if check else []
+    if as_json:
+        print(json.dumps(_as_json(found, reports, checks), ensure_ascii=False))
+    elif not check:
+        _print_devices(found, operations)
+        _print_modules(reports)
+    elif not checks:
+        print("There is no device but the CPU, which others are compared with.")
+        _print_modules(reports)
+    if not all(one.verdict.passed for one in checks):
+        raise click.exceptions.Exit(1)
+
+
+def _print_devices(found: list[Device], operations: bool) -> None:
     from .._native.kernels import supported_isas
 
-    found = devices()
-    if as_json:
-        kernels = {"isa": supported_isas()[-1], "supported": list(supported_isas())}
-        print(json.dumps({"devices": [_as_object(device) for device in found], "kernels": kernels}, ensure_ascii=False))
-        return
     print_table(
-        ("name", "kind", "free>", "memory>", "operations>", "description", "features"),
+        ("name", "kind", "free>", "memory>", "operations>", "checked", "description", "features"),
         (
             (
                 device.name,
@@ -38,6 +65,7 @@ def command(*, as_json: bool, operations: bool) -> None:
                 size_text(device.memory_free_bytes),
                 size_text(device.memory_total_bytes),
                 str(len(device.operations)),
+                _verdict_text(device),
                 device.description,
                 " ".join(_features(device)),
             )
@@ -51,6 +79,44 @@ def command(*, as_json: bool, operations: bool) -> None:
             print(f"{device.name}: {' '.join(device.operations)}")
 
 
+def _print_modules(reports: list[ModuleReport]) -> None:
+    for report in reports:
+        if report.state == "loaded":
+            print(f"{report.path}: {', '.join(report.devices)}")
+        else:
+            print(f"{report.path}: {report.state}: {report.reason}" + (f"; {report.advice}" if report.advice else ""))
+
+
+def _verdict_text(device: Device) -> str:
+    from ..hardware import verdict_of
+
+    if device.kind == "cpu":
+        return "-"
+    verdict = verdict_of(device)
+    return "no" if verdict is None else "passed" if verdict.passed else "failed"
+
+
+def _checked(device: Device, quiet: bool) -> Checked:
+    from ..parity import check_device
+
+    return check_device(device, (lambda line: None) if quiet else print)
+
+
+def _as_json(found: list[Device], reports: list[ModuleReport], checks: list[Checked]) -> dict[str, object]:
+    from .._native.kernels import supported_isas
+
+    known = supported_isas()
+    return {
+        "devices": [_as_object(device) for device in found],
+        "kernels": {"isa": known[-1], "supported": list(known)},
+        "modules": [asdict(report) for report in reports],
+        "checks": [
+            {"device": one.verdict.device, "passed": one.verdict.passed, "cases": [asdict(case) for case in one.cases]}
+            for one in checks
+        ],
+    }
+
+
 def _features(device: Device) -> list[str]:
     """``"AVX2 = 1"`` as ``"AVX2"``; other values stay."""
     pairs = (text.partition(" = ") for text in device.features)
@@ -58,12 +124,17 @@ def _features(device: Device) -> list[str]:
 
 
 def _as_object(device: Device) -> dict[str, object]:
+    from ..parity import capabilities
+
     return {
         "name": device.name,
         "description": device.description,
+        "backend": device.backend,
         "kind": device.kind,
         "memory_free_bytes": device.memory_free_bytes,
         "memory_total_bytes": device.memory_total_bytes,
         "features": _features(device),
         "operations": list(device.operations),
+        "capabilities": capabilities(device),
+        "checked": _verdict_text(device),
     }

@@ -29,7 +29,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _CHUNK_TOKENS = 512
 
 
-@click.command("imatrix", cls=ForeignCommand, short_help="Measure which columns of a model's matrices matter.")
+@click.command("imatrix", cls=ForeignCommand)
 @model_options(kernels="stock", kv_dtype="f32")
 @click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text.")
 @click.option("-o", "--output", "--output-file", "out", type=click.Path(dir_okay=False, path_type=Path),

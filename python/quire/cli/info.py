@@ -18,6 +18,7 @@ from .text import one_line, size_text
 from .verdict import DEFAULT_N_CTX, Verdict, opened, verdict_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from .._native.gguf import TensorInfo
@@ -33,7 +34,7 @@ _QUANTIZATION = "quire.checkpoint.quantization"
 SHOWN = 8
 
 
-@click.command("info", cls=ForeignCommand, short_help="Show what a model file holds, and whether it runs.")
+@click.command("info", cls=ForeignCommand)
 @model_argument
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or folder [the package's own].")
 @click.option(
@@ -88,16 +89,15 @@ def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
     return sorted(((name, *counts) for name, counts in found.items()), key=lambda row: -row[3])
 
 
-def _entries(reader: GGUFReader, key: str) -> tuple[str, int, list[object]] | None:
+def _entries(reader: GGUFReader, key: str) -> tuple[str, int, Sequence[object]] | None:
     """Type, length and beginning of an array, or None for a single value."""
     kind = reader.metadata.type_of(key)
     if not kind.endswith("[]"):
         return None
-    value = reader.metadata.strings(key) if kind == "string[]" else reader.metadata.array(key)
-    first: list[object] = [
-        item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else item.item() for item in value[:SHOWN]
-    ]
-    return kind, len(value), first
+    if kind != "string[]":
+        return kind, *reader.metadata.beginning(key, SHOWN)
+    strings = reader.metadata.strings(key)
+    return kind, len(strings), [item.decode("utf-8", "backslashreplace") for item in strings[:SHOWN]]
 
 
 def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:

@@ -13,7 +13,7 @@ from .text import size_text
 __all__ = ["command"]
 
 
-@click.command("list", short_help="List the models on this machine.")
+@click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, as_json: bool) -> None:
     """List the models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and the names of the registry."""

@@ -20,15 +20,32 @@ from .session import Session
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USAGE", "cli", "main"]
 
 EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
-COMMANDS = (
-    "run", "chat", "serve", "info", "tokenize", "convert", "quantize", "imatrix", "perplexity",
-    "devices", "bench", "top",
-    "pull", "list", "show", "rm", "cp", "ps", "stop",
-)  # fmt: skip
+# Each with its line of ``quire --help``, which so needs none of their modules.
+COMMANDS = {
+    "run": "Answer one prompt.",
+    "chat": "Talk to a model.",
+    "serve": "Serve a model over HTTP.",
+    "info": "Show what a model file holds, and whether it runs.",
+    "tokenize": "Show the tokens of a text.",
+    "convert": "Write a checkpoint as GGUF.",
+    "quantize": "Write a model in fewer bits.",
+    "imatrix": "Measure which columns of a model's matrices matter.",
+    "perplexity": "Measure how well a model predicts a text.",
+    "devices": "List what models can run on.",
+    "bench": "Measure the speed of a model.",
+    "top": "Watch a server.",
+    "pull": "Fetch a model from a hub.",
+    "list": "List the models on this machine.",
+    "show": "Show what a model's name stands for.",
+    "rm": "Delete models or names.",
+    "cp": "Give a model another name.",
+    "ps": "List the models that a server has open.",
+    "stop": "Have a server close a model.",
+}
 
 
 class _Commands(click.Group):
-    """Imports the module of a command when its name is asked for."""
+    """Imports the module of a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -39,6 +56,10 @@ class _Commands(click.Group):
         command = importlib.import_module(f"quire.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

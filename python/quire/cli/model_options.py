@@ -101,9 +101,9 @@ class ModelOptions:
 
 
 def _has_gpu() -> bool:
-    from .._native.core import devices
+    from ..hardware import has_gpu
 
-    return any(device.kind in ("gpu", "integrated_gpu") for device in devices())
+    return has_gpu()
 
 
 def _n_layer(path: str | None) -> int:

@@ -37,7 +37,7 @@ class _Text:
     parse_special: bool
 
 
-@click.command("perplexity", cls=ForeignCommand, short_help="Measure how well a model predicts a text.")
+@click.command("perplexity", cls=ForeignCommand)
 @model_options()
 @click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text, or the tasks.")
 @click.option("--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Chunks of the text at most [all].")

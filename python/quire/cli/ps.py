@@ -13,7 +13,7 @@ from .text import size_text
 __all__ = ["command"]
 
 
-@click.command("ps", short_help="List the models that a server has open.")
+@click.command("ps")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, server: str | None, api_key: str | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from .foreign_options import ForeignCommand
 __all__ = ["command"]
 
 
-@click.command("pull", cls=ForeignCommand, short_help="Fetch a model from a hub.")
+@click.command("pull", cls=ForeignCommand)
 @click.argument("name")
 @click.option("-hft", "--hf-token", metavar="TOKEN", help="For models that are not open to all [HF_TOKEN].")
 def command(*, name: str, hf_token: str | None) -> None:

@@ -59,7 +59,7 @@ def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     return tuple(made)
 
 
-@click.command("quantize", short_help="Write a model in fewer bits.")
+@click.command("quantize")
 @click.argument("source", type=click.Path(exists=True, path_type=Path), metavar="IN")
 @click.argument("words", nargs=-1, metavar="[OUT] TYPE [THREADS]")
 @click.option("--imatrix", "imatrix", type=click.Path(exists=True, dir_okay=False), metavar="FILE",

@@ -10,7 +10,7 @@ from .text import note, one_line, size_text
 __all__ = ["command", "forget"]
 
 
-@click.command("rm", short_help="Delete models or names.")
+@click.command("rm")
 @click.argument("names", nargs=-1, required=True)
 def command(*, names: tuple[str, ...]) -> None:
     """Delete NAMES: those of the registry, whose models stay, and models in the hub's cache.

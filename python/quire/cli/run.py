@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("run", cls=ForeignCommand, short_help="Answer one prompt.")
+@click.command("run", cls=ForeignCommand)
 @model_and_prompt
 @model_options()
 @sampling_options

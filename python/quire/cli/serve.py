@@ -35,7 +35,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
         raise click.BadParameter(f"{error} but is {value!r:.40}", ctx, param) from None
 
 
-@click.command("serve", cls=ServeCommand, short_help="Serve a model over HTTP.")
+@click.command("serve", cls=ServeCommand)
 @model_argument
 @config_option
 @env_file_option

@@ -14,7 +14,7 @@ from .text import size_text
 __all__ = ["command"]
 
 
-@click.command("show", short_help="Show what a model's name stands for.")
+@click.command("show")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, name: str, as_json: bool) -> None:

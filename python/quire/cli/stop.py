@@ -10,7 +10,7 @@ from .text import note, one_line
 __all__ = ["command"]
 
 
-@click.command("stop", short_help="Have a server close a model.")
+@click.command("stop")
 @click.argument("name")
 @server_options
 def command(*, name: str, server: str | None, api_key: str | None) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("tokenize", cls=ForeignCommand, short_help="Show the tokens of a text.")
+@click.command("tokenize", cls=ForeignCommand)
 @model_and_prompt
 @click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own].")
 @click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")

@@ -24,7 +24,7 @@ N_SAMPLES = 60
 _TIMEOUT_S = 5.0
 
 
-@click.command("top", short_help="Watch a server.")
+@click.command("top")
 @click.argument("url", default="http://127.0.0.1:8080", metavar="[URL]")
 @click.option("--api-key", envvar="QUIRE_API_KEY", metavar="KEY", help="The server's key [QUIRE_API_KEY].")
 @click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoint import Fields, read_json
-from ..errors import LoadError
+from ..errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
     from ..gguf import GGUFWriter
@@ -80,6 +80,7 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     """
     config, path = read_json(folder / "config.json"), folder / "generation_config.json"
     advice = Fields("generation_config.json", read_json(path)) if path.is_file() else _of_configuration(config)
+    _check_start(advice, config)
     if advice.has("do_sample") and not advice.flag("do_sample"):
         writer.set(_TRUNCATION["temperature"], 0.0, "f32")
     else:
@@ -98,6 +99,16 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     if left or not whole:
         names = ", ".join(sorted([*left, *([] if whole else ["bad_words_ids"])]))
         _LOG.warning("[convert] %s asks for what is not followed: %s", advice.where, names)
+
+
+def _check_start(advice: Fields, config: Mapping[str, object]) -> None:
+    """What answers of an encoder-decoder model begin after is read of config.json (models/t5.py)."""
+    start = advice.value("decoder_start_token_id")
+    known = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
+    if config.get("is_encoder_decoder") is True and start not in (None, known):
+        raise UnsupportedError(
+            f"[convert] 'decoder_start_token_id' of {advice.where} must be that of config.json, {known}, but is {start}"
+        )
 
 
 def _of_configuration(config: Mapping[str, object]) -> Fields:

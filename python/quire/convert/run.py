@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from .._native.quant import quantize
 from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json, transposed
 from ..checkpoint.qwen3_reranker import TEMPLATE
 from ..checkpoint_formats import StoredCheckpoint
-from ..errors import LoadError, UnsupportedError
+from ..errors import LoadError, QuireError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from .generation import write_sampling
@@ -42,6 +43,17 @@ _HALVES = {"f16", "bf16"}
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 
 
+@contextmanager
+def possible(what: str) -> Iterator[None]:
+    """What divides by a 0 of the configuration, or has no value at one of its numbers, is an error of ``what``."""
+    try:
+        yield
+    except QuireError:
+        raise
+    except (ArithmeticError, ValueError) as error:
+        raise LoadError(f"[convert] {what} must fit together but do not: {error}") from None
+
+
 class _Conversion:
     """One checkpoint on its way."""
 
@@ -51,7 +63,8 @@ class _Conversion:
         self.mapping = self._mapping()
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
-        self.entries = list(self.mapping.entries(self.config))
+        with possible("the numbers of config.json"):
+            self.entries = list(self.mapping.entries(self.config))
         self.sentences = read_sentences(source)
         known = {key for key, _, _ in self.entries}
         self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
@@ -60,7 +73,9 @@ class _Conversion:
             self.entries += reranker_entries()
         self.checkpoint = StoredCheckpoint(source, self._quantization())
         self.numbers = list(self._numbers())
-        targets = self._with_head(self.mapping.targets(self.config, self.entries, self.checkpoint))
+        with possible("the numbers of config.json"):
+            targets = self.mapping.targets(self.config, self.entries, self.checkpoint)
+        targets = self._with_head(targets)
         targets += self.sentences.targets
         if self.is_reranker:
             targets.append(reranker_head(source, partial(self._head_rows, targets)))
@@ -145,13 +160,8 @@ class _Conversion:
                 f"[convert] '{target.sources[0]}' must not be quantized, as layers of its kind store [in, out], but is"
             )
         if target.change is not None:
-            try:
+            with possible(f"the configuration and '{target.sources[0]}' of {shapes[0]}"):
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
-            except ValueError as error:
-                source = target.sources[0]
-                raise LoadError(
-                    f"[convert] '{source}' must fit the configuration but is {shapes[0]}: {error}"
-                ) from None
         if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
             found = sorted(set(shapes))
             raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {found}")

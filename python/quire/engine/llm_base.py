@@ -196,6 +196,11 @@ class LLMBase:
         return self._output.is_encoder
 
     @property
+    def scores_classes(self) -> bool:
+        """Whether the model has a classifier, as ``classify`` and ``rerank`` need one."""
+        return self._output.scores_classes
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes that a classifier's model scores, in order; empty where the file names none."""
         return self._output.labels

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from .._native.core import devices, find_device
-from .._native.engine import Decoder, DecoderConfig, Drafter, LookupDrafter, VocabInfo
+from .._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
 from .._native.graph import Executor, PackedCache
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
+from ..hardware import find_device, has_gpu
 from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
@@ -60,6 +60,12 @@ _ADVICE = {
     "mirostat_eta": "mirostat_eta",
 }
 
+# Of an encoder-decoder model whose file has none: messages one below the other, ended as a text is.
+_SOURCE_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{{ eos_token }}"
+)
+
 # Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
 _TOKEN_BYTES = 700
 
@@ -86,7 +92,7 @@ class OpenedModel:
     output: ModelOutput
     advice: TextAdvice
     device: str  # what the options' device stands for
-    cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192"
+    cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
     has_state: bool
     n_ctx_train: int  # positions that the model was trained on
 
@@ -119,7 +125,7 @@ def _device_at_hand(wanted: str) -> str:
     """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves."""
     if wanted.lower() != "auto":
         return wanted
-    if any(device.kind in ("gpu", "integrated_gpu") for device in devices()):
+    if has_gpu():
         return "gpu"
     _LOG.warning(
         "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
@@ -229,6 +235,8 @@ def open_reader(
     model = load_model(reader, _placing(device))
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
+        tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
     _check_calls_are_known(tokenizer)
     kernel_set = _kernel_set(config, device)
     kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
@@ -287,7 +295,7 @@ def _open_with(
         _LOG.warning("[packed-cache] %s", note)
     if config.packed_cache is not None and not executor.memory_bytes["packed"]:
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
-    drafters: list[Drafter] = [LookupDrafter()]
+    drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
     if draft is not None:
         drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
@@ -301,9 +309,10 @@ def _open_with(
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
-            speculation=config.speculation or ("off" if draft is None else "auto"),
+            speculation=config.speculation or ("grammar" if draft is None else "auto"),
             draft_max=config.draft_max,
             draft_min=config.draft_min,
+            decoder_start=model.config.decoder_start,
         ),
         drafters,
     )
@@ -389,7 +398,13 @@ def _memory_at_hand(config: EngineConfig, device: Device) -> int:
 def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
     """What the groups of layers are called."""
     return tuple(
-        f"window {group.window}" if group.window else f"chunk {group.chunk}" if group.chunk else "full"
+        f"window {group.window}"
+        if group.window
+        else f"chunk {group.chunk}"
+        if group.chunk
+        else "source"
+        if group.of_source
+        else "full"
         for group in cache.groups
     )
 
@@ -422,6 +437,7 @@ def _needs(
         fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
+        reads_source=c.decoder_start is not None,
         n_ctx_advised=advice.max_tokens,
         limited=limited_groups(cache),
     )

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["MaskThreads"]
 
 
+_MOST_FORCED = 63  # tokens of one draft at most (native/engine/drafter.h), and one more
+
+
 @dataclass
 class _Constrained:
     grammar: Grammar
@@ -106,5 +109,4 @@ def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt
     else:
         matcher = constrained.matchers[job.choice]
         matcher.advance(job.token)
-    matcher.fill(mask)
-    decoder.provide_mask(job.request_id, job.choice, job.position, mask)
+    decoder.provide_mask(job.request_id, job.choice, job.position, mask, matcher.fill_ahead(mask, _MOST_FORCED))

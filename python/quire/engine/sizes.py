@@ -62,6 +62,8 @@ class ModelNeeds:
     ``n_ctx_advised``: what the makers of an embedding model read of a text at most.
 
     ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
+
+    ``reads_source``: an encoder reads the prompt, in one step that also has a row of the answer.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ModelNeeds:
     paged: bool = True
     state_bytes: int = 0
     undivided: bool = False
+    reads_source: bool = False
     fixed_bytes: int = 0
     n_ctx_advised: int | None = None
     limited: tuple[GroupNeeds, ...] = ()
@@ -111,6 +114,8 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
     step_tokens = config.max_step_tokens or _step_tokens(needs, left)
     room = _Room(needs, step_tokens, left // _CACHE_PART, left)
     n_ctx = config.n_ctx or _context(room, config)
+    if needs.reads_source:
+        n_ctx, step_tokens = _whole_sources(needs, config, n_ctx, step_tokens)
     cache_bytes = _cache_bytes(room, config, n_ctx)
     needed = cache_bytes if config.n_blocks is not None else room.context_bytes(n_ctx)
     if needed + needs.block_bytes > left:
@@ -179,6 +184,20 @@ def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
     return Sizes(
         n_ctx=n_ctx, n_blocks=2, max_sequences=config.max_sequences or MOST_SEQUENCES, max_step_tokens=n_tokens
     )
+
+
+def _whole_sources(needs: ModelNeeds, config: EngineConfig, n_ctx: int, step_tokens: int) -> tuple[int, int]:
+    """A context and a step that holds as long a prompt, and a row of the answer."""
+    if config.max_step_tokens is None:
+        step_tokens = max(step_tokens, min(n_ctx + 1, _MOST_UNDIVIDED_TOKENS))
+    if config.n_ctx is None:
+        n_ctx = min(n_ctx, step_tokens - 1)
+    if not 2 <= n_ctx < step_tokens:
+        raise CapacityError(
+            f"[memory] max_step_tokens must be more than n_ctx, {n_ctx}, for the encoder of {needs.name} "
+            f"but is {step_tokens}"
+        )
+    return n_ctx, step_tokens
 
 
 def check_weights(name: str, n_bytes: int, available_bytes: int) -> None:

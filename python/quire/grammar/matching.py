@@ -23,9 +23,12 @@ class Matcher:
 
     def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
         self._matcher, self._drawable = matcher, drawable
+        self._failure: RequestError | None = None  # of going ahead
 
     def advance(self, token: int) -> None:
         """A token was drawn.  RequestError where the grammar is too complex to go on."""
+        if self._failure is not None:
+            raise self._failure
         if not self._matcher.consume_token(token):
             raise self._too_complex()
 
@@ -42,6 +45,26 @@ class Matcher:
         if not mask.any():
             raise RequestError(f"[grammar] {_NO_TOKENS}")
 
+    def fill_ahead(self, mask: npt.NDArray[np.uint32], most: int) -> list[int]:
+        """Go on as long as a mask allows one token alone, ``most`` times; those tokens, and the mask behind them.
+
+        Raises as ``fill``, of the first mask.  Where a later one cannot be computed, ``advance`` says so when its turn
+        comes.
+        """
+        self.fill(mask)
+        forced: list[int] = []
+        while len(forced) < most and not self.is_complete and (token := _only_token(mask)) is not None:
+            forced.append(token)
+            before = mask.copy()
+            try:
+                self.advance(token)
+                self.fill(mask)
+            except RequestError as error:
+                self._failure = error
+                mask[:] = before
+                return forced[:-1]
+        return forced
+
     @property
     def is_complete(self) -> bool:
         """Whether the answer may end here."""
@@ -52,6 +75,15 @@ class Matcher:
         if DEAD_END in reason:
             return RequestError(f"[grammar] {_NO_TOKENS}")
         return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
+
+
+def _only_token(mask: npt.NDArray[np.uint32]) -> int | None:
+    """The token that a mask allows, where it is one alone."""
+    (used,) = mask.nonzero()
+    if len(used) != 1:
+        return None
+    word = int(mask[used[0]])
+    return None if word & (word - 1) else 32 * int(used[0]) + word.bit_length() - 1
 
 
 class Grammar:

@@ -110,7 +110,7 @@ HF = {
             "attention.key_length": u32("head_dim", default=128),
             "attention.value_length": u32("head_dim", default=128),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.sliding_window": u32("sliding_window", default=1024),
+            "attention.sliding_window": u32("sliding_window", default=1024, low=1),
             "attention.sliding_window_pattern": made("bool[]", _pattern),
             "expert_count": u32("num_experts", "num_local_experts", default=64),
             "expert_used_count": u32("num_experts_per_tok", default=6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Embedding, Keys, Linear, Step, Tensor, Trace, Tracer, Weights, select_rows
@@ -47,6 +47,11 @@ class Config:
     def is_encoder(self) -> bool:
         """Whether the model ends with vectors, and so generates nothing."""
         return False
+
+    @property
+    def decoder_start(self) -> int | None:
+        """The id that every answer begins after, where an encoder reads the prompt; None for all other models."""
+        return None
 
     @property
     def scores_classes(self) -> bool:
@@ -158,6 +163,14 @@ class Model(Protocol):
         """Logits ``["rows", n_vocab]``, or an encoder's vectors."""
 
 
+@runtime_checkable
+class EncoderDecoder(Protocol):
+    """What a model has beside ``Model`` when an encoder reads the prompt."""
+
+    def encode(self, step: Step) -> Vectors:
+        """Write the layers that keep a source's rows.  The encoder's vectors."""
+
+
 Layer = Callable[[Tensor], Tensor]  # rows alone, such as a norm or an MLP
 Mixer = Callable[[Tensor, Step], Tensor]  # rows with those before them, such as attention or a block
 
@@ -244,6 +257,10 @@ def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:
     model does not have, or does not show.
     """
     tracer, wanted = Tracer(model.cache()), frozenset(taps)
+    encoder = None
+    if isinstance(model, EncoderDecoder):
+        of_source = Tracer(model.cache())
+        encoder = of_source.finish_vectors(model.encode(Step(of_source, n_ctx)).rows)
     output = model(Step(tracer, n_ctx, wanted))
     if missing := wanted.difference(tracer.tapped_layers):
         c = model.config
@@ -251,4 +268,4 @@ def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:
             f"[taps] layers must be those of {c.arch} that show their hidden state, of {c.n_layer}, "
             f"but {min(missing)} is not"
         )
-    return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output)
+    return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output, encoder=encoder)

@@ -47,6 +47,7 @@ from ..nn.experts import Gating
 from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("deepseek2",)
+LATENT_EPS = 1e-6
 # GLM 4.7 Flash, whose files did not say at first that scores are sigmoids.
 UNSAID_SIGMOIDS = {(47, 154880), (48, 154880)}
 
@@ -162,6 +163,11 @@ def q_rank(default: int) -> Key:
     return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
 
 
+def latent_eps(default: float) -> Key:
+    """Of the norms of latent rows, which no field changes, where the other norms have another."""
+    return made("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
+
+
 def n_dense(config: Fields, default: int = 1) -> int:
     """How many layers come before those with experts."""
     n_layer = config.integer("num_hidden_layers")
@@ -184,6 +190,13 @@ def all_heads(config: Fields) -> None:
         raise UnsupportedError(f"[convert] 'num_key_value_heads' must be {n} but is {found}")
 
 
+def _rotated_head(config: Fields) -> None:
+    """As transformers rotates ``head_dim`` numbers, wherever there is one."""
+    n = config.integer("qk_rope_head_dim", 64)
+    if (found := config.integer("head_dim", n)) != n:
+        raise UnsupportedError(f"[convert] 'head_dim' must be 'qk_rope_head_dim', {n}, but is {found}")
+
+
 LATENT_KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.head_count_kv": made("u32", lambda config: 1),
@@ -197,6 +210,7 @@ LATENT_KEYS: dict[str, Key] = {
         "u32", lambda config: config.integer("qk_nope_head_dim", 128) + config.integer("qk_rope_head_dim", 64)
     ),
     "attention.value_length_mla": u32("v_head_dim", default=128),
+    "attention.latent_norm_rms_epsilon": latent_eps(1e-6),
     "rope.dimension_count": u32("qk_rope_head_dim", default=64),
 }
 EXPERT_KEYS: dict[str, Key] = {
@@ -296,7 +310,7 @@ HF = {
             "topk_method": ("noaux_tc",),
             "rope_interleave": (True,),
         },
-        checks=(all_heads,),
+        checks=(all_heads, _rotated_head),
         rope=rope,
         unused=UNUSED,
         ignored=("model.layers.61.*",),  # of the token after the next one
@@ -307,6 +321,7 @@ HF = {
             **LATENT_KEYS,
             **EXPERT_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
             "attention.q_lora_rank": q_rank(768),
             "attention.key_length_mla": made(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 192) + config.integer("qk_rope_head_dim", 64)

@@ -44,7 +44,7 @@ MODEL = Exaone4
 
 
 def window_of(config: Fields) -> int | None:
-    return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
+    return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096, low=1)
 
 
 def pattern_of(config: Fields) -> Sequence[bool] | None:

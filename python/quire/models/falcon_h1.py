@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Change, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Change,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    only_with,
+    taken,
+    u32,
+)
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RMSNorm, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig
 from .llama import Attention
-from .mamba2 import UNLIMITED, Mamba2Mixer, StateSpace, mixer_tensors
+from .mamba2 import UNLIMITED, Mamba2Mixer, StateSpace, by_group, mixer_tensors
 
 if TYPE_CHECKING:
     from ..checkpoint import Array
@@ -116,6 +128,7 @@ def _fits(config: Fields) -> None:
     _factors(config, "ssm_multipliers", 5)
 
 
+_NORM = only_with("mamba_rms_norm", default=False, change=by_group("mamba_n_groups", 1))
 _LAYER = "model.layers.{i}"
 _ATTENTION, _MAMBA, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.mamba", f"{_LAYER}.feed_forward"
 HF = {
@@ -134,6 +147,7 @@ HF = {
         {
             **{name: source for name, source in DECODER_TENSORS.items() if name != "blk.{i}.ffn_norm"},
             **mixer_tensors(_MAMBA, "mamba_n_groups", 1),
+            "blk.{i}.ssm_norm": taken(f"{_MAMBA}.norm", change=_NORM),
             "token_embd": taken("model.embed_tokens", change=_times("embedding_multiplier")),
             "output_norm": "model.final_layernorm",
             "output": taken("lm_head", change=_times("lm_head_multiplier")),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, local_layers, made, u32
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, cap, local_layers, made, u32, window
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
 from .base import Decoder, DenseConfig, SandwichBlock
@@ -73,28 +73,11 @@ def _pattern(config: Fields) -> Sequence[bool] | None:
     return None if local == [i % PERIOD == 0 for i in range(len(local))] else local
 
 
-def _cap(field: str, default: float) -> Callable[[Fields], float]:
-    """Null is none, which files say with 0."""
-
-    def read(config: Fields) -> float:
-        if config.is_null(field):
-            return 0.0
-        if (cap := config.number(field, default)) <= 0:
-            raise UnsupportedError(f"[convert] '{field}' must be above 0 but is {cap}")
-        return cap
-
-    return read
-
-
 def _scale_is_known(config: Fields) -> None:
     n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
     expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
     if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
         raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
-
-
-def _window(config: Fields) -> int:
-    return 0 if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
 
 
 HF = {
@@ -106,10 +89,10 @@ HF = {
             "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
             "attention.key_length": u32("head_dim", default=256),
             "attention.value_length": u32("head_dim", default=256),
-            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window": window(4096, none=0),
             "attention.sliding_window_pattern": made("bool[]", _pattern),
-            "attn_logit_softcapping": made("f32", _cap("attn_logit_softcapping", 50.0)),
-            "final_logit_softcapping": made("f32", _cap("final_logit_softcapping", 30.0)),
+            "attn_logit_softcapping": cap("attn_logit_softcapping", 50.0),
+            "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
         },
         {**DECODER_TENSORS, **one_added(NORMS)},
         fixed={"hidden_activation": GELU_TANH, "use_bidirectional_attention": (False, None)},

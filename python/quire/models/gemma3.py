@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..checkpoint import (
     DECODER_KEYS,
@@ -12,7 +13,7 @@ from ..checkpoint import (
     Key,
     Source,
     adding,
-    f32,
+    cap,
     made,
     rope_keys,
     taken,
@@ -20,7 +21,7 @@ from ..checkpoint import (
     with_pictures,
 )
 from ..checkpoint import local_layers as locals_of
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoint.rope import Entry, has_new_name, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
@@ -134,6 +135,7 @@ def rope_entries(config: Fields) -> Iterator[Entry]:
                 )
             yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
     else:
+        has_new_name(config)
         yield "rope.freq_base_swa", "f32", config.number("rope_local_base_freq", LOCAL_BASE)
     for key, kind, value in rope_keys(config, GLOBAL_BASE):
         if key == "rope.scaling.attn_factor":
@@ -147,9 +149,9 @@ KEYS: dict[str, Key] = {
     "attention.head_count_kv": u32("num_key_value_heads", default=4),
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
-    "attention.sliding_window": u32("sliding_window", default=4096),
+    "attention.sliding_window": u32("sliding_window", default=4096, low=1),
     "attention.sliding_window_pattern": made("bool[]", _pattern),
-    "final_logit_softcapping": f32("final_logit_softcapping", default=None),
+    "final_logit_softcapping": cap("final_logit_softcapping", None, none=None),
 }
 _LAYER = "model.layers.{i}"
 NORMS = {
@@ -193,7 +195,9 @@ _TEXT = Checkpoint(
     tied=True,
     unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
 )
+# transformers caps no logits of the larger model.
+_UNCAPPED = replace(_TEXT, fixed={**_TEXT.fixed, "final_logit_softcapping": (None,)})
 HF = {
     "Gemma3ForCausalLM": _TEXT,
-    "Gemma3ForConditionalGeneration": with_pictures(_TEXT, defaults=_DEFAULTS),
+    "Gemma3ForConditionalGeneration": with_pictures(_UNCAPPED, defaults=_DEFAULTS),
 }

@@ -15,7 +15,7 @@ from ..checkpoint import (
     Checkpoint,
     Fields,
     Key,
-    f32,
+    cap,
     local_layers,
     made,
     taken,
@@ -301,14 +301,14 @@ _KEYS: dict[str, Key] = {
     "attention.head_count_kv": u32("num_key_value_heads", default=2),
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
-    "attention.sliding_window": u32("sliding_window", default=512),
+    "attention.sliding_window": u32("sliding_window", default=512, low=1),
     "attention.sliding_window_pattern": made("bool[]", lambda config: local_layers(config, PERIOD)),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=15),
     "altup.active_idx": u32("altup_active_idx", default=0),
     "altup.num_inputs": u32("altup_num_inputs", default=4),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
     "activation_sparsity_scale": made("f32[]", _cutoffs),
-    "final_logit_softcapping": f32("final_logit_softcapping", default=lambda config: 30),
+    "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
 }
 _LAYER = "model.layers.{i}"
 _ALTUP = f"{_LAYER}.altup"

@@ -123,7 +123,7 @@ MODEL = GptOss
 
 def _window(config: Fields) -> int:
     has_windows(config)
-    return config.integer("sliding_window", 128)
+    return config.integer("sliding_window", 128, low=1)
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

@@ -21,6 +21,7 @@ from ..checkpoint import (
     rope_keys,
     taken,
     u32,
+    window,
 )
 from ..nn import (
     CacheSpec,
@@ -105,10 +106,6 @@ def head_dim_of(config: Fields) -> int:
     return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads", low=1))
 
 
-def _window(config: Fields) -> int | None:
-    return None if config.is_null("sliding_window") else config.integer("sliding_window", 4096)
-
-
 KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.key_length": made("u32", head_dim_of),
@@ -134,7 +131,7 @@ HF = {
     ),
     "MistralForCausalLM": Checkpoint(
         "llama",
-        {**KEYS, "attention.sliding_window": made("u32", _window)},
+        {**KEYS, "attention.sliding_window": window(4096)},
         TENSORS,
         fixed={"hidden_act": SILU},
     ),
@@ -142,7 +139,7 @@ HF = {
         "llama",
         {
             **KEYS,
-            "attention.sliding_window": u32("sliding_window", default=None),
+            "attention.sliding_window": window(None),
             "expert_count": u32("num_local_experts", "num_experts", default=8),
             "expert_used_count": u32("num_experts_per_tok", default=2),
         },

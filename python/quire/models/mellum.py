@@ -73,6 +73,8 @@ def _experts_everywhere(config: Fields) -> None:
 
 def _rope(config: Fields) -> Iterator[Entry]:
     kinds = config.inner("rope_parameters")
+    if not config.has("rope_parameters"):
+        yield "rope.freq_base_swa", "f32", 10000.0
     if kind_of(rope_of(config)) == "llama3":
         raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
     yield from rope_keys(config, 500000.0)

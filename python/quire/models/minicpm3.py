@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..checkpoint import Checkpoint, Entry, Fields, Source, f32, made, rope_keys, u32
 from ..checkpoint.rope import LONGROPE, kind_of, longrope_keys, rope_of
+from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, LatentAttention, LatentSizes, LongRope, Step, Tensor, Weights
 from . import deepseek2
 from .base import Block, Decoder, DenseConfig
@@ -56,10 +57,13 @@ MODEL = MiniCPM3
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    if kind_of(rope_of(config)) not in LONGROPE:
+    rope = rope_of(config)
+    if kind_of(rope) != "default" and rope.number("mscale_all_dim", 0.0):
+        raise UnsupportedError("[convert] 'mscale_all_dim' of the rope scaling must be 0 for this model but is not")
+    if kind_of(rope) not in LONGROPE:
         return rope_keys(config)
     n_ctx = config.integer("max_position_embeddings", low=1)
-    return longrope_keys(config, rope_of(config).integer("original_max_position_embeddings", n_ctx, low=1))
+    return longrope_keys(config, rope.integer("original_max_position_embeddings", n_ctx, low=1))
 
 
 def _v_dim(config: Fields) -> int:
@@ -80,6 +84,7 @@ HF = {
             **{name: key for name, key in deepseek2.LATENT_KEYS.items() if not name.endswith("_mla")},
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "attention.head_count_kv": u32("num_attention_heads", low=1),
+            "attention.latent_norm_rms_epsilon": deepseek2.latent_eps(1e-5),
             "attention.q_lora_rank": deepseek2.q_rank(768),
             "attention.kv_lora_rank": u32("kv_lora_rank", default=256, low=1),
             "attention.key_length": made(

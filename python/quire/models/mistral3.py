@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import scale_by_position
-from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, with_pictures
+from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, window, with_pictures
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
@@ -87,7 +87,7 @@ _TEXT = Checkpoint(
         "attention.key_length": made("u32", _head_dim),
         "attention.value_length": made("u32", _head_dim),
         "rope.dimension_count": made("u32", _head_dim),
-        "attention.sliding_window": u32("sliding_window", default=None),
+        "attention.sliding_window": window(None),
         "attention.temperature_scale": made("f32", _beta),
     },
     llama.TENSORS,

@@ -17,7 +17,7 @@ from ..checkpoint import (
     no_windows,
     rope_keys,
 )
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoint.rope import Entry, has_new_name, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from .base import Decoder, DenseConfig, PostNormBlock
@@ -86,6 +86,8 @@ def _rope(config: Fields) -> Iterator[Entry]:
             raise UnsupportedError("[convert] the rope scaling of sliding_attention must be default but is not")
         if local.number("rope_theta", base) != rope_of(config).number("rope_theta", base):
             raise UnsupportedError("[convert] 'rope_theta' must be the same for all layers but is not")
+    else:
+        has_new_name(config)
     for entry in rope_keys(config, 500000.0):
         if kind_of(rope_of(config)) == "llama3":
             raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, u32
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, window
 from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
 from ..nn import CacheSpec, FusedGatedMLP, Keys, LongRope, Step, Tensor, Weights, rope
 from .base import Block, Decoder, DenseConfig
@@ -66,7 +66,7 @@ HF = {
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "rope.dimension_count": made("u32", _n_rot),
-            "attention.sliding_window": u32("sliding_window", default=0),
+            "attention.sliding_window": window(None, none=0),
         },
         {
             **DECODER_TENSORS,

@@ -138,9 +138,13 @@ def load_model(reader: GGUFReader, place: Callable[[Tensor], Tensor] = lambda te
     architecture that Quire does not know, listing those it knows, and for a key of the architecture that its model does
     not know; LoadError for keys and tensors that do not fit.
     """
-    maker = _maker(reader.metadata)
-    keys, weights = Keys(reader.metadata), Weights(reader, place)
-    model = maker(keys, weights, n_vocab_of(reader))
+    return model_of(reader.metadata, Weights(reader, place), n_vocab_of(reader))
+
+
+def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:
+    """The model whose keys these are, with weights that may come from elsewhere.  Raises as ``load_model``."""
+    keys = Keys(metadata)
+    model = _maker(metadata)(keys, weights, n_vocab)
     if not model.config.is_encoder:
         weights.ignore("cls.output.*", "scores of classes are made of hidden states")
     keys.finish(WITHOUT_EFFECT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, f32, taken, u32
+from ..checkpoint import Checkpoint, f32, taken, u32, window
 from ..nn import MLP, CacheSpec, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, GELU_TANH, Attention, Block, LayerNormDecoder, unless_unbiased
@@ -35,7 +35,7 @@ HF = {
             **CLASSIC_KEYS,
             "attention.head_count_kv": u32("num_key_value_heads", default=2, low=1),
             "attention.layer_norm_epsilon": f32("norm_epsilon", default=1e-5),
-            "attention.sliding_window": u32("sliding_window", default=None),
+            "attention.sliding_window": window(None),
         },
         {
             "token_embd": "model.embed_tokens",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..checkpoint import Checkpoint, Fields, f32, made, u32
 from ..errors import LoadError, UnsupportedError
@@ -15,6 +15,8 @@ from .encoding import BothWaysConfig, DenseHeads
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    Table: TypeAlias = npt.NDArray[np.float32]
 
 ARCHES = ("t5encoder",)
 MAX_DISTANCE = 128  # from which on all distances are in one bucket
@@ -29,6 +31,13 @@ def buckets(distances: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     ratio = np.log(np.maximum(distances, 1).astype(np.float32) / n_exact) / math.log(MAX_DISTANCE / n_exact)
     far = n_exact + (ratio * (n - n_exact)).astype(np.int64)
     return np.where(distances < n_exact, distances, np.minimum(far, n - 1))
+
+
+def before(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Each head's biases by distance, of tokens before and last the token itself, of a table by bucket."""
+    import numpy as np
+
+    return np.ascontiguousarray(table[buckets(np.arange(MAX_DISTANCE, -1, -1), len(table))].T)
 
 
 def both_ways(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -62,34 +71,45 @@ class Block:
         return x + self.mlp(self.ffn_norm(x))
 
 
-class T5Encoder:
-    """Layers without a table of their own have the first one's."""
+def n_buckets_of(m: Keys, c: DenseConfig) -> int:
+    """Rows of a table of biases; also that heads are as T5 has them."""
+    m.without_effect("attention.layer_norm_epsilon")
+    if c.n_kv_head != c.n_head or c.v_head_dim != c.head_dim:
+        raise LoadError(f"[{c.arch}] heads of q, k and v must be as many and as large but are not")
+    n_buckets = m.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
+    if n_buckets % 4:
+        raise LoadError(f"[{c.arch}] relative_buckets_count must be divisible by 4 but is {n_buckets}")
+    return n_buckets
 
+
+def mlp_of(c: DenseConfig, w: Weights) -> Layer:
+    """Gated since version 1.1."""
+    if w.has("ffn_gate.weight"):
+        return GatedMLP(w, c.dim, c.ffn_dim, "gelu_tanh")
+    return MLP(w, c.dim, c.ffn_dim, "relu")
+
+
+def with_biases(
+    c: DenseConfig, layers: Iterable[Weights], n_buckets: int, by_distance: Callable[[Table], Table]
+) -> Iterator[tuple[Weights, Weight]]:
+    """The weights of each layer with its biases; those without a table of their own have the first one's."""
+    for i, b in enumerate(layers):
+        if i == 0 or b.has("attn_rel_b.weight"):
+            bias = b.made("attn_rel_b", by_distance(b.numbers("attn_rel_b.weight", (n_buckets, c.n_head))))
+        yield b, bias
+
+
+def encoder_blocks(c: DenseConfig, w: Weights, n_buckets: int) -> list[Block]:
+    layers = [w.scope(f"enc.blk.{i}") for i in range(c.n_layer)]
+    return [Block(c, b, bias, mlp_of(c, b)) for b, bias in with_biases(c, layers, n_buckets, both_ways)]
+
+
+class T5Encoder:
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         self.config = c = BothWaysConfig.read(m, n_vocab)
-        m.without_effect("attention.layer_norm_epsilon")
-        if c.n_kv_head != c.n_head or c.v_head_dim != c.head_dim:
-            raise LoadError("[t5encoder] heads of q, k and v must be as many and as large but are not")
-        n_buckets = m.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
-        if n_buckets % 4:
-            raise LoadError(f"[t5encoder] relative_buckets_count must be divisible by 4 but is {n_buckets}")
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.blocks: list[Block] = []
-        for i in range(c.n_layer):
-            b = w.scope(f"enc.blk.{i}")
-            if i == 0 or b.has("attn_rel_b.weight"):
-                table = b.numbers("attn_rel_b.weight", (n_buckets, c.n_head))
-                bias = b.made("attn_rel_b", both_ways(table))
-            mlp = self.mlp(c, b)
-            self.blocks.append(Block(c, b, bias, mlp))
+        self.blocks = encoder_blocks(c, w, n_buckets_of(m, c))
         self.norm, self.dense = w.norm("enc.output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
-
-    @staticmethod
-    def mlp(c: DenseConfig, w: Weights) -> Layer:
-        """Gated since version 1.1."""
-        if w.has("ffn_gate.weight"):
-            return GatedMLP(w, c.dim, c.ffn_dim, "gelu_tanh")
-        return MLP(w, c.dim, c.ffn_dim, "relu")
 
     def cache(self) -> Sequence[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -103,7 +123,7 @@ class T5Encoder:
 MODEL = T5Encoder
 
 
-def _activation(config: Fields) -> None:
+def activation_is_known(config: Fields) -> None:
     """Fields that follow from another one must say the same, as transformers reads them."""
     kind = config.text("feed_forward_proj", "relu")
     if kind not in ("relu", "gated-gelu"):
@@ -115,42 +135,53 @@ def _activation(config: Fields) -> None:
         raise UnsupportedError("[convert] 'dense_act_fn' must be as 'feed_forward_proj' says but is not")
 
 
+def attention_tensors(ours: str, theirs: str) -> dict[str, str]:
+    return {f"{ours}_{one}": f"{theirs}.{one}" for one in "qkvo"}
+
+
+def mlp_tensors(ours: str, theirs: str) -> dict[str, str]:
+    inner = f"{theirs}.DenseReluDense"
+    return {
+        f"{ours}.ffn_norm": f"{theirs}.layer_norm",
+        f"{ours}.ffn_up": f"{inner}.wi",
+        f"{ours}.ffn_gate.weight": f"{inner}.wi_0.weight",
+        f"{ours}.ffn_up.weight": f"{inner}.wi_1.weight",
+        f"{ours}.ffn_down": f"{inner}.wo",
+    }
+
+
 _BLOCK = "encoder.block.{i}"
-_MLP = f"{_BLOCK}.layer.1.DenseReluDense"
+KEYS = {
+    "context_length": u32("n_positions", default=512, low=1),
+    "embedding_length": u32("d_model", default=512),
+    "block_count": u32("num_layers", "num_hidden_layers", default=6),
+    "feed_forward_length": u32("d_ff", default=2048),
+    "attention.head_count": u32("num_heads", default=8, low=1),
+    "attention.key_length": u32("d_kv", default=64),
+    "attention.value_length": u32("d_kv", default=64),
+    "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-6),
+    "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-6),
+    "attention.relative_buckets_count": u32("relative_attention_num_buckets", default=32),
+}
+TENSORS = {
+    "token_embd": "shared",
+    "enc.output_norm": "encoder.final_layer_norm",
+    "enc.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
+    **attention_tensors("enc.blk.{i}.attn", f"{_BLOCK}.layer.0.SelfAttention"),
+    "enc.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
+    **mlp_tensors("enc.blk.{i}", f"{_BLOCK}.layer.1"),
+}
 HF = {
     "T5EncoderModel": Checkpoint(
         "t5encoder",
-        {
-            "context_length": u32("n_positions", default=512, low=1),
-            "embedding_length": u32("d_model", default=512),
-            "block_count": u32("num_layers", "num_hidden_layers", default=6),
-            "feed_forward_length": u32("d_ff", default=2048),
-            "attention.head_count": u32("num_heads", default=8, low=1),
-            "attention.key_length": u32("d_kv", default=64),
-            "attention.value_length": u32("d_kv", default=64),
-            "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-6),
-            "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-6),
-            "attention.causal": made("bool", lambda config: False),
-            "attention.relative_buckets_count": u32("relative_attention_num_buckets", default=32),
-        },
-        {
-            "token_embd": "shared",
-            "enc.output_norm": "encoder.final_layer_norm",
-            "enc.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
-            **{f"enc.blk.{{i}}.attn_{one}": f"{_BLOCK}.layer.0.SelfAttention.{one}" for one in "qkvo"},
-            "enc.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
-            "enc.blk.{i}.ffn_norm": f"{_BLOCK}.layer.1.layer_norm",
-            "enc.blk.{i}.ffn_up": f"{_MLP}.wi",
-            "enc.blk.{i}.ffn_gate.weight": f"{_MLP}.wi_0.weight",
-            "enc.blk.{i}.ffn_up.weight": f"{_MLP}.wi_1.weight",
-            "enc.blk.{i}.ffn_down": f"{_MLP}.wo",
-        },
+        {**KEYS, "attention.causal": made("bool", lambda config: False)},
+        TENSORS,
         fixed={
             "is_decoder": (False,),
             "is_encoder_decoder": (True, False),
             "relative_attention_max_distance": (MAX_DISTANCE,),
         },
-        checks=(_activation,),
+        checks=(activation_is_known,),
         rope=None,
         tied=True,
         unused=("decoder_start_token_id", "dropout_rate", "num_decoder_layers", "output_past", "classifier_dropout"),

@@ -27,6 +27,7 @@ class LatentSizes:
     n_nope: int  # of a head's query and key, those that are not rotated
     n_rot: int  # and those that are
     v_dim: int
+    eps: float  # of the norms of latent rows, where files say another than that of the others; else 0
 
     @classmethod
     def read(cls, m: Keys, n_head: int, head_dim: int, v_dim: int) -> LatentSizes:
@@ -43,6 +44,7 @@ class LatentSizes:
             n_nope=head_dim - n_rot,
             n_rot=n_rot,
             v_dim=v_dim,
+            eps=_latent_eps(m),
         )
 
     @property
@@ -80,6 +82,7 @@ class LatentAttention:
     ) -> None:
         """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
         self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
+        eps = s.eps or eps
         self.beta, self.n_ctx_orig = beta, n_ctx_orig
         n_q = s.n_head * s.head_dim
         self.q_a = w.linear("attn_q_a", dim, s.q_rank) if s.q_rank else None
@@ -107,6 +110,16 @@ class LatentAttention:
             q = graph.scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
         y = step.attend_latent(self.layer, q, graph.concat(latent.heads(1), k_rot, 0), scale=self.scale)
         return self.o(graph.head_linear(y, self.v_b).merge_heads())
+
+
+def _latent_eps(m: Keys) -> float:
+    """A key of ours: transformers has 1e-6 there whatever the other norms have, llama.cpp what they have."""
+    name = "attention.latent_norm_rms_epsilon"
+    if not m.has(name):
+        return 0.0
+    if not 0 < (eps := m.number(name)) < 1:
+        raise LoadError(f"[{m.arch}] {name} must be between 0 and 1 but is {eps}")
+    return eps
 
 
 def _halves(w: Weights, s: LatentSizes) -> tuple[Weight, Weight]:

@@ -85,6 +85,17 @@ class Step:
         """Attend q to what ``attend`` has cached for another layer."""
         return graph.attend_to_written(layer, q, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
 
+    def write_source(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Of an encoder: keep k and v ``[tokens, n_kv_head, head_dim]`` for ``attend_to_source``."""
+        graph.write_source(layer, k, v)
+
+    def attend_to_source(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
+        """Cross attention: q ``[tokens, n_head, head_dim]`` to all rows of the source that the encoder has written.
+
+        Returns ``[tokens, n_head * head_dim]``.
+        """
+        return graph.attend_to_written(layer, q, scale=scale).merge_heads()
+
     def attend_both_ways(
         self,
         q: Tensor,

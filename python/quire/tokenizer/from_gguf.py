@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
+from quire.gguf import NUMBER_CODES
 from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (
@@ -28,12 +29,6 @@ __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
 MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
-# Arrays of numbers as memoryview names what they hold.  They are not read as NumPy's: to import that takes longer than
-# everything else that a small model needs until its first token.
-FORMATS = {
-    "u8[]": "B", "i8[]": "b", "u16[]": "H", "i16[]": "h", "u32[]": "I", "i32[]": "i", "f32[]": "f", "bool[]": "?",
-    "u64[]": "Q", "i64[]": "q", "f64[]": "d",
-}  # fmt: skip
 # Keys outside tokenizer.* that say how added tokens are matched.
 MODEL_KEYS = ("general.name", "general.architecture")
 
@@ -81,7 +76,9 @@ def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
 
 
 def _value(reader: Reader, key: str) -> object:
-    code = FORMATS.get(reader.value_type(key))
+    """Arrays of numbers are not read as NumPy's: to import that takes longer than everything else that a small model
+    needs until its first token."""
+    code = NUMBER_CODES.get(reader.value_type(key))
     return reader.value(key) if code is None else memoryview(reader.packed_numbers(key)).cast(code)  # type: ignore[call-overload]
 
 

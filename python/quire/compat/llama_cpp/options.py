@@ -16,7 +16,6 @@ _LOG = logging.getLogger("quire")
 _PLACE = "llama_cpp.Llama"
 # ggml's numbers of types.
 _KV_DTYPES = {0: "f32", 1: "f16", 8: "q8_0", 30: "bf16"}
-_GPU_KINDS = ("gpu", "integrated_gpu")
 # Arguments without effect here, with llama-cpp-python's defaults.
 _IGNORED: Mapping[str, object] = {
     "split_mode": 1, "main_gpu": 0, "tensor_split": None, "n_ubatch": 512, "n_threads_batch": None,
@@ -61,9 +60,9 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _device() -> str:
     """The first GPU; the CPU, and a note, where there is none."""
-    from ..._native.core import devices
+    from ...hardware import has_gpu
 
-    if any(device.kind in _GPU_KINDS for device in devices()):
+    if has_gpu():
         return "gpu"
     _LOG.warning("[%s] there is no GPU that this build knows: the model runs on the CPU", _PLACE)
     return "cpu"

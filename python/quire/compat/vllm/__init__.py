@@ -13,6 +13,7 @@ from .outputs import (
     RequestOutput,
     ScoringRequestOutput,
 )
+from .pooling_params import PoolingParams
 from .prompts import TextPrompt, TokensPrompt
 from .sampling_params import GuidedDecodingParams, SamplingParams, StructuredOutputsParams
 
@@ -23,6 +24,7 @@ __all__ = [
     "EmbeddingRequestOutput",
     "GuidedDecodingParams",
     "Logprob",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",

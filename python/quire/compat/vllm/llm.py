@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import engine
 from ...engine.chat import conversations
+from ...engine.llm_base import normalized
+from ...engine.ranking import is_judged
 from ...errors import RequestError, UnsupportedError
 from ..ignored import note_ignored, refuse_set
 from .outputs import (
@@ -21,6 +23,7 @@ from .outputs import (
     ScoringRequestOutput,
     request_output,
 )
+from .pooling_params import PoolingParams
 from .prompts import Given, prompts_of
 from .sampling_params import SamplingParams, default_params
 
@@ -48,6 +51,8 @@ _REFUSED: Mapping[str, object] = {
     "enable_lora": False, "hf_overrides": None, "rope_scaling": None, "rope_theta": None, "speculative_config": None,
     "override_pooler_config": None, "pooler_config": None, "allowed_local_media_path": "", "mm_processor_kwargs": None,
 }  # fmt: skip
+# Of ``task``, ``runner`` and ``convert``: what says that a decoder is there for vectors.
+_FOR_VECTORS = frozenset({"embed", "embedding", "score", "pooling"})
 _KV_DTYPES = {"auto": "auto", "float16": "f16", "bfloat16": "bf16"}
 
 
@@ -77,6 +82,8 @@ class LLM:
             max_sequences=options.get("max_num_seqs"),
             kv_dtype=_KV_DTYPES[kv_dtype],  # type: ignore[arg-type]
         )
+        asked = (options.get("task"), options.get("runner"), options.get("convert"))
+        self._gives_vectors = self._llm.is_encoder or not _FOR_VECTORS.isdisjoint(asked)
         self._numbers = itertools.count()
 
     def generate(
@@ -163,10 +170,21 @@ class LLM:
             for prompt, result in zip(shown, results, strict=True)
         ]
 
-    def embed(self, prompts: Given | Sequence[Given], use_tqdm: bool = True) -> list[EmbeddingRequestOutput]:
+    def embed(
+        self, prompts: Given | Sequence[Given], use_tqdm: bool = True, pooling_params: PoolingParams | None = None
+    ) -> list[EmbeddingRequestOutput]:
         """The vector of each prompt, of length 1."""
+        params = pooling_params or PoolingParams()
+        params.check(_PLACE, {"truncate_prompt_tokens": None})
         ids = self._ids(prompts)
-        vectors = self._llm.embed(ids)
+        rows = self._llm.embed(ids, normalize=False)
+        if params.dimensions is not None:
+            if not 1 <= params.dimensions <= rows.shape[1]:
+                raise RequestError(
+                    f"[{_PLACE}] dimensions must be 1 to {rows.shape[1]} but is {params.dimensions!r:.40}"
+                )
+            rows = rows[:, : params.dimensions]
+        vectors = normalized(rows) if params.is_activated else rows
         return [
             EmbeddingRequestOutput(str(next(self._numbers)), EmbeddingOutput(vector), one)
             for one, vector in zip(ids, vectors.tolist(), strict=True)
@@ -174,8 +192,14 @@ class LLM:
 
     encode = embed
 
-    def classify(self, prompts: Given | Sequence[Given], use_tqdm: bool = True) -> list[ClassificationRequestOutput]:
+    def classify(
+        self, prompts: Given | Sequence[Given], use_tqdm: bool = True, pooling_params: PoolingParams | None = None
+    ) -> list[ClassificationRequestOutput]:
         """Probabilities of the classes of each prompt, by a model with a classifier."""
+        params = pooling_params or PoolingParams()
+        params.check(_PLACE, {"truncate_prompt_tokens": None, "dimensions": None})
+        if not params.is_activated:
+            raise UnsupportedError(f"[{_PLACE}] use_activation must be left out, as it is not supported, but is False")
         ids = self._ids(prompts)
         rows = self._llm.classify(ids)
         return [
@@ -184,18 +208,46 @@ class LLM:
         ]
 
     def score(
-        self, data_1: str | Sequence[str], data_2: str | Sequence[str], use_tqdm: bool = True
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
     ) -> list[ScoringRequestOutput]:
-        """How well each text of ``data_2`` answers that of ``data_1``, by a model with a classifier."""
+        """How well each text of ``data_2`` answers that of ``data_1``.
+
+        By a model with a classifier of one class, or of yes and no: a probability, or with ``use_activation=False``
+        what it is made of.  By one that gives vectors: their cosine.
+        """
+        _refuse_lora(lora_request)
+        params = pooling_params or PoolingParams()
+        params.check(_PLACE, {"dimensions": None})
         queries = [data_1] if isinstance(data_1, str) else list(data_1)
         texts = [data_2] if isinstance(data_2, str) else list(data_2)
-        if len(queries) == 1:
-            scores = self._llm.rerank(queries[0], texts).tolist()
-        elif len(queries) == len(texts):
-            scores = [float(self._llm.rerank(one, [other])[0]) for one, other in zip(queries, texts, strict=True)]
-        else:
+        if len(queries) not in (1, len(texts)):
             raise RequestError(f"[{_PLACE}] data_1 must be one text or {len(texts)} but has {len(queries)}")
+        kept = truncate_prompt_tokens if truncate_prompt_tokens is not None else params.truncate_prompt_tokens
+        queries *= len(texts) if len(queries) == 1 else 1
+        scores = self._scores(list(zip(queries, texts, strict=True)), kept, is_raw=not params.is_activated)
         return [ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)) for score in scores]
+
+    def _scores(self, pairs: Sequence[tuple[str, str]], kept: int | None, *, is_raw: bool) -> list[float]:
+        """Of each pair.  ``kept``: how many tokens; -1: as many as the context has."""
+        truncate = True if kept == -1 else kept or False
+        if not self._llm.scores_classes and self._gives_vectors:
+            first, second = (self._llm.embed([pair[i] for pair in pairs], truncate=truncate) for i in (0, 1))
+            cosines: list[float] = (first * second).sum(axis=1).tolist()
+            return cosines
+        rows = self._llm.classify(pairs, truncate=truncate)
+        if rows.shape[1] != 1 and not is_judged(self._llm.labels):
+            raise UnsupportedError(f"[{_PLACE}] a model that scores must have one class but has {rows.shape[1]}")
+        if is_raw:
+            return [float(self._llm.rerank(one, [other], truncate=truncate)[0]) for one, other in pairs]
+        probabilities: list[float] = rows[:, 0].tolist()
+        return probabilities
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""

@@ -17,6 +17,19 @@ const NUMBERS = [
   ["max_tokens", "Most tokens", 1, null, 1, "Where an answer ends at the latest"],
   ["seed", "Seed", 0, null, 1, "The same number gives the same answer"],
 ];
+const RARER = [
+  ["min_tokens", "Fewest tokens", 0, null, 1, "Where an answer ends at the earliest"],
+  ["top_n_sigma", "Top-n-sigma", 0, 10, 0.1, "Tokens within so many standard deviations of the likeliest"],
+  ["xtc_threshold", "XTC threshold", 0, 1, 0.05, "How likely tokens must be for XTC to leave them out"],
+  ["dynatemp_range", "Temperature range", 0, 5, 0.1, "How far the temperature moves with the choice there is"],
+  ["dynatemp_exponent", "Range exponent", 0, 10, 0.1, "How fast it moves"],
+  ["repeat_last_n", "Repeat window", -1, null, 1, "So many last tokens count for penalties; -1: all"],
+  ["dry_base", "DRY base", 1, 10, 0.05, "How fast DRY grows with the length of a repetition"],
+  ["dry_allowed_length", "DRY length", 1, null, 1, "Repetitions up to so many tokens are free"],
+  ["mirostat", "Mirostat", 0, 2, 1, "1 or 2: keeps the surprise at a level; 0: off"],
+  ["mirostat_tau", "Mirostat tau", 0, 20, 0.1, "That level"],
+  ["mirostat_eta", "Mirostat eta", 0, 1, 0.01, "How fast it is approached"],
+];
 const BUILT_IN = {
   "Model's own": {},
   Exact: { temperature: 0 },
@@ -29,11 +42,11 @@ export class Settings {
   constructor(panel, changed = () => {}) {
     this.changed = changed;
     this.inputs = new Map();
-    const fields = NUMBERS.map(([name, label, min, max, step, title]) => {
+    const fieldsOf = (numbers) => el("div", { class: "fields" }, numbers.map(([name, label, min, max, step, title]) => {
       const input = el("input", { id: name, type: "number", min, max, step, title, placeholder: "auto", oninput: () => this.#keep() });
       this.inputs.set(name, input);
       return el("label", { title }, el("span", {}, label), input);
-    });
+    }));
     this.system = el("textarea", { id: "system", rows: 3, placeholder: "How the model should behave", oninput: () => this.#keep() });
     this.stop = el("input", { id: "stop", type: "text", placeholder: "texts, with commas between", oninput: () => this.#keep() });
     this.schema = el("textarea", { id: "schema", rows: 3, spellcheck: "false", placeholder: "{\"type\": \"object\", ...}",
@@ -43,7 +56,8 @@ export class Settings {
       el("div", { class: "row" }, this.presets, button("Save", "Save as preset", () => this.#savePreset()),
         button("Remove", "Remove this preset", () => this.#removePreset())),
       el("label", { class: "wide" }, el("span", {}, "System message"), this.system),
-      el("div", { class: "fields" }, fields),
+      fieldsOf(NUMBERS),
+      el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(RARER)),
       el("label", { class: "wide" }, el("span", {}, "Stop at"), this.stop),
       el("label", { class: "wide" }, el("span", {}, "JSON schema of answers"), this.schema),
     );

@@ -13,6 +13,7 @@ from ...errors import CapacityError, QuireError
 from ..failures import ApiError
 from ..keep_alive import FOREVER
 from ..worker.engine_client import EngineClient, EngineState, OpeningLost
+from ..worker.protocol import ModelInfo
 
 __all__ = ["Library", "MakeEngine", "not_ready"]
 
@@ -83,6 +84,8 @@ class Library:
         self._make = make
         self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
         self._slots: dict[str, ModelSlot] = {}
+        # What was known of models when they were closed.
+        self.asleep: dict[str, ModelInfo] = {}
         self._making_room = asyncio.Lock()
         self.known = sizes()
 
@@ -226,6 +229,8 @@ class Library:
         if slot.busy:
             raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
         del self._slots[name]
+        if slot.engine.state is EngineState.READY:
+            self.asleep[name] = slot.engine.info
         return slot
 
     async def _begin(self, name: str) -> ModelSlot:

@@ -14,6 +14,7 @@ from ..fair_pool import FairPool
 from ..process_memory import process_memory
 from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
+from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
 from .downloads import Downloads, fetched
 from .library import Library
@@ -67,10 +68,23 @@ class Service:
 
     @property
     def version(self) -> str:
-        """Quire's, as a worker tells it: this process does not load the native code that has it."""
-        ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
-        self._version = ready[0].info.version if ready else self._version
+        """Quire's, as a worker tells it: this process does not load the native code that has it, unless it is asked
+        before any model was open."""
+        infos = [engine.info for engine in self.engines().values() if engine.state is EngineState.READY]
+        infos += self.library.asleep.values()
+        if infos:
+            self._version = infos[0].version
+        elif not self._version and not self.engines():
+            from ..._native import __version__
+
+            self._version = __version__
         return self._version
+
+    def info(self, model: str | None) -> tuple[ModelInfo, bool]:
+        """What is known of a model that is or was open, and whether it sleeps.  Raises as ``engine``."""
+        name = self.name_of(model)
+        asleep = None if name in self.engines() else self.library.asleep.get(name)
+        return (self.engine(model).info, False) if asleep is None else (asleep, True)
 
     @property
     def names(self) -> list[str]:

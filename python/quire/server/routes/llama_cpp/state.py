@@ -40,7 +40,7 @@ def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
 async def props(context: RequestContext[None]) -> Reply:
     """What is known of the model and the server."""
     service = context.service
-    info = context.engine(None).info
+    info, is_sleeping = service.info(context.answering)
 
     async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
         return []  # no text is to be tokenized where nothing is asked for
@@ -61,7 +61,7 @@ async def props(context: RequestContext[None]) -> Reply:
             "bos_token": info.bos,
             "eos_token": info.eos,
             "build_info": f"quire {service.version}",
-            "is_sleeping": False,
+            "is_sleeping": is_sleeping,
         }
     )
 

@@ -1,0 +1,98 @@
+"""Write docs/http.md: every route of the server and the fields of its body, from the routes' own table.
+
+PYTHONPATH=python python ci/make_http_reference.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from quire.server.app import ROUTES
+from quire.server.routes.openapi import document
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "http.md"
+HEAD = """# Routes and fields
+
+Every route of `quire serve`, made of the table that the server itself works with. A running server has the same as
+`/docs` and, for programs, as `/openapi.json`. [The server](server.md) tells what the routes do. A field that is not
+listed is named in a header of the answer (`--strict` refuses it), and so is one without effect; a refused one ends with
+status 400. This page is written by `ci/make_http_reference.py`.
+"""
+DIALECTS = {
+    "openai": "OpenAI's and Quire's own",
+    "anthropic": "Anthropic's",
+    "llama.cpp": "llama.cpp's",
+    "ollama": "Ollama's",
+}
+METHODS = ("get", "post", "delete")
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        return "object"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(type_of(each) for each in schema["anyOf"]))
+    if "const" in schema:
+        return f"`{schema['const']!r}`"
+    if "enum" in schema:
+        return " ".join(f"`{value!r}`" for value in schema["enum"])
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"list of {type_of(schema.get('items', {}))}" if schema.get("items") else "list"
+    limits = [f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    return " ".join([{"null": "nothing"}.get(kind, kind), *limits])
+
+
+def fields(component: dict[str, Any]) -> list[str]:
+    """The lines of a body's table."""
+    required, refused = set(component.get("required", ())), set(component.get("x-refused", ()))
+    lines = ["", "| field | type |", "|---|---|"]
+    for name, schema in component.get("properties", {}).items():
+        if name not in refused:
+            lines.append(f"| `{name}`{' (needed)' if name in required else ''} | {type_of(schema).replace('|', '/')} |")
+    for key, text in (("x-refused", "Refused"), ("x-without-effect", "Without effect")):
+        if names := component.get(key):
+            lines += ["", f"{text}: {', '.join(f'`{name}`' for name in names)}."]
+    return lines
+
+
+def main() -> None:
+    described = document(tuple(ROUTES), "")
+    components = described["components"]["schemas"]
+    by_dialect: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for path, operations in described["paths"].items():
+        for method in METHODS:
+            if (operation := operations.get(method)) is None:
+                continue
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            body = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+            routes = by_dialect.setdefault(operation["tags"][0], {})
+            routes.setdefault((operation["summary"], body), []).append(f"`{method.upper()} {path}`")
+    lines = [HEAD]
+    shown: dict[str, str] = {}
+    for dialect, title in DIALECTS.items():
+        lines += [f"## {title}", ""]
+        plain = [(summary, paths) for (summary, body), paths in by_dialect.get(dialect, {}).items() if not body]
+        if plain:
+            lines += ["| route without a body | what |", "|---|---|"]
+            lines += [f"| {', '.join(paths)} | {summary} |" for summary, paths in plain] + [""]
+        for (summary, body), paths in by_dialect.get(dialect, {}).items():
+            if not body:
+                continue
+            lines += [f"### {summary}: {paths[0]}", ""]
+            if paths[1:]:
+                lines += [f"Also {', '.join(paths[1:])}.", ""]
+            lines += [f"The fields of {shown[body]}."] if body in shown else fields(components[body])[1:]
+            shown.setdefault(body, paths[0])
+            lines.append("")
+    unknown = by_dialect.keys() - DIALECTS.keys()
+    if unknown:
+        raise SystemExit(f"every dialect must have a title here but {sorted(unknown)} has none")
+    text = "\n".join(lines).rstrip() + "\n"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Write python/quire/parity/models.json: keys of tiny models, of which ``quire devices --check`` makes some at random.
+
+Taken from tests/tiny, converted; run it with PYTHONPATH=python where one of those changed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+NAMES = (
+    "llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gpt-oss", "phi3", "gpt2", "bloom", "deepseek2", "glm4",
+    "falcon", "mamba2", "bert",
+)  # fmt: skip
+
+
+def described(path: Path) -> dict[str, object]:
+    """What a model asks of its file, but for the numbers of its weights."""
+    from quire.gguf import GGUFReader
+    from quire.models import load_model
+    from quire.nn import Weights
+
+    reader = GGUFReader(path)
+    there: set[str] = set()
+    rows: dict[str, int] = {}
+    has, n_rows = Weights.has, Weights.n_rows
+
+    def noted_has(self: Weights, name: str) -> bool:
+        found = has(self, name)
+        if found:
+            there.add(self._prefix + name)
+        return found
+
+    def noted_rows(self: Weights, name: str) -> int:
+        rows[self._prefix + name] = n_rows(self, name)
+        return rows[self._prefix + name]
+
+    Weights.has, Weights.n_rows = noted_has, noted_rows  # type: ignore[method-assign]
+    try:
+        load_model(reader)
+    finally:
+        Weights.has, Weights.n_rows = has, n_rows  # type: ignore[method-assign]
+    keys = {}
+    for key in reader.metadata:
+        if key.startswith(("tokenizer.", "general.")) and key != "general.architecture":
+            continue
+        value = reader.metadata[key]
+        keys[key] = [reader.metadata.type_of(key), value.tolist() if isinstance(value, np.ndarray) else value]
+    # Where two experts' scores are nearly equal, a device may choose the other one and be right; so all are used.
+    for used, there in (("expert_used_count", "expert_count"), ("expert_group_used_count", "expert_group_count")):
+        for key in [key for key in keys if key.endswith(f".{used}")]:
+            keys[key] = keys[key.replace(used, there)]
+    return {"keys": keys, "there": sorted(there), "rows": rows}
+
+
+def main() -> None:
+    from quire.convert import convert
+    from tiny_checkpoints import write_checkpoint
+
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in NAMES:
+            write_checkpoint(Path(folder) / name, name)
+            out = Path(folder) / f"{name}.gguf"
+            convert(Path(folder) / name, out, "f32")
+            found[name] = described(out)
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+    target = ROOT / "python" / "quire" / "parity" / "models.json"
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Make wheels of Linux from a source archive, check them, try them, and print a table: see ci/release.
+
+Objects that know no Python are compiled once for each machine (SKBUILD_BUILD_DIR): another Python takes the bindings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from find_pythons import Python, candidates, promised, usable
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "release"
+DIST = ROOT / "dist"
+TOOLS = Path(sys.executable).parent
+OTHER_BYTES = "OTHER BYTES the second time"
+GLIBC = "2.28"  # what manylinux_2_28 has: Debian 10, RHEL 8
+# Where a foreign machine's programs are emulated, a tenth of the speed and no children: what the kernels, the graph and
+# the tokenizers compute.
+TESTS = {
+    True: ["tests", "-m", "pythons and not fuzz"],
+    False: ["tests/graph/test_graph.py", "tests/tokenizer/test_bpe.py", "-m", "not slow and not fuzz"],
+}
+
+
+def text_of(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+@dataclass
+class Row:
+    """A line of the table."""
+
+    wheel: str
+    size_bytes: int
+    build_s: float
+    tried: str = "-"
+    tests: str = "-"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What wheels are made for."""
+
+    name: str
+
+    @property
+    def is_here(self) -> bool:
+        return self.name == platform.machine()
+
+    @property
+    def folder(self) -> Path:
+        return WORK / self.name
+
+    def compilers(self) -> Path:
+        """A folder with cc and c++ for this machine and the oldest C library."""
+        folder = self.folder / "bin"
+        folder.mkdir(parents=True, exist_ok=True)
+        zig = next(TOOLS.parent.glob("lib/python3*/site-packages/ziglang/zig"))
+        for name in ("cc", "c++"):
+            # Zig checks for undefined behaviour, and tells debuggers everything, where nobody asks it not to.
+            text = (
+                f'#!/bin/sh\nexec {zig} {name} -target {self.name}-linux-gnu.{GLIBC} -fno-sanitize=undefined -g0 "$@"\n'
+            )
+            path = folder / name
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+                path.chmod(0o755)
+        return folder
+
+    def settings(self) -> list[str]:
+        """Of CMake."""
+        settings = {"QUIRE_PORTABLE": "ON", "CMAKE_MODULE_LINKER_FLAGS": "-s", "CMAKE_SHARED_LINKER_FLAGS": "-s"}
+        if not self.is_here:
+            settings |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.name}
+        options = [f"--config-settings=cmake.define.{key}={value}" for key, value in settings.items()]
+        return [*options, "--config-settings=install.strip=false"]  # linked without symbols; strip knows one machine
+
+
+def run(*command: str | Path, log: Path | None = None, **environment: str) -> None:
+    """A command that must end well; what it says goes to a file, which is shown where it does not."""
+    log = log or WORK / "log"
+    with log.open("w") as file:
+        done = subprocess.run(
+            [str(part) for part in command],
+            env={**os.environ, **environment},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        sys.exit(f"{log.read_text()[-6000:]}\nfailed: {' '.join(map(str, command))}")
+
+
+def bring_up_to_date(folder: Path, wanted: Path) -> None:
+    """Give a folder the files of another one.  What it has already keeps its time, by which objects are
+    made; the times in archives are all alike."""
+    names = {path.relative_to(wanted) for path in wanted.rglob("*") if path.is_file()}
+    for path in list(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder) not in names:
+            path.unlink()
+    for name in names:
+        target, source = folder / name, wanted / name
+        if not target.is_file() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+
+
+def source_archive(epoch: str) -> tuple[Path, str]:
+    """The source archive as a user unpacks it, and its name."""
+    fresh, unpacked = WORK / "sdist", WORK / "source"
+    shutil.rmtree(fresh, ignore_errors=True)
+    run(TOOLS / "python", "-m", "build", "--sdist", "--outdir", fresh, ROOT, SOURCE_DATE_EPOCH=epoch)
+    archive = next(fresh.glob("*.tar.gz"))
+    with tarfile.open(archive) as tar:
+        tar.extractall(fresh, filter="data")
+    bring_up_to_date(unpacked, archive.with_name(archive.name.removesuffix(".tar.gz")))
+    DIST.mkdir(exist_ok=True)
+    shutil.copy2(archive, DIST)
+    return unpacked, archive.name
+
+
+def environment_of(python: Python) -> Path:
+    """A virtual environment of a Python with what a build needs."""
+    folder = WORK / "pythons" / text_of(python.version)
+    if not (folder / "ready").exists():
+        run(python.path, "-m", "venv", folder)
+        run(
+            folder / "bin" / "pip",
+            "install",
+            "-q",
+            "scikit-build-core>=0.10",
+            "pybind11>=2.13",
+            "cython>=3.0",
+            "cmake",
+            "ninja",
+        )
+        (folder / "ready").touch()
+    return folder
+
+
+def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str) -> Path:
+    """A wheel that any Linux with the C library takes."""
+    made, compilers = work / "made", machine.compilers()
+    shutil.rmtree(made, ignore_errors=True)
+    environment = environment_of(python)
+    version = "".join(map(str, python.version))
+    variables = {
+        "CC": str(compilers / "cc"),
+        "CXX": str(compilers / "c++"),
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "SKBUILD_BUILD_DIR": str(work / "objects"),
+        "SOURCE_DATE_EPOCH": epoch,
+        "PYTHONPATH": "",
+    }
+    if not machine.is_here:
+        variables["_PYTHON_HOST_PLATFORM"] = f"linux-{machine.name}"
+        variables["SETUPTOOLS_EXT_SUFFIX"] = f".cpython-{version}-{machine.name}-linux-gnu.so"
+    command = [environment / "bin" / "pip", "wheel", source, "--no-deps", "--no-build-isolation", "-w", made]
+    run(*command, *machine.settings(), log=work / f"build-{version}.log", **variables)
+    repaired = work / "repaired"
+    shutil.rmtree(repaired, ignore_errors=True)
+    platform_tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine.name}"
+    run(
+        TOOLS / "auditwheel",
+        "repair",
+        "--plat",
+        platform_tag,
+        "-w",
+        repaired,
+        next(made.glob("*.whl")),
+        SOURCE_DATE_EPOCH=epoch,
+    )
+    return Path(shutil.copy2(next(repaired.glob("*.whl")), DIST))
+
+
+def try_here(python: Python, wheel: Path, arguments: list[str]) -> tuple[str, str]:
+    """Install as a user does, without a compiler; an answer, and the tests."""
+    folder = WORK / "tried" / text_of(python.version)
+    shutil.rmtree(folder, ignore_errors=True)
+    run(python.path, "-m", "venv", folder)
+    bare = {
+        "PATH": str(folder / "bin"),
+        "PYTHONPATH": "",
+        "CC": "false",
+        "CXX": "false",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    run(folder / "bin" / "pip", "install", "-q", "--only-binary", ":all:", f"{wheel}[test]", **bare)
+    start = time.monotonic()
+    run(folder / "bin" / "quire", "run", "Tell me a story about a fox", "--seed", "3", "-n", "40", **bare)
+    answered = f"{text_of(python.version)}: an answer in {time.monotonic() - start:.1f} s"
+    log = WORK / f"tests-{wheel.name}.log"
+    here = {**bare, "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}  # programs that tests start; nothing of ours compiles
+    run(folder / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", *arguments, log=log, **here)
+    return answered, summary(log)
+
+
+def try_emulated(machine: Machine, wheel: Path, arguments: list[str]) -> tuple[str, str]:
+    """By the emulator, with a Python of Debian for that machine, where both are to be had."""
+    version = re.search(r"-cp3(\d+)-", wheel.name)
+    log = WORK / f"tests-{wheel.name}.log"
+    with log.open("w") as file:
+        done = subprocess.run(
+            [ROOT / "ci" / "emulated", machine.name, wheel, *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    text = log.read_text()
+    if done.returncode == 77:
+        return f"not tried: {text.splitlines()[-1]}", "-"
+    if done.returncode != 0:
+        sys.exit(f"{text[-6000:]}\nfailed: ci/emulated {machine.name} {wheel.name}")
+    found = re.search(r"^answered: (.*)$", text, re.MULTILINE)
+    return f"3.{version[1] if version else '?'} emulated: {found[1] if found else '?'}", summary(log)
+
+
+def summary(log: Path) -> str:
+    """How many tests passed, in pytest's words."""
+    found = re.findall(r"(\d+ passed.*?) in [\d.]+s", log.read_text())
+    return found[-1] if found else "?"
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def built_again(machine: Machine, python: Python, source: Path, epoch: str, wheel: Path) -> str:
+    """Whether a second build, in other folders, has the same bytes; the first wheel stays."""
+    first = Path(shutil.move(wheel, WORK / "first.whl"))
+    again = WORK / "again" / source.name
+    bring_up_to_date(again, source)
+    second = build(machine, python, again, WORK / "again" / machine.name, epoch)
+    same = digest(first) == digest(second)
+    shutil.move(first, wheel)
+    return f"the same bytes twice, sha256 {digest(wheel)[:12]}" if same else OTHER_BYTES
+
+
+def make(machine: Machine, python: Python, source: Path, epoch: str, options: argparse.Namespace) -> Row:
+    """Build, check and try one wheel."""
+    start = time.monotonic()
+    wheel = build(machine, python, source, machine.folder, epoch)
+    row = Row(wheel.name, wheel.stat().st_size, time.monotonic() - start)
+    print(f"built {wheel.name} in {row.build_s:.0f} s", flush=True)
+    if options.twice:
+        row.note = built_again(machine, python, source, epoch, wheel)
+    arguments = options.tests or TESTS[machine.is_here]
+    trial = try_here(python, wheel, arguments) if machine.is_here else try_emulated(machine, wheel, arguments)
+    row.tried, row.tests = trial
+    print(f"tried: {row.tried}; tests: {row.tests}", flush=True)
+    return row
+
+
+def main() -> None:
+    """See ci/release."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", action="append", choices=["x86_64", "aarch64"])
+    parser.add_argument("--python", action="append", metavar="X.Y")
+    parser.add_argument("--twice", action="store_true")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    WORK.mkdir(parents=True, exist_ok=True)
+    found = usable(candidates(os.environ.get("PATH", "")), promised())
+    pythons = [one for one in found if not options.python or text_of(one.version) in options.python]
+    missing = [text_of(version) for version in promised() if version not in {one.version for one in found}]
+    command = ["git", "log", "-1", "--format=%ct"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", commit or "315532800")
+    source, archive = source_archive(epoch)
+    rows = [
+        make(machine, python, source, epoch, options)
+        for machine in map(Machine, options.machine or ["x86_64", "aarch64"])
+        for python in pythons
+    ]
+    print(f"\nsource: {archive}, {(DIST / archive).stat().st_size / 1e6:.1f} MB, time {epoch}")
+    print("| wheel | MB | built in s | tried | tests | |\n|---|---|---|---|---|---|")
+    for row in rows:
+        size = f"{row.size_bytes / 1e6:.1f}"
+        print(f"| {row.wheel} | {size} | {row.build_s:.0f} | {row.tried} | {row.tests} | {row.note} |")
+    if missing:
+        print(f"no wheel: this machine has no Python {', '.join(missing)}")
+    if any(row.note == OTHER_BYTES for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

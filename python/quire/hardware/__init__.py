@@ -1,0 +1,7 @@
+"""Devices: the modules that offer them, which is meant by a name, and what checks have found of them."""
+
+from .choice import devices, find_device, has_gpu
+from .modules import ModuleReport, module_reports
+from .verdicts import Verdict, verdict_of
+
+__all__ = ["ModuleReport", "Verdict", "devices", "find_device", "has_gpu", "module_reports", "verdict_of"]

@@ -1,0 +1,97 @@
+"""Which device is meant."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..errors import UnsupportedError
+from .kinds import KINDS, Kind, kind_named
+from .modules import ModuleReport, load_modules, module_folders
+from .verdicts import verdict_of
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+
+__all__ = ["devices", "find_device", "has_gpu"]
+
+_LOG = logging.getLogger("quire")
+_GPUS = ("gpu", "integrated_gpu")
+
+
+def devices() -> list[Device]:
+    """All devices: the CPU, and those of every backend module that can be loaded.
+
+    LoadError without the CPU's module.
+    """
+    from .._native import core
+
+    load_modules()
+    return core.devices()
+
+
+def find_device(name: str) -> Device:
+    """The device of that name, or the first of a kind; case is ignored.
+
+    ``"gpu"`` is the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``, ``"sycl"`` and ``"metal"`` are the first of
+    theirs.  Of a kind, one that failed ``quire devices --check`` is passed over.  The modules of the CPU and of what is
+    asked for are loaded, and no others.  Raises UnsupportedError, which tells what became of the modules.
+    """
+    from .._native import core
+
+    wanted = name.lower()
+    if wanted == "cpu":
+        return core.find_device("CPU")
+    kind = kind_named(wanted)
+    reports = load_modules(kind)
+    found = core.devices()
+    for device in found:
+        if device.name.lower() == wanted:
+            return device
+    of_kind = [device for device in found if _is_of(device, wanted, kind)]
+    for device in of_kind:
+        verdict = verdict_of(device)
+        if verdict is None or verdict.passed:
+            return device
+        _LOG.warning(
+            "[device] %s is passed over: it failed 'quire devices --check' (%s); --device %s uses it all the same",
+            device.name, verdict.reason, device.name,
+        )  # fmt: skip
+    names = ", ".join(device.name for device in found)
+    raise UnsupportedError(
+        f"[device] the device must be one of {names} but is '{name}'{_why(wanted, kind, reports, bool(of_kind))}"
+    )
+
+
+def has_gpu() -> bool:
+    """Whether ``find_device("gpu")`` finds one."""
+    return any(
+        device.kind in _GPUS and ((verdict := verdict_of(device)) is None or verdict.passed) for device in devices()
+    )
+
+
+def _is_of(device: Device, wanted: str, kind: Kind | None) -> bool:
+    if wanted == "gpu":
+        return device.kind in _GPUS
+    return kind is not None and wanted in kind.names and device.name.lower().startswith(kind.prefix)
+
+
+def _why(wanted: str, kind: Kind | None, reports: list[ModuleReport], failed: bool) -> str:
+    """What became of the modules that would have offered it."""
+    if failed:
+        return ": those of the kind failed 'quire devices --check', and are used by their own names only"
+    told = [
+        f"{report.path}: {report.reason or 'loaded'}" + (f" ({report.advice})" if report.advice else "")
+        for report in reports
+        if report.state != "loaded"
+    ]
+    if told:
+        return "; " + "; ".join(told)
+    if kind is not None and not reports:
+        return (
+            f": no module libggml-{kind.module} lies in {module_folders()[0]}; Quire builds it with -D{kind.option}=ON"
+        )
+    if wanted == "gpu" and not reports:
+        options = ", ".join(f"-D{kind.option}=ON" for kind in KINDS)
+        return f": Quire was built without modules for other devices ({options})"
+    return ""

@@ -1,0 +1,83 @@
+"""What ``quire devices --check`` found of devices: kept by device, driver and version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+
+__all__ = ["Verdict", "identity_of", "keep_verdict", "verdict_of"]
+
+# Libraries of drivers, which the module's loader or its vendor's brings in.
+_DRIVER = re.compile(r"/lib(cuda|nvidia|vulkan_|amdhip|hsa|ze_|igc|OpenCL|GLX_nvidia)[^/]*\.so")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``reason``: what did not agree, where it did not pass; else how much did."""
+
+    passed: bool
+    reason: str
+    device: str
+    description: str
+
+
+def verdicts_folder() -> Path:
+    """``quire/devices`` where the system keeps caches."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home).expanduser() if home else Path.home() / ".cache") / "quire" / "devices"
+
+
+def identity_of(device: Device) -> str:
+    """Changes with the device, with its driver's libraries, and with Quire's and ggml's versions."""
+    from .._native import __version__
+    from .._native.core import module_version
+
+    parts = [device.backend, device.description, str(device.memory_total_bytes), __version__, module_version()]
+    return hashlib.blake2b("\n".join([*parts, *_drivers()]).encode(), digest_size=16).hexdigest()
+
+
+def _drivers() -> list[str]:
+    """The drivers' libraries in this process, whose files' names have versions mostly, with size and time."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    found = []
+    for path in sorted({line.split(None, 5)[-1] for line in maps.splitlines() if _DRIVER.search(line)}):
+        try:
+            state = os.stat(path)
+        except OSError:
+            continue
+        found.append(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return found
+
+
+def verdict_of(device: Device) -> Verdict | None:
+    """What the last check of this very device found; None where there was none."""
+    if device.kind == "cpu":
+        return None
+    try:
+        fields = json.loads((verdicts_folder() / f"{identity_of(device)}.json").read_text(encoding="utf-8"))
+        verdict = Verdict(**fields)
+    except (OSError, ValueError, TypeError):
+        return None
+    return verdict if isinstance(verdict.passed, bool) else None
+
+
+def keep_verdict(device: Device, verdict: Verdict) -> Path:
+    """Write it beside its place and rename it."""
+    folder = verdicts_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{identity_of(device)}.json"
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+    os.replace(beside, path)
+    return path

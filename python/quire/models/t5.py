@@ -1,0 +1,166 @@
+"""T5 (Raffel et al. 2020) and Flan-T5: an encoder reads the prompt, and a decoder attends to it from every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..checkpoint import Checkpoint, Fields, made, u32
+from ..errors import LoadError
+from ..nn import CacheSpec, Keys, Step, Tensor, Weight, Weights, select_rows
+from .base import MAX_LAYERS, DenseConfig, Vectors, head
+from .t5encoder import (
+    KEYS,
+    MAX_DISTANCE,
+    TENSORS,
+    activation_is_known,
+    attention_tensors,
+    before,
+    encoder_blocks,
+    mlp_of,
+    mlp_tensors,
+    n_buckets_of,
+    with_biases,
+)
+
+ARCHES = ("t5",)
+
+
+@dataclass(frozen=True)
+class T5Config(DenseConfig):
+    """``n_layer``: of the encoder."""
+
+    n_decoder_layer: int
+    start: int
+
+    @property
+    def decoder_start(self) -> int:
+        return self.start
+
+    def cache(self, windows: Sequence[int] | None = None) -> list[CacheSpec]:
+        """What the layers of the decoder keep of its own text, then what they keep of the source."""
+        kept = [
+            CacheSpec(n_kv_head=self.n_head, head_dim=self.head_dim, of_source=of_source) for of_source in (False, True)
+        ]
+        return [kept[0]] * self.n_decoder_layer + [kept[1]] * self.n_decoder_layer
+
+
+class DecoderBlock:
+    """Layer ``i`` of the cache is its own text's, and layer ``source`` is the source's."""
+
+    def __init__(self, c: T5Config, w: Weights, i: int, bias: Weight) -> None:
+        self.n_head, self.i, self.source, self.bias = c.n_head, i, c.n_decoder_layer + i, bias
+        inner = c.n_head * c.head_dim
+        self.norm, self.cross_norm = (w.norm(f"{name}_norm", c.dim, c.eps) for name in ("attn", "cross_attn"))
+        self.q, self.k, self.v = (w.linear(f"attn_{one}", c.dim, inner) for one in "qkv")
+        self.cross_q, self.cross_k, self.cross_v = (w.linear(f"cross_attn_{one}", c.dim, inner) for one in "qkv")
+        self.o, self.cross_o = (w.linear(f"{name}_o", inner, c.dim) for name in ("attn", "cross_attn"))
+        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp_of(c, w)
+        w.ignore("cross_attn_rel_b.weight", "scores of the source have no bias")
+
+    def write_source(self, encoded: Tensor, step: Step) -> None:
+        k, v = (linear(encoded).heads(self.n_head) for linear in (self.cross_k, self.cross_v))
+        step.write_source(self.source, k, v)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y = self.norm(x)
+        q, k, v = (linear(y).heads(self.n_head) for linear in (self.q, self.k, self.v))
+        x = x + self.o(step.attend(self.i, q, k, v, scale=1.0, bias=self.bias))
+        q = self.cross_q(self.cross_norm(x)).heads(self.n_head)
+        x = x + self.cross_o(step.attend_to_source(self.source, q, scale=1.0))
+        return x + self.mlp(self.ffn_norm(x))
+
+
+class T5:
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        sizes = DenseConfig.read(m, n_vocab)
+        n_buckets = n_buckets_of(m, sizes)
+        self.config = c = T5Config(
+            **vars(sizes),
+            n_decoder_layer=m.integer("decoder_block_count", sizes.n_layer, low=1, high=MAX_LAYERS),
+            start=m.integer("decoder_start_token_id", low=0, high=n_vocab - 1),
+        )
+        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        self.encoder, self.encoder_norm = encoder_blocks(c, w, n_buckets), w.norm("enc.output_norm", c.dim, c.eps)
+        layers = [w.scope(f"dec.blk.{i}") for i in range(c.n_decoder_layer)]
+        biases = enumerate(with_biases(c, layers, n_buckets, before))
+        self.decoder = [DecoderBlock(c, b, i, bias) for i, (b, bias) in biases]
+        self.norm, self.head = w.norm("dec.output_norm", c.dim, c.eps), head(w, c, self.embedding)
+        # Version 1.0, which has no gates, shares one matrix and scales what comes of it; later ones do neither.
+        is_first = not (w.has("output.weight") and w.has("dec.blk.0.ffn_gate.weight"))
+        self.scale = m.number("logit_scale", c.dim**-0.5 if is_first else 1.0)
+        if not 0 < self.scale < 1e6:
+            raise LoadError(f"[t5] logit_scale must be positive but is {self.scale}")
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache()
+
+    def encode(self, step: Step) -> Vectors:
+        x = self.encoder_norm(step.run_layers(self.encoder, self.embedding(step.tokens)))
+        for block in self.decoder:
+            block.write_source(x, step)
+        return Vectors(select_rows(x, step.logit_rows))
+
+    def __call__(self, step: Step) -> Tensor:
+        x = step.run_layers(self.decoder, self.embedding(step.tokens))
+        logits = self.head(self.norm(select_rows(x, step.logit_rows)))
+        return logits if self.scale == 1.0 else logits * self.scale
+
+
+MODEL = T5
+
+
+def _n_decoder_layer(config: Fields) -> int:
+    """As many as the encoder has, where the configuration does not say."""
+    if config.value("num_decoder_layers") is not None:
+        return config.integer("num_decoder_layers", low=1)
+    return config.integer("num_layers", 6, low=1)
+
+
+def _logit_scale(config: Fields) -> float:
+    return float(config.integer("d_model", 512)) ** -0.5 if config.flag("tie_word_embeddings", True) else 1.0
+
+
+class T5Checkpoint(Checkpoint):
+    """Where there is no head it is the embedding's matrix, whatever the configuration says."""
+
+    def is_tied(self, whole: Fields) -> bool:
+        super().is_tied(whole)
+        return True
+
+
+_BLOCK = "decoder.block.{i}"
+HF = {
+    "T5ForConditionalGeneration": T5Checkpoint(
+        "t5",
+        {
+            **KEYS,
+            "decoder_block_count": made("u32", _n_decoder_layer),
+            "decoder_start_token_id": u32("decoder_start_token_id", "pad_token_id", default=0),
+            "logit_scale": made("f32", _logit_scale),
+        },
+        {
+            **TENSORS,
+            "output": "lm_head",
+            "dec.output_norm": "decoder.final_layer_norm",
+            "dec.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
+            **attention_tensors("dec.blk.{i}.attn", f"{_BLOCK}.layer.0.SelfAttention"),
+            "dec.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
+            "dec.blk.{i}.cross_attn_norm": f"{_BLOCK}.layer.1.layer_norm",
+            **attention_tensors("dec.blk.{i}.cross_attn", f"{_BLOCK}.layer.1.EncDecAttention"),
+            **mlp_tensors("dec.blk.{i}", f"{_BLOCK}.layer.2"),
+        },
+        fixed={
+            "is_decoder": (False,),
+            "is_encoder_decoder": (True,),
+            "relative_attention_max_distance": (MAX_DISTANCE,),
+        },
+        checks=(activation_is_known,),
+        rope=None,
+        tied=True,
+        unused=("dropout_rate", "output_past", "classifier_dropout"),
+        # The first two are the same as shared; the third one is not used by transformers either.
+        ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "*.EncDecAttention.relative_*"),
+        base="",
+    )
+}

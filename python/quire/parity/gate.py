@@ -1,0 +1,139 @@
+"""Comparing a device with the CPU, in a process that the device may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UnsupportedError
+from ..hardware import Verdict
+from ..hardware.verdicts import keep_verdict
+from .results import CaseResult
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+
+__all__ = ["Checked", "capabilities", "check_device"]
+
+# A driver that compiles its programs at first use takes its time.
+CASE_S = 180.0
+MOST_DEATHS = 3  # of the process: then the rest is not tried
+
+
+@dataclass(frozen=True)
+class Checked:
+    verdict: Verdict
+    cases: tuple[CaseResult, ...]
+
+
+def capabilities(device: Device) -> dict[str, list[str]]:
+    """Types of weights, and of caches, by what the device does with them."""
+    return {
+        "multiply": device.dtypes("mul_mat"),
+        "multiply_experts": device.dtypes("mul_mat_id"),
+        "read_rows": device.dtypes("get_rows"),
+        "write_rows": device.dtypes("set_rows"),
+    }
+
+
+def case_names() -> list[str]:
+    """Operations, then models."""
+    from .models import model_names
+    from .operations import OPERATIONS
+
+    return [*(case.name for case in OPERATIONS), *(f"model {name}" for name in model_names())]
+
+
+def check_device(device: Device, say: Callable[[str], None] = print) -> Checked:
+    """Compare every operation and the tiny models with ggml's operators on the CPU, and keep the verdict.
+
+    Each case is said as it ends.  A device that ends the process, or does not go on, fails.
+    """
+    cases: list[CaseResult] = []
+    todo, deaths = case_names(), 0
+    say(f"{device.name} ({device.description}):")
+    while todo:
+        for result in _run(device.name, todo):
+            cases.append(result)
+            say(_line(result))
+            todo = todo[todo.index(result.name) + 1 :]
+            deaths += result.state == "died"
+        if deaths >= MOST_DEATHS:
+            break
+    failed = [case for case in cases if not case.passed]
+    n_unsupported = sum(case.state == "unsupported" for case in cases)
+    agreed = f"{len(cases) - len(failed) - n_unsupported} of {len(cases)} agree, {n_unsupported} unsupported"
+    first = f"{failed[0].name} {failed[0].state}" if failed else ""
+    reason = f"{first}; {agreed}" if failed else agreed
+    verdict = Verdict(not failed, reason, device.name, device.description)
+    path = keep_verdict(device, verdict)
+    say(f"{device.name}: {'passed' if verdict.passed else 'FAILED'}: {reason} (kept in {path})")
+    return Checked(verdict, tuple(cases))
+
+
+def _line(result: CaseResult) -> str:
+    deviation = "-" if result.deviation is None else f"{result.deviation:.1e}"
+    return f"  {result.name:32} {result.state:11} {deviation:>8} of {result.tolerance:.1e}  {result.reason}".rstrip()
+
+
+def _run(device: str, names: list[str]) -> Iterator[CaseResult]:
+    """Cases of one process, as far as it comes."""
+    if not sys.executable:
+        raise UnsupportedError(
+            "[device] a process must start to check a device but this program has no Python of its own"
+        )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate_process.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(json.dumps({"path": sys.path, "device": device, "cases": names}).encode() + b"\n")
+        process.stdin.close()
+        begun, reader = "", _Lines(process.stdout.fileno())
+        try:
+            while (line := reader.next(CASE_S)) is not None:
+                answer = json.loads(line)
+                if "begin" in answer:
+                    begun = answer["begin"]
+                else:
+                    yield CaseResult(**answer)
+                    begun = ""
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            yield CaseResult(begun or names[0], "died", 0.0, reason=f"no answer within {CASE_S:g} s")
+            return
+        code = process.wait()
+        if code != 0 or begun:
+            said = " ".join(process.stderr.read().decode(errors="replace").split())[-300:]
+            yield CaseResult(begun or names[0], "died", 0.0, reason=f"the process ended with {code}: {said}")
+
+
+class _Lines:
+    """Lines of a pipe that begin with ``{``; drivers may write others."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self._rest = pipe, b""
+
+    def next(self, seconds: float) -> bytes | None:
+        """None at the end; TimeoutError where nothing came."""
+        while True:
+            while b"\n" in self._rest:
+                line, self._rest = self._rest.split(b"\n", 1)
+                if line.startswith(b"{"):
+                    return line
+            if not select.select([self._pipe], [], [], seconds)[0]:
+                raise TimeoutError
+            got = os.read(self._pipe, 65536)
+            if not got:
+                return None
+            self._rest += got

@@ -1,0 +1,57 @@
+"""Runs cases of the parity gate on a device, as the program of a process of its own: JSON in, a line per case out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quire._native.core import Device
+    from quire.parity.results import CaseResult
+
+
+def compare(name: str, device: Device) -> CaseResult:
+    """One case on the device and on the CPU."""
+    from quire._native.core import find_device
+    from quire.errors import QuireError, UnsupportedError
+    from quire.parity.bench import Bench
+    from quire.parity.models import TOLERANCE, run_model
+    from quire.parity.operations import OPERATIONS
+    from quire.parity.results import CaseResult, deviation_of
+
+    case = next((case for case in OPERATIONS if case.name == name), None)
+    tolerance = TOLERANCE if case is None else case.tolerance
+    found = []
+    for where in (find_device("CPU"), device):
+        try:
+            if case is None:
+                found.append(run_model(name.removeprefix("model "), where))
+            else:
+                bench = Bench(where, case.cache)
+                found.append(bench.run(case.build(bench)))
+        except UnsupportedError as error:
+            if where.kind == "cpu":  # the case itself is wrong
+                return CaseResult(name, "error", tolerance, reason=str(error))
+            return CaseResult(name, "unsupported", tolerance, reason=str(error))
+        except (QuireError, RuntimeError, MemoryError) as error:  # drivers throw errors of their own
+            return CaseResult(name, "error", tolerance, reason=str(error))
+    deviation = deviation_of(found[1], found[0])
+    return CaseResult(name, "agrees" if deviation <= tolerance else "differs", tolerance, deviation)
+
+
+def main() -> None:
+    task = json.loads(sys.stdin.readline())
+    sys.path[:] = task["path"]
+    from dataclasses import asdict
+
+    from quire.hardware import find_device
+
+    device = find_device(task["device"])
+    for name in task["cases"]:
+        print("\n" + json.dumps({"begin": name}), flush=True)
+        print("\n" + json.dumps(asdict(compare(name, device))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

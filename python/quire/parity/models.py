@@ -1,0 +1,149 @@
+"""Tiny models of some architectures: keys from ``models.json``, weights at random."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .._native.core import Tensor
+from .._native.graph import Executor, Weight
+from ..gguf import Metadata
+from ..models.registry import LoadedModel, model_of
+from ..nn import Weights
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+    from .._native.gguf import Reader
+
+__all__ = ["model_names", "run_model"]
+
+Array = npt.NDArray[np.float32]
+TOLERANCE = 2e-2
+N_VOCAB = 272
+
+
+@cache
+def _described() -> Mapping[str, Mapping[str, Any]]:
+    """By name: ``keys`` with their types, tensors that are ``there`` though not every file has them, ``rows``."""
+    found: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("models.json").read_text("utf-8"))
+    return found
+
+
+def model_names() -> list[str]:
+    return list(_described())
+
+
+class _Keys:
+    """The keys of a file that there is not."""
+
+    def __init__(self, keys: Mapping[str, tuple[str, object]]) -> None:
+        self._keys = keys
+
+    def keys(self) -> list[str]:
+        return list(self._keys)
+
+    def has(self, key: str) -> bool:
+        return key in self._keys
+
+    def value_type(self, key: str) -> str:
+        return self._keys[key][0]
+
+    def value(self, key: str) -> object:
+        kind, value = self._keys[key]
+        if not kind.endswith("[]"):
+            return value
+        dtype = {"f32[]": np.float32, "bool[]": np.bool_}.get(kind, np.int32)
+        return np.asarray(value, dtype)
+
+
+class _RandomWeights(Weights):
+    """Whatever a model declares, made from its name."""
+
+    def __init__(self, described: Mapping[str, Any], place: Callable[[Tensor], Tensor], prefix: str = "") -> None:
+        self._described, self._place, self._prefix = described, place, prefix
+
+    def scope(self, name: str) -> Weights:
+        return _RandomWeights(self._described, self._place, f"{self._prefix}{name}.")
+
+    def blocks(self, n: int) -> Iterator[Weights]:
+        return (self.scope(f"blk.{i}") for i in range(n))
+
+    def has(self, name: str) -> bool:
+        return self._prefix + name in self._described["there"]
+
+    def n_rows(self, name: str) -> int:
+        return int(self._described["rows"][self._prefix + name])
+
+    def tensor(
+        self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
+    ) -> Weight:
+        return self.made(name, self.numbers(name, shape))
+
+    def row(self, name: str, n_in: int) -> Weight:
+        return self.tensor(name, (1, n_in))
+
+    def numbers(self, name: str, shape: Sequence[int]) -> Array:
+        full = self._prefix + name
+        values = np.random.default_rng(zlib.crc32(full.encode())).standard_normal(tuple(shape))
+        if "norm" in name and name.endswith("weight"):
+            values = 1 + 0.1 * values
+        elif name.endswith("bias"):
+            values *= 0.2
+        elif "freqs" in name:
+            values = 1 + np.abs(values)  # frequencies are divided by them
+        else:
+            values *= 0.3 if "embd" in name else 1.5 * shape[-1] ** -0.5
+        return np.asarray(values, np.float32)
+
+    def dequantized(self, name: str, shape: Sequence[int]) -> Array:
+        return self.numbers(name, shape)
+
+    def _scale(self, name: str) -> float:
+        return 1.0
+
+    def ignore(self, pattern: str, reason: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def _model(name: str, place: Callable[[Tensor], Tensor]) -> LoadedModel:
+    described = _described()[name]
+    metadata = Metadata(cast("Reader", _Keys({key: tuple(value) for key, value in described["keys"].items()})))
+    return model_of(metadata, _RandomWeights(described, place), N_VOCAB)
+
+
+def run_model(name: str, device: Device, kernels: Literal["stock", "cpu"] = "stock") -> Array:
+    """Logits, or an encoder's vectors, of two sequences: one that goes on in a second step, beside one that begins."""
+    model = _model(name, lambda tensor: tensor.to(device))
+    has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
+    executor = Executor(
+        model.trace(), device, n_blocks=4, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=32,
+        max_sequences=2,
+    )  # fmt: skip
+    ids = np.random.default_rng(len(name)).integers(0, N_VOCAB, 40).tolist()
+
+    def step(parts: Sequence[tuple[int, int, int]]) -> Array:
+        """``parts``: which sequence, and from where to where."""
+        rows = [p for _, begin, end in parts for p in range(begin, end)]
+        ends = np.cumsum([0, *(end - begin for _, begin, end in parts)]).tolist()
+        return executor.run(
+            [ids[16 * s + p] for s, begin, end in parts for p in range(begin, end)],
+            positions=rows,
+            slots=[32 * (s + 1) + p for s, begin, end in parts for p in range(begin, end)] if has_rows else [],
+            logit_rows=list(range(len(rows))),
+            row_begin=ends,
+            n_kv=[end for _, _, end in parts],
+            tables=[[s + 1] for s, _, _ in parts] if has_rows else [],
+            states=[s + 1 for s, _, _ in parts] if has_state else [],
+        )
+
+    if model.config.is_encoder:
+        return step([(0, 0, 20), (1, 0, 9)])
+    return np.concatenate([step([(0, 0, 20)]), step([(0, 20, 21), (1, 0, 9)]), step([(0, 21, 22), (1, 9, 10)])])

@@ -1,0 +1,217 @@
+"""Every operation that a trace can have, with inputs of shapes that models have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .._native import graph
+from .._native.core import DType
+from .._native.graph import CacheSpec, MoeSpec, RopeSpec, TraceTensor
+from .bench import Bench
+
+__all__ = ["OPERATIONS", "OperationCase"]
+
+# Of deviations.  Devices multiply in halves, or with 8 bits where a weight is quantized, and so does the CPU.
+ELEMENTS, PRODUCTS, QUANTIZED = 1e-3, 5e-3, 2.5e-2
+Build = Callable[[Bench], TraceTensor]
+_ROWS = CacheSpec(n_kv_head=2, head_dim=64)
+
+
+@dataclass(frozen=True)
+class OperationCase:
+    """``operation``: its name in ``quire._native.graph``.  ``cache``: of the layers that it has."""
+
+    operation: str
+    build: Build
+    tolerance: float = ELEMENTS
+    cache: tuple[CacheSpec, ...] = ()
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation} {self.variant}".strip()
+
+
+def _rope(layout: str, **options: float) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        spec = RopeSpec(n_dims=32, layout=layout, freq_base=1e4, **options)  # type: ignore[arg-type]
+        return graph.rope(bench.value(4, 64), bench.tracer.positions, spec)
+
+    return build
+
+
+def _qkv(bench: Bench) -> tuple[TraceTensor, TraceTensor, TraceTensor]:
+    return bench.value(4, 64), bench.value(2, 64), bench.value(2, 64)
+
+
+def _attend(*, soft_cap: float = 0.0, sinks: bool = False, bias: bool = False) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        q, k, v = _qkv(bench)
+        return graph.attend(
+            0, q, k, v, scale=0.125, soft_cap=soft_cap, sinks=bench.weight(4) if sinks else None,
+            bias=bench.weight(4, 5) if bias else None,
+        )  # fmt: skip
+
+    return build
+
+
+def _attend_to_written(bench: Bench) -> TraceTensor:
+    q, k, v = _qkv(bench)
+    return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(0, bench.value(4, 64), scale=0.125)
+
+
+def _moe(
+    unit: str = "gated", gating: str = "softmax", dtype: str = "f32", *, bias: bool = False, **options: object
+) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        spec = MoeSpec(n_used=2, unit=unit, gating=gating, **options)  # type: ignore[arg-type]
+        x, scores = bench.value(64), bench.value(6)
+
+        def matrix(n_out: int, n_in: int) -> graph.Weight:
+            return bench.weight(6, n_out, n_in, low=-0.2, high=0.2, dtype=dtype)
+
+        gate = None if unit == "ungated" else matrix(96, 64)
+        up, down = matrix(96, 64), matrix(64, 96)
+        biases = (
+            {name: bench.weight(6, n) for name, n in (("gate_bias", 96), ("up_bias", 96), ("down_bias", 64))}
+            if bias
+            else {}
+        )
+        return graph.moe(x, scores, gate, up, down, spec, **biases)
+
+    return build
+
+
+def _linear(dtype: str) -> Build:
+    # A width that is not a multiple of 512, to which some devices pad the rows of quantized types.
+    return lambda bench: graph.linear(bench.value(768), bench.weight(48, 768, low=-0.1, high=0.1, dtype=dtype))
+
+
+def _embed(dtype: str) -> Build:
+    return lambda bench: graph.embed(bench.tracer.tokens, bench.weight(32, 256, dtype=dtype))
+
+
+def _with_state(n: int) -> tuple[CacheSpec, ...]:
+    return (CacheSpec(states=[("state", n)]),)
+
+
+def _ssd(bench: Bench) -> TraceTensor:
+    x, dt = bench.value(4, 8), bench.value(4, low=0.0, high=1.0)
+    b, c = bench.value(2, 16), bench.value(2, 16)
+    return graph.state_space_dual(x, dt, b, c, bench.weight(4, low=-2.0, high=-0.01), None, layer=0, state=0)
+
+
+def _scan(bench: Bench) -> TraceTensor:
+    x, dt, b, c = bench.value(16), bench.value(16, low=0.0, high=1.0), bench.value(4), bench.value(4)
+    return graph.selective_scan(x, dt, b, c, bench.weight(16, 4, low=-3.0, high=-0.01), None, layer=0, state=0)
+
+
+def _delta(bench: Bench) -> TraceTensor:
+    q, k, v = bench.value(2, 8), bench.value(2, 8, low=-0.3, high=0.3), bench.value(4, 8)
+    g, beta = bench.value(4, low=-1.0, high=0.0), bench.value(4, low=0.0, high=1.0)
+    return graph.gated_delta(q, k, v, g, beta, layer=0, state=0)
+
+
+def _wkv6(bench: Bench) -> TraceTensor:
+    r, w, k, v = bench.value(2, 8), bench.value(2, 8, low=-1.0, high=0.0), bench.value(2, 8), bench.value(2, 8)
+    return graph.wkv6(r, w, k, v, bench.weight(2, 8), layer=0, state=0)
+
+
+def _wkv7(bench: Bench) -> TraceTensor:
+    r, w, k, v = bench.value(2, 8), bench.value(2, 8, low=-1.0, high=-0.2), bench.value(2, 8), bench.value(2, 8)
+    a, b = bench.value(2, 8, low=-0.3, high=0.3), bench.value(2, 8, low=-0.3, high=0.3)
+    return graph.wkv7(r, w, k, v, a, b, layer=0, state=0)
+
+
+def _of_one(name: str, **options: float) -> OperationCase:
+    return OperationCase(name, lambda bench: getattr(graph, name)(bench.value(3, 32), **options))
+
+
+def _quantized_types() -> list[str]:
+    """Types of matrices that files have and that we can make without a calibration."""
+    return [
+        str(t)
+        for t in DType.all()
+        if t.is_quantized and str(t) not in ("q8_1", "q8_k") and not str(t).startswith(("iq1", "iq2"))
+    ]
+
+
+_FUSED = [
+    OperationCase("embed", _embed("f32"), variant="f32"),
+    OperationCase("embed", _embed("f16"), variant="f16"),
+    OperationCase("embed", _embed("q8_0"), variant="q8_0"),
+    *(OperationCase("linear", _linear(t), PRODUCTS, variant=t) for t in ("f32", "f16", "bf16")),
+    *(OperationCase("linear", _linear(t), QUANTIZED, variant=t) for t in _quantized_types()),
+    OperationCase("linear", lambda b: graph.linear(b.value(64), b.weight(48, 64), b.weight(48)), PRODUCTS, (), "bias"),
+    OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(96), b.weight(96), 1e-5)),
+    OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(3, 32), None, 1e-5), variant="heads"),
+    OperationCase("rope", _rope("half"), variant="half"),
+    OperationCase("rope", _rope("interleaved"), variant="interleaved"),
+    OperationCase("rope", _rope("half", freq_scale=0.25, ext_factor=1.0, n_ctx_orig=64), variant="yarn"),
+    OperationCase("attend", _attend(), PRODUCTS, (_ROWS,)),
+    OperationCase("attend", _attend(), PRODUCTS, (CacheSpec(n_kv_head=2, head_dim=64, window=3),), "window"),
+    OperationCase("attend", _attend(soft_cap=2.0), PRODUCTS, (_ROWS,), "soft cap"),
+    OperationCase("attend", _attend(sinks=True), PRODUCTS, (_ROWS,), "sinks"),
+    OperationCase("attend", _attend(bias=True), PRODUCTS, (_ROWS,), "bias"),
+    OperationCase("attend_to_written", _attend_to_written, PRODUCTS, (_ROWS,)),
+    OperationCase(
+        "attend_latent", lambda b: graph.attend_latent(0, b.value(4, 80), b.value(1, 80), scale=0.1), PRODUCTS,
+        (CacheSpec.latent(rank=64, n_rot=16),),
+    ),
+    OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125), PRODUCTS),
+    OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125, window=4), PRODUCTS, (), "window"),
+    *(
+        OperationCase("glu", lambda b, a=a: graph.glu(b.value(96), b.value(96), a), variant=a)  # type: ignore[misc]
+        for a in ("silu", "gelu", "gelu_tanh", "relu")
+    ),
+    *(
+        OperationCase("activate", lambda b, a=a: graph.activate(b.value(96), a), variant=a)  # type: ignore[misc]
+        for a in ("silu", "gelu", "gelu_tanh", "relu")
+    ),
+    OperationCase("soft_cap", lambda b: graph.soft_cap(b.value(96), 1.5)),
+    OperationCase("select_rows", lambda b: b.value(96) * 2.0),
+    OperationCase("moe", _moe(), PRODUCTS),
+    OperationCase("moe", _moe(gating="sigmoid", scale=2.0), PRODUCTS, variant="sigmoid"),
+    OperationCase("moe", _moe("clamped_swiglu", "softmax_of_chosen", bias=True), PRODUCTS, variant="clamped_swiglu"),
+    OperationCase("moe", _moe("ungated", activation="relu", is_squared=True), PRODUCTS, variant="ungated"),
+    OperationCase("moe", _moe(dtype="q8_0"), QUANTIZED, variant="q8_0"),
+]  # fmt: skip
+
+_PRIMITIVES = [
+    *map(_of_one, ("sigmoid", "softplus", "tanh", "exp", "relu_squared", "quick_gelu", "negate")),
+    _of_one("clamp", low=-0.5, high=1.0),
+    _of_one("xielu", alpha_p=0.8, alpha_n=1.3, beta=0.5, eps=-1e-6),
+    _of_one("l2_norm", eps=1e-6),
+    OperationCase("clamped_swiglu", lambda b: graph.clamped_swiglu(b.value(96), b.value(96), alpha=1.702, limit=1.1)),
+    OperationCase("add_broadcast", lambda b: graph.add_broadcast(b.value(3, 32), b.value(3, 1))),
+    OperationCase("multiply_broadcast", lambda b: graph.multiply_broadcast(b.value(3, 32), b.value(1, 32))),
+    OperationCase("add_weight", lambda b: graph.add_weight(b.value(3, 32), b.weight(32))),
+    OperationCase("multiply_weight", lambda b: graph.multiply_weight(b.value(3, 32), b.weight(3, 32))),
+    OperationCase("layer_norm", lambda b: graph.layer_norm(b.value(96), b.weight(96), b.weight(96), 1e-5)),
+    OperationCase("group_norm", lambda b: graph.group_norm(b.value(96), 3, b.weight(96), 1e-5)),
+    OperationCase("slice", lambda b: graph.slice(b.value(3, 32), 0, 4, 28)),
+    OperationCase("concat", lambda b: graph.concat(b.value(3, 32), b.value(3, 16), 0)),
+    OperationCase("repeat_heads", lambda b: graph.repeat_heads(b.value(3, 32), 3)),
+    OperationCase("reshape", lambda b: graph.reshape(b.value(3, 32), [32, 3]) * 2.0),
+    OperationCase("head_linear", lambda b: graph.head_linear(b.value(3, 64), b.weight(3, 32, 64)), PRODUCTS),
+    OperationCase(
+        "scale_by_position",
+        lambda b: graph.scale_by_position(b.value(2, 32), b.tracer.positions, beta=0.3, n_ctx=2, offset=1),
+    ),
+]  # fmt: skip
+
+_RECURRENT = [
+    OperationCase(
+        "conv_state", lambda b: graph.conv_state(b.value(32), b.weight(32, 4), None, layer=0, state=0), ELEMENTS,
+        _with_state(96),
+    ),
+    OperationCase("token_shift", lambda b: graph.token_shift(b.value(32), layer=0, state=0), ELEMENTS, _with_state(32)),
+    OperationCase("selective_scan", _scan, PRODUCTS, _with_state(64)),
+    OperationCase("state_space_dual", _ssd, PRODUCTS, _with_state(512)),
+    OperationCase("gated_delta", _delta, PRODUCTS, _with_state(256)),
+    OperationCase("wkv6", _wkv6, PRODUCTS, _with_state(128)),
+    OperationCase("wkv7", _wkv7, PRODUCTS, _with_state(128)),
+]  # fmt: skip
+
+OPERATIONS = (*_FUSED, *_PRIMITIVES, *_RECURRENT)

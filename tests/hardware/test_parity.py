@@ -1,0 +1,124 @@
+"""The parity gate's cases on the CPU: every operation has one, ours agree with ggml's, and what is wrong is seen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import quire
+from quire._native import graph
+from quire._native.core import find_device
+from quire.errors import UnsupportedError
+from quire.hardware import verdict_of, verdicts
+from quire.parity import check_device, gate
+from quire.parity.bench import Bench
+from quire.parity.gate_process import compare
+from quire.parity.models import model_names, run_model
+from quire.parity.operations import OPERATIONS
+from quire.parity.results import CaseResult, deviation_of
+
+# Of attention without a cache of its own, a step's rows, or what is no operation of a model.
+NOT_OPERATIONS = {"plan_memory", "cache_bytes_per_block"}
+
+
+def operations_of_stub() -> set[str]:
+    """Functions that the stub of the native module declares: what a forward pass can call."""
+    stub = Path(quire.__file__).parent / "_native" / "graph.pyi"
+    return set(re.findall(r"^def (\w+)", stub.read_text(encoding="utf-8"), re.MULTILINE)) - NOT_OPERATIONS
+
+
+def test_every_operation_has_a_case() -> None:
+    assert operations_of_stub() == {case.operation for case in OPERATIONS}
+    names = [case.name for case in OPERATIONS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("case", OPERATIONS, ids=lambda case: case.name)
+def test_our_kernels_agree_with_ggmls_operators(case: Any) -> None:
+    """As a device does, ours compute the same in another way; for a cache of F16 they round otherwise."""
+    found = []
+    for kernels in ("stock", "cpu"):
+        bench = Bench(find_device("CPU"), case.cache)
+        found.append(bench.run(case.build(bench), kernels))
+    stock, own = found
+    assert stock.std() > 1e-3  # it computes something
+    # Ours keep matrices of F16 as BF16 where the processor multiplies that, and a table may be one.
+    assert deviation_of(own, stock) <= (4e-3 if case.name == "embed f16" else case.tolerance)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_models_agree_as_well(name: str) -> None:
+    stock, own = (run_model(name, find_device("CPU"), kernels) for kernels in ("stock", "cpu"))
+    assert stock.shape[0] == (29 if name == "bert" else 32)
+    assert stock.std() > 1e-3
+    assert deviation_of(own, stock) <= 2e-2
+
+
+def test_deviations() -> None:
+    a = np.asarray([[3.0, 4.0]], np.float32)
+    assert deviation_of(a, a) == 0
+    assert deviation_of(np.asarray([[3.0, 4.5]], np.float32), a) == pytest.approx(0.1)
+    assert deviation_of(a[:, :1], a) == float("inf")
+    assert deviation_of(a * np.float32("nan"), a) == float("inf")
+    assert deviation_of(a, a * 0) == float("inf")
+
+
+def test_an_operation_that_the_device_computes_wrongly_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = type("Fake", (), {"kind": "gpu"})()
+    monkeypatch.setattr(
+        Bench, "run", lambda self, y: np.ones((2, 2), np.float32) * (1 if self.device is not device else 1.1)
+    )
+    monkeypatch.setattr(Bench, "value", lambda *_, **__: None)
+    monkeypatch.setattr(graph, "tanh", lambda x: x)
+    result = compare("tanh", device)
+    assert (result.state, result.passed) == ("differs", False)
+    assert result.deviation == pytest.approx(0.1)
+
+
+PROCESS = """
+import json, os, sys
+task = json.loads(sys.stdin.readline())
+print("a driver's line")
+for name in task["cases"]:
+    print(json.dumps({"begin": name}), flush=True)
+    if name == "b":
+        sys.stderr.write("device lost")
+        sys.stderr.flush()
+        os.abort()
+    if name == "c":
+        import time
+        time.sleep(600)
+    print(json.dumps({"name": name, "state": "unsupported" if name == "d" else "agrees", "tolerance": 1.0, "deviation": 0.5, "reason": ""}), flush=True)
+"""
+
+
+def test_a_device_that_ends_the_process_or_hangs_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(gate, "CASE_S", 2.0)
+    monkeypatch.setattr(gate, "case_names", lambda: ["a", "b", "c", "d", "e"])
+    (tmp_path / "gate_process.py").write_text(PROCESS)
+    monkeypatch.setattr(gate, "__file__", str(tmp_path / "gate.py"))
+    device = find_device("CPU")
+    lines: list[str] = []
+    checked = check_device(device, lines.append)
+    assert [(case.name, case.state) for case in checked.cases] == [
+        ("a", "agrees"), ("b", "died"), ("c", "died"), ("d", "unsupported"), ("e", "agrees"),
+    ]  # fmt: skip
+    assert "device lost" in checked.cases[1].reason
+    assert checked.cases[2].reason == "no answer within 2 s"
+    assert not checked.verdict.passed
+    assert checked.verdict.reason == "b died; 2 of 5 agree, 1 unsupported"
+    assert "FAILED" in lines[-1]
+    assert [path.suffix for path in verdicts.verdicts_folder().iterdir()] == [".json"]
+    assert verdict_of(device) is None  # the CPU needs none
+
+
+def test_a_case_that_the_cpu_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsupportedError("[test] no")
+
+    monkeypatch.setattr("quire.parity.models.run_model", refuse)
+    assert compare("model llama", find_device("CPU")) == CaseResult("model llama", "error", 2e-2, reason="[test] no")

@@ -1,0 +1,194 @@
+"""A device end to end: ggml's Vulkan backend on a processor (ci/devices).  Oracle: ggml's operators on the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import quire.models
+from quire import LLM, GenerationResult, SamplingParams, Tensor
+from quire._native.core import module_version
+from quire._native.graph import Executor
+from quire._native.quant import dequantize, quantize
+from quire.convert import convert
+from quire.errors import CapacityError, UnsupportedError
+from quire.gguf import GGUFReader
+from quire.hardware import find_device, modules
+from quire.models import load_model
+from quire.parity.results import deviation_of
+from tiny_checkpoints import CONFIGS, write_checkpoint
+from vulkan_device import vulkan, vulkan_module
+
+pytestmark = [pytest.mark.device, pytest.mark.python_only]
+TOLERANCE = 1e-2  # of the norm of the logits: products round activations to halves
+PREFIX = "Once upon a time there was a little fox who lived in the forest with her mother and her two brothers. Every morning "
+PROMPTS = ["Tell me a story about a fox", PREFIX + "she walked to the river", "The bird said", PREFIX + "it rained"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device() -> object:
+    return vulkan()
+
+
+@pytest.fixture(scope="module")
+def llms() -> Iterator[tuple[LLM, LLM]]:
+    """The package's model on the device, with a pool that is too small for all, and by ggml's operators on the CPU."""
+    options = {"n_ctx": 256, "kv_dtype": "f16", "deterministic": False, "max_step_tokens": 64, "max_sequences": 8}
+    with (
+        LLM(device="vulkan", n_blocks=20, **options) as on_device,  # type: ignore[arg-type]
+        LLM(kernels="stock", threads=2, **options) as on_cpu,  # type: ignore[arg-type]
+    ):
+        yield on_device, on_cpu
+
+
+def check_same(found: GenerationResult, expected: GenerationResult) -> int:
+    """Tokens agree up to where the CPU finds two as likely as each other; how many did."""
+    ours, theirs = found.choices[0], expected.choices[0]
+    assert theirs.logprobs is not None
+    for i, (a, b) in enumerate(zip(ours.token_ids, theirs.token_ids, strict=False)):
+        if a != b:
+            of_tokens = dict(theirs.logprobs[i].top)
+            assert of_tokens[b] - of_tokens[a] < 0.1, (i, a, b)
+            return i
+    assert len(ours.token_ids) == len(theirs.token_ids)
+    return len(ours.token_ids)
+
+
+def test_32_requests_in_a_small_pool(llms: tuple[LLM, LLM]) -> None:
+    on_device, on_cpu = llms
+    prompts = [PROMPTS[i % 4] + " and" * (i // 4) for i in range(32)]
+    params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True, logprobs=4)
+    found, expected = on_device.generate(prompts, params), on_cpu.generate(prompts, params)
+    n_same = sum(check_same(a, b) for a, b in zip(found, expected, strict=True))
+    assert n_same > 75  # of 96
+    stats = on_device.stats()
+    assert stats.n_prefix_hit_tokens > 0
+    assert stats.n_free_blocks == stats.n_usable_blocks
+
+
+def test_the_cache_is_found_again(llms: tuple[LLM, LLM]) -> None:
+    on_device, _ = llms
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    prompt = PREFIX * 2 + "they sang"
+    first = on_device.generate(prompt, params)[0]
+    before = on_device.stats().n_prefix_hit_tokens
+    again = on_device.generate(prompt, params)[0]
+    assert on_device.stats().n_prefix_hit_tokens >= before + 32
+    assert again.choices[0].token_ids == first.choices[0].token_ids
+
+
+def test_a_request_that_goes_away_is_cancelled(llms: tuple[LLM, LLM]) -> None:
+    on_device, _ = llms
+    stream = on_device.stream("Tell me a story", SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True))
+    next(iter(stream))
+    stream.close()
+    for _ in range(600):
+        stats = on_device.stats()
+        if stats.n_free_blocks == stats.n_usable_blocks:
+            break
+        time.sleep(0.1)
+    assert stats.n_free_blocks == stats.n_usable_blocks
+    after = on_device.generate("The bird said", SamplingParams(max_tokens=2, temperature=0.0))[0]
+    assert after.choices[0].token_ids
+
+
+def logits_of(path: Path, device: object, ids: list[int]) -> np.ndarray:
+    """Of two steps of one sequence; an encoder has one."""
+    place = device if device.kind != "cpu" else None  # type: ignore[attr-defined]
+    model = load_model(GGUFReader(path), (lambda tensor: tensor.to(place)) if place else (lambda tensor: tensor))
+    has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
+    executor = Executor(
+        model.trace(), device, n_blocks=3, n_states=2 if has_state else 0, threads=1, kv_dtype="f32", kernels="stock",  # type: ignore[arg-type]
+        max_rows=32, max_sequences=1,
+    )  # fmt: skip
+
+    def step(begin: int, end: int) -> np.ndarray:
+        rows = list(range(begin, end))
+        return executor.run(
+            ids[begin:end], positions=rows, slots=[32 + p for p in rows] if has_rows else [], logit_rows=list(range(len(rows))),
+            row_begin=[0, len(rows)], n_kv=[end], tables=[[1, 2]] if has_rows else [], states=[1] if has_state else [],
+        )  # fmt: skip
+
+    n = len(ids)
+    return step(0, n) if model.config.is_encoder else np.concatenate([step(0, n - 1), step(n - 1, n)])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architectures_tiny_model(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path / name, name)
+    path = tmp_path / f"{name}.gguf"
+    convert(tmp_path / name, path, "f32")
+    ids = np.random.default_rng(1).integers(0, 256, 24).tolist()
+    expected = logits_of(path, find_device("cpu"), ids)
+    if any(spec.states for spec in load_model(GGUFReader(path)).cache):
+        # Recurrent operations are the CPU's, and the message says which it is.
+        with pytest.raises(UnsupportedError, match=r"\[\w+\] the device must be the CPU but is Vulkan0"):
+            logits_of(path, vulkan(), ids)
+        return
+    found = logits_of(path, vulkan(), ids)
+    # ggml's CPU looks GELU up in a table of half precision.
+    tolerance = 2 * TOLERANCE if "gelu" in str(CONFIGS[name]).lower() or name.startswith("t5encoder") else TOLERANCE
+    if any(key.endswith(".expert_used_count") for key in GGUFReader(path).metadata):
+        # A row whose scores of two experts are as good as equal may go to the other one.
+        rows = np.sort([deviation_of(a, b) for a, b in zip(found, expected, strict=True)])
+        assert rows[int(0.75 * len(rows))] <= tolerance
+        return
+    assert deviation_of(found, expected) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", ["q4_0", "q8_0", "q4_k", "q6_k"])
+def test_tensors_go_there_and_back_whole_and_in_parts(dtype: str) -> None:
+    device = vulkan()
+    values = np.random.default_rng(1).standard_normal((6, 768)).astype(np.float32)
+    tensor = quantize(values, dtype)
+    there = tensor.to(device)
+    assert there.device == device
+    assert np.array_equal(there.to("cpu").numpy(), tensor.numpy())
+    assert np.array_equal(dequantize(there.to("cpu")), dequantize(tensor))
+
+
+def test_memory_that_the_device_has_not_is_a_typed_error() -> None:
+    device = vulkan()
+    with pytest.raises(CapacityError, match="must fit on Vulkan0 but"):
+        Tensor.empty("f32", [1 << 38], device)
+    empty = Tensor.empty("f32", [4, 64], "vulkan")  # and it goes on
+    assert empty.device == device
+
+
+def with_module(folder: Path, content: bytes) -> subprocess.CompletedProcess[str]:
+    (folder / "libggml-vulkan.so").write_bytes(content)
+    return subprocess.run(
+        [sys.executable, "-m", "quire", "run", "--device", "vulkan", "-n", "2", "Hello"], capture_output=True, text=True,
+        timeout=300, check=False,
+        env={**os.environ, "QUIRE_MODULE_PATH": str(folder), "PYTHONPATH": str(Path(quire.__file__).parent.parent)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["cut off", "of another build"])
+def test_a_broken_copy_of_the_module_is_refused(tmp_path: Path, fault: str) -> None:
+    content = vulkan_module().read_bytes()
+    version = module_version().encode()
+    assert version in content
+    broken = content[: len(content) - 4096] if fault == "cut off" else content.replace(version, version[:-1] + b"!")
+    done = with_module(tmp_path, broken)
+    assert done.returncode == 1
+    assert f"is {fault}" in done.stderr
+    assert done.stderr.count("\n") <= 2
+
+
+def test_a_second_copy_of_the_module_offers_no_second_device(tmp_path: Path) -> None:
+    copy = tmp_path / "libggml-vulkan-2.so"
+    copy.write_bytes(vulkan_module().read_bytes())
+    before = {report.path for report in modules.load_modules()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modules, "module_folders", lambda: [tmp_path])
+        (report,) = modules.load_modules()
+    assert str(copy) not in before
+    assert report.state == "unusable"
+    assert "a module for Vulkan is loaded already" in report.reason
