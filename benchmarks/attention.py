@@ -13,14 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 from quire._native import kernels
+from quire.engine_options import CacheDType
 
 BLOCK = 32
 POOL_BYTES = 400e6
 LARGE_PAGE = 2 << 20
+CODED = {"q8_0": BLOCK, "q5_1": 24, "q4_0": 18}  # bytes of a block and head for each dimension, of q8_0 without scales
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ def aligned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return copy
 
 
+def pool_of(kv_type: str, head_blocks: tuple[int, int], dim: int, are_keys: bool) -> npt.NDArray[np.generic]:
+    """Zeros."""
+    if kv_type not in CODED:
+        return np.zeros((*head_blocks, *((dim, BLOCK) if are_keys else (BLOCK, dim))), np.float16)
+    scale_bytes = 4 * BLOCK if kv_type == "q8_0" else 0
+    return np.zeros((*head_blocks, CODED[kv_type] * dim + scale_bytes), np.int8 if kv_type == "q8_0" else np.uint8)
+
+
 class Layers:
     """Pools of as many layers as fill the memory, so that none is in a cache when its turn comes."""
 
@@ -87,9 +98,9 @@ class Layers:
         dim = self.case.head_dim
         k = rng.normal(size=(*head_blocks, dim, BLOCK)).astype(np.float32)
         v = rng.normal(size=(*head_blocks, BLOCK, dim)).astype(np.float32)
-        if kv_type == "q8_0":
-            size = BLOCK * (dim + 4)
-            pools = [np.zeros((*head_blocks, size), np.int8) for _ in range(2)]
+        k_type, _, v_type = kv_type.partition("/")
+        if not {k_type, v_type}.isdisjoint(CODED):
+            pools = [pool_of(each, head_blocks, dim, i == 0) for i, each in enumerate((k_type, v_type or k_type))]
             rows = rng.normal(size=(head_blocks[0] * BLOCK, head_blocks[1], dim)).astype(np.float32)
             n = len(rows)
             slots = list(range(n))
@@ -145,7 +156,7 @@ def main() -> None:
     """Print a line for every case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("--kv-dtype", choices=["f32", "f16", "bf16", "q8_0"], default="f16")
+    parser.add_argument("--kv-dtype", choices=get_args(CacheDType), metavar="TYPE", default="f16")
     parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
     parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
     options = parser.parse_args()

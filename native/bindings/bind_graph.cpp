@@ -6,6 +6,7 @@
 #include "graph/fused.h"
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
+#include "graph/same_numbers.h"
 #include "graph/tracer.h"
 
 namespace quire::bindings {
@@ -26,12 +27,6 @@ Value parse(const char *place, const char *what, const std::string &text, const 
         known += cat(known.empty() ? "" : ", ", named.name);
     }
     throw UnsupportedError(place, cat(what, " must be one of ", known, " but is '", text, "'"));
-}
-
-DType kv_dtype(const std::string &text) {
-    static constexpr Named<DType> names[] = {
-        {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"q8_0", DType::q8_0}};
-    return parse("executor", "kv_dtype", text, names);
 }
 
 Kernels kernels_named(const std::string &text) {
@@ -340,7 +335,7 @@ void bind_executor(py::module_ &m) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
-                                               kv_dtype(kv),
+                                               cache_types_from_name(kv),
                                                kernels_named(kernels),
                                                max_rows,
                                                max_sequences,
@@ -460,9 +455,13 @@ void bind_executor(py::module_ &m) {
         },
         py::arg("values"));
     m.def(
+        "packed_row_bytes",
+        [](DType dtype, int64_t n) { return row_bytes(type_of_same_numbers(dtype).value_or(dtype), n); },
+        py::arg("dtype"), py::arg("n"));
+    m.def(
         "cache_bytes_per_block",
         [](const std::vector<CacheSpec> &cache, const std::string &kv) {
-            return CacheLayout(cache, kv_dtype(kv)).block_bytes();
+            return CacheLayout(cache, cache_types_from_name(kv)).block_bytes();
         },
         py::arg("cache"), py::arg("kv_dtype"));
 }

@@ -10,6 +10,7 @@
 #include "core/poison.h"
 #include "core/q8_layout.h"
 #include "kernels/attention/attention_plan.h"
+#include "kernels/attention/low_bits.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/kernel_set.h"
 
@@ -89,12 +90,19 @@ struct Batch {
     }
 };
 
-KvType pool_type(const py::array &pool) {
+// 4 and 5 bits differ in the bytes of a block and head.
+KvType pool_type(const py::array &pool, int head_dim) {
     if (py::isinstance<py::array_t<float>>(pool)) return KvType::f32;
     if (pool.dtype().kind() == 'f' && pool.itemsize() == 2) return KvType::f16;
     if (py::isinstance<py::array_t<uint16_t>>(pool)) return KvType::bf16;
     if (py::isinstance<py::array_t<int8_t>>(pool)) return KvType::q8;
-    throw ShapeError("kernels", cat("a pool must be float32, float16, uint16 (bf16 bits) or int8 but is ",
+    if (py::isinstance<py::array_t<uint8_t>>(pool)) {
+        if (head_dim % low_bits_group != 0)
+            throw ShapeError("kernels", cat("heads of 4 or 5 bits must divide by 32 but are of ", head_dim));
+        const bool is_five = pool.ndim() == 3 && pool.shape(2) == LowBitsLayout(KvType::q5_1, head_dim).bytes();
+        return is_five ? KvType::q5_1 : KvType::q4_0;
+    }
+    throw ShapeError("kernels", cat("a pool must be float32, float16, uint16 (bf16 bits), int8 or uint8 but is ",
                                     py::str(pool.dtype()).cast<std::string>()));
 }
 
@@ -118,43 +126,41 @@ struct HeadDims {
     int k, v;
 };
 
+// K or V of one type, [n_blocks, n_kv_head, ...].
+KvType checked_pool(const char *what, const py::array &pool, int head_dim, bool are_keys) {
+    const KvType type = pool_type(pool, head_dim);
+    check_array(what, pool, is_coded(type) ? 3 : 4);
+    const std::string place = cat(" of ", what);
+    if (is_coded(type)) {
+        const auto bytes = type == KvType::q8 ? static_cast<int64_t>(q8_head_bytes(head_dim, kv_block_tokens))
+                                              : LowBitsLayout(type, head_dim).bytes();
+        check_same(cat("the bytes of a block and head", place).c_str(), bytes, dim(pool, 2));
+    } else {
+        check_same(cat("the tokens of a block", place).c_str(), kv_block_tokens, dim(pool, are_keys ? 3 : 2));
+        check_same(cat("the head_dim", place).c_str(), head_dim, dim(pool, are_keys ? 2 : 3));
+    }
+    return type;
+}
+
 // The shape that the two pools have; n_head is theirs too.
 AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::array> &values, HeadDims dims) {
-    const KvType type = pool_type(k_pool);
+    const KvType k_type = checked_pool("k_pool", k_pool, dims.k, true);
     if (!values) { // they are in the keys
-        check_array("k_pool", k_pool, type == KvType::q8 ? 3 : 4);
         check_same("the heads of k_pool, which holds values too,", 1, dim(k_pool, 1));
-        if (type == KvType::q8) {
-            check_same("the bytes of a block and head of k_pool",
-                       static_cast<int64_t>(q8_head_bytes(dims.k, kv_block_tokens)), dim(k_pool, 2));
-        } else {
-            check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
-            check_same("the head_dim of k_pool", dims.k, dim(k_pool, 2));
-        }
         if (dims.v > dims.k)
             throw ShapeError("kernels", cat("v_head_dim must be at most ", dims.k, " but is ", dims.v));
-        AttentionShape shape{1, 1, dims.k, dims.v, type, 1.0F};
+        AttentionShape shape{1, 1, dims.k, dims.v, k_type, k_type, 1.0F};
         shape.v_in_k = true;
         return shape;
     }
     const py::array &v_pool = *values;
-    if (pool_type(v_pool) != type) throw ShapeError("kernels", "k_pool and v_pool must have one dtype but have two");
-    const int n_dims = type == KvType::q8 ? 3 : 4;
-    check_array("k_pool", k_pool, n_dims);
-    check_array("v_pool", v_pool, n_dims);
+    const KvType v_type = checked_pool("v_pool", v_pool, dims.v, false);
+    auto goes_with_others = [](KvType type) { return type == KvType::f16 || is_coded(type); };
+    if (k_type != v_type && !(goes_with_others(k_type) && goes_with_others(v_type)))
+        throw ShapeError("kernels", "k_pool and v_pool must have one dtype, or be of f16 or codes, but have two");
     check_same("the number of blocks of v_pool", dim(k_pool, 0), dim(v_pool, 0));
     check_same("the number of heads of v_pool", dim(k_pool, 1), dim(v_pool, 1));
-    if (type == KvType::q8) {
-        auto bytes = [](int head_dim) { return static_cast<int64_t>(q8_head_bytes(head_dim, kv_block_tokens)); };
-        check_same("the bytes of a block and head of k_pool", bytes(dims.k), dim(k_pool, 2));
-        check_same("the bytes of a block and head of v_pool", bytes(dims.v), dim(v_pool, 2));
-    } else {
-        check_same("the tokens of a block of k_pool", kv_block_tokens, dim(k_pool, 3));
-        check_same("the tokens of a block of v_pool", kv_block_tokens, dim(v_pool, 2));
-        check_same("the head_dim of k_pool", dims.k, dim(k_pool, 2));
-        check_same("the head_dim of v_pool", dims.v, dim(v_pool, 3));
-    }
-    return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, type, 1.0F};
+    return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, k_type, v_type, 1.0F};
 }
 
 void write(const KernelSet &kernels, const Floats &k, const std::optional<Floats> &v, py::array k_pool,
@@ -193,11 +199,12 @@ AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const std
                              const Options &options) {
     check_array("q", q, 3);
     if ((!v_pool || v_pool->ndim() != 4) && !options.v_head_dim)
-        throw ShapeError("kernels", "v_head_dim must be given for an 8-bit cache, or without a v_pool, but is not");
+        throw ShapeError("kernels", "v_head_dim must be given for a cache of codes, or without a v_pool, but is not");
     const int v_head_dim = options.v_head_dim ? *options.v_head_dim : dim(*v_pool, 3);
     if (v_head_dim < 1) throw ShapeError("kernels", cat("v_head_dim must be at least 1 but is ", v_head_dim));
     AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(q, 2), v_head_dim});
     shape.n_head = dim(q, 1);
+    if (is_low_bits(shape.v_type)) check_same("v_head_dim modulo 32", 0, v_head_dim % low_bits_group);
     if (shape.n_head % shape.n_kv_head != 0) {
         throw ShapeError("kernels",
                          cat("the heads of q must be a multiple of ", shape.n_kv_head, " but are ", shape.n_head));

@@ -171,9 +171,11 @@ void bind_layout(py::module_ &m) {
         .def_readonly("layers", &CacheGroup::layers)
         .def_readonly("block_bytes", &CacheGroup::block_bytes);
     py::class_<CacheLayout>(m, "CacheLayout")
-        .def(py::init<std::vector<CacheSpec>, DType, int>(), py::arg("layers"), py::arg("dtype"),
-             py::arg("block_tokens") = kv_block_tokens)
-        .def_property_readonly("dtype", &CacheLayout::dtype)
+        .def(py::init([](std::vector<CacheSpec> layers, const std::string &types, int block_tokens) {
+                 return CacheLayout(std::move(layers), cache_types_from_name(types), block_tokens);
+             }),
+             py::arg("layers"), py::arg("dtype"), py::arg("block_tokens") = kv_block_tokens)
+        .def_property_readonly("dtype", [](const CacheLayout &self) { return name(self.types()); })
         .def_property_readonly("block_tokens", &CacheLayout::block_tokens)
         .def_property_readonly("groups", &CacheLayout::groups)
         .def_property_readonly("block_bytes", &CacheLayout::block_bytes)

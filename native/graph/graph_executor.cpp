@@ -103,7 +103,7 @@ struct OwnProgram {
 
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
-      store_(make_store(CacheLayout(trace_.cache, options.kv_dtype), options, backend_)),
+      store_(make_store(CacheLayout(trace_.cache, options.kv_types), options, backend_)),
       budget_bytes_(budget_of(store_.layout(), options)), max_sequences_(options.max_sequences),
       n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
       n_types_(rows_indexed_by(trace_, token_types_operation)),
@@ -117,9 +117,9 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
                                             CpuProgramLimits{max_rows(), max_logit_rows(), max_sequences_});
         return;
     }
-    if (options.kv_dtype == DType::q8_0) {
-        throw UnsupportedError("executor",
-                               "kv_dtype q8_0 must be used with Quire's own kernels but they are not in use here");
+    if (options.kv_types.are_coded()) {
+        throw UnsupportedError("executor", cat("kv_dtype ", name(options.kv_types),
+                                               " must be used with Quire's own kernels but they are not in use here"));
     }
     if (options.kernel_set) {
         throw UnsupportedError("executor",

@@ -20,7 +20,7 @@ struct ExecutorOptions {
     int n_blocks;      // of every group of layers, the null block included: together they make the cache's budget
     int n_states;      // slots of recurrent state, slot 0 included; likewise
     int n_threads;     // 0: one per core
-    DType kv_dtype;    // f32, f16, bf16, or q8_0 with our own kernels
+    CacheTypes kv_types; // f32, f16, bf16, or coded ones with our own kernels
     Kernels kernels;
     int max_rows;      // tokens of a step
     int max_sequences; // of a step

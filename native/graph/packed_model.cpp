@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/large_pages.h"
+#include "graph/same_numbers.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire {
@@ -33,8 +36,10 @@ std::optional<WeightFormat> format_of(DType dtype) {
     case DType::iq4_xs: return WeightFormat::iq4_xs;
     case DType::mxfp4: return WeightFormat::mxfp4;
     case DType::nvfp4: return WeightFormat::nvfp4;
-    default: return std::nullopt;
+    default: break;
     }
+    const std::optional<DType> same = type_of_same_numbers(dtype);
+    return same ? format_of(*same) : std::nullopt;
 }
 
 // Matrices of products and tables, in the order of their first use.
@@ -89,6 +94,22 @@ bool can_pack(const Tensor &tensor) {
 
 namespace {
 
+// Tile `tile` of a matrix whose numbers another type holds.
+void pack_same_numbers(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
+    const DType dtype = tensor.dtype();
+    const size_t from_bytes = row_bytes(dtype, packed.n_in);
+    const size_t to_bytes = row_bytes(*type_of_same_numbers(dtype), packed.n_in);
+    PackedWeights rows = packed;
+    const int64_t first = tile * packed.rows_of_tile();
+    rows.n_out = std::min(packed.rows_of_tile(), packed.n_out - first);
+    static thread_local std::vector<uint8_t> written;
+    written.resize(to_bytes * static_cast<size_t>(rows.n_out));
+    for (int64_t i = 0; i < rows.n_out; ++i)
+        write_same_numbers(dtype, tensor.data() + static_cast<size_t>(first + i) * from_bytes, packed.n_in,
+                           written.data() + static_cast<size_t>(i) * to_bytes);
+    pack_tile(rows, written.data(), 0, to);
+}
+
 PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, const Tensor &tensor, Repack repack,
                        int n_threads) {
     if (repack == Repack::lock) lock(memory.get(), static_cast<size_t>(packed.size_bytes()));
@@ -96,20 +117,36 @@ PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, co
     std::atomic<int64_t> next{0};
     const bool release = gives_back(repack);
     const auto row = static_cast<int64_t>(row_bytes(tensor.dtype(), packed.n_in));
-    auto work = [&] {
+    const bool is_other_type = type_of_same_numbers(tensor.dtype()).has_value();
+    std::exception_ptr failure;
+    std::mutex failing;
+    auto try_work = [&] {
         constexpr int64_t run = 16;
         for (int64_t i; (i = next.fetch_add(run)) < packed.n_tiles();) {
-            for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile)
-                pack_tile(packed, tensor.data(), tile, memory.get() + tile * packed.tile_bytes());
+            for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile) {
+                uint8_t *to = memory.get() + tile * packed.tile_bytes();
+                is_other_type ? pack_same_numbers(packed, tensor, tile, to)
+                              : pack_tile(packed, tensor.data(), tile, to);
+            }
             const int64_t begin = i * packed.rows_of_tile();
             const int64_t end = std::min((i + run) * packed.rows_of_tile(), packed.n_out);
             if (release) give_back(tensor.data() + begin * row, static_cast<size_t>((end - begin) * row));
+        }
+    };
+    auto work = [&] {
+        try {
+            try_work();
+        } catch (...) {
+            const std::scoped_lock guard(failing);
+            failure = std::current_exception();
+            next.store(packed.n_tiles());
         }
     };
     std::vector<std::thread> others;
     for (int i = 1; i < n_threads; ++i) others.emplace_back(work);
     work();
     for (std::thread &thread : others) thread.join();
+    if (failure) std::rethrow_exception(failure);
     if (release) give_back(tensor.data(), tensor.size_bytes()); // pages that two runs share
     return {std::move(memory), packed};
 }

@@ -80,11 +80,11 @@ KernelSet::KernelSet(std::optional<InstructionSet> set, std::optional<bool> dete
 bool KernelSet::multiplies_bf16() const { return float_matmul_->multiply_bf16 != nullptr; }
 bool KernelSet::determinism_costs() const { return matmul_->multiply_bf16 != nullptr; }
 
-const AttentionKernels &KernelSet::attention(KvType type) const {
+const AttentionKernels &KernelSet::attention(KvType k_type, KvType v_type) const {
     [[maybe_unused]] const InstructionSet set = set_;
 #if defined(__x86_64__)
-    const bool bytes = type == KvType::q8 && set.dot_products != DotProducts::none;
-    if (type == KvType::bf16) {
+    const bool bytes = is_coded(k_type) && set.dot_products != DotProducts::none;
+    if (k_type == KvType::bf16 && v_type == KvType::bf16) {
         if (set.dot_products == DotProducts::bf16) return avx512bf16::attention_kernels;
         if (set.dot_products == DotProducts::tiles) return avx512amx::attention_kernels;
         if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_attention_kernels;
@@ -94,7 +94,8 @@ const AttentionKernels &KernelSet::attention(KvType type) const {
 #elif defined(__aarch64__)
     if (set.isa == Isa::neon) return neon::attention_kernels;
 #endif
-    (void)type;
+    (void)k_type;
+    (void)v_type;
     return portable::attention_kernels;
 }
 

@@ -31,7 +31,7 @@ class KernelSet {
     const RecurrentKernels &recurrent() const { return *recurrent_; }
     const MatmulKernels &matmul() const { return *matmul_; }
     const FloatMatmulKernels &float_matmul() const { return *float_matmul_; }
-    const AttentionKernels &attention(KvType type) const;
+    const AttentionKernels &attention(KvType k_type, KvType v_type) const;
 
     // Whether there are products of BF16 with BF16.
     bool multiplies_bf16() const;

@@ -32,15 +32,53 @@ void check(const CacheSpec &spec, size_t layer) {
                              cat("state ", state.name, " of layer ", layer, " must have numbers but has ", state.n));
 }
 
+// A layer's rows, as far as the types are concerned.
+void check_types(const CacheRows &rows, CacheTypes types, size_t layer) {
+    for (const auto &[dtype, dim] : {std::pair(types.k, rows.head_dim), std::pair(types.v, rows.v_head_dim)})
+        if (dtype != DType::q8_0 && dim % block_size(dtype) != 0)
+            throw ShapeError("cache", cat("a cache of ", name(dtype), " must have heads that divide by ",
+                                          block_size(dtype), " but those of layer ", layer, " are of ", dim));
+    if (rows.v_in_k && types.k != types.v)
+        throw ShapeError("cache", cat("K and V must be of one type where V is a part of K but are ", name(types),
+                                      " in layer ", layer));
+}
+
+DType cache_type_from_name(const std::string &text, const std::string &whole) {
+    for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q5_1, DType::q4_0})
+        if (text == name(dtype)) return dtype;
+    throw UnsupportedError("cache",
+                           cat("kv_dtype must be one of f32, f16, bf16, q8_0, q5_1, q4_0, or two of them as in "
+                               "q8_0/q4_0, but is '",
+                               whole, "'"));
+}
+
 } // namespace
+
+bool CacheTypes::are_coded() const { return is_quantized(k) || is_quantized(v); }
+
+CacheTypes cache_types_from_name(const std::string &text) {
+    const size_t slash = text.find('/');
+    const DType k = cache_type_from_name(text.substr(0, slash), text);
+    if (slash == std::string::npos) return k;
+    const CacheTypes types(k, cache_type_from_name(text.substr(slash + 1), text));
+    auto goes_with_others = [](DType dtype) { return dtype != DType::f32 && dtype != DType::bf16; };
+    if (types.k != types.v && !(goes_with_others(types.k) && goes_with_others(types.v)))
+        throw UnsupportedError(
+            "cache", cat("K and V must be of one type, or both of f16, q8_0, q5_1, q4_0, but are '", text, "'"));
+    return types;
+}
+
+std::string name(CacheTypes types) {
+    return types.k == types.v ? name(types.k) : cat(name(types.k), "/", name(types.v));
+}
 
 size_t cache_head_bytes(DType dtype, int head_dim, int n_tokens) {
     if (dtype == DType::q8_0) return q8_head_bytes(head_dim, n_tokens);
     return row_bytes(dtype, head_dim) * static_cast<size_t>(n_tokens);
 }
 
-CacheLayout::CacheLayout(std::vector<CacheSpec> layers, DType dtype, int block_tokens)
-    : layers_(std::move(layers)), dtype_(dtype), block_tokens_(block_tokens) {
+CacheLayout::CacheLayout(std::vector<CacheSpec> layers, CacheTypes types, int block_tokens)
+    : layers_(std::move(layers)), types_(types), block_tokens_(block_tokens) {
     if (block_tokens < 1) throw ShapeError("cache", cat("block_tokens must be positive but is ", block_tokens));
     std::map<CacheLifetime, CacheGroup> by_lifetime;
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -48,6 +86,7 @@ CacheLayout::CacheLayout(std::vector<CacheSpec> layers, DType dtype, int block_t
         const int layer = static_cast<int>(i);
         for (const CacheState &state : layers_[i].states) state_bytes_ += static_cast<size_t>(state.n) * sizeof(float);
         if (!layers_[i].rows) continue;
+        check_types(*layers_[i].rows, types_, i);
         const CacheLifetime lifetime = layers_[i].rows->lifetime();
         CacheGroup &group = by_lifetime[lifetime];
         group.lifetime = lifetime;
@@ -79,13 +118,13 @@ size_t CacheLayout::block_bytes() const {
 
 size_t CacheLayout::k_block_bytes(int layer) const {
     const CacheRows &rows = layers_.at(static_cast<size_t>(layer)).rows.value();
-    return cache_head_bytes(dtype_, rows.head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
+    return cache_head_bytes(types_.k, rows.head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
 }
 
 size_t CacheLayout::v_block_bytes(int layer) const {
     const CacheRows &rows = layers_.at(static_cast<size_t>(layer)).rows.value();
     if (rows.v_in_k) return 0;
-    return cache_head_bytes(dtype_, rows.v_head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
+    return cache_head_bytes(types_.v, rows.v_head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
 }
 
 } // namespace quire

@@ -64,17 +64,32 @@ struct CacheGroup {
     size_t block_bytes = 0; // a block in all of the group's layers
 };
 
+// Of K and of V.
+struct CacheTypes {
+    DType k, v;
+    CacheTypes(DType both) : k(both), v(both) {}
+    CacheTypes(DType k_, DType v_) : k(k_), v(v_) {}
+    bool operator==(const CacheTypes &) const = default;
+    // Whether a row is something else than its numbers, which our own kernels alone read.
+    bool are_coded() const;
+};
+
+// "q8_0", or "q8_0/q4_0" for K and V apart; UnsupportedError unless they are f32, f16, bf16, q8_0, q5_1 or q4_0 and, where
+// they differ, none of them f32 or bf16.
+CacheTypes cache_types_from_name(const std::string &name);
+std::string name(CacheTypes types);
+
 // Bytes of `n_tokens` tokens of one head.  q8_0 names the 8-bit cache of core/q8_layout.h, as llama.cpp's users expect;
 // its scales are per token and head, not per 32 values.
 size_t cache_head_bytes(DType dtype, int head_dim, int n_tokens);
 
-// The layers of a model with the type of K and V.  Sizes only; the memory is kv_store's.
+// The layers of a model with the types of K and V.  Sizes only; the memory is kv_store's.
 class CacheLayout {
   public:
-    // ShapeError when a size is not positive, a layer has a window and chunks, or the dtype cannot hold a head's row.
-    CacheLayout(std::vector<CacheSpec> layers, DType dtype, int block_tokens = kv_block_tokens);
+    // ShapeError when a size is not positive, a layer has a window and chunks, or the types cannot hold a head's row.
+    CacheLayout(std::vector<CacheSpec> layers, CacheTypes types, int block_tokens = kv_block_tokens);
     const std::vector<CacheSpec> &layers() const { return layers_; }
-    DType dtype() const { return dtype_; }
+    CacheTypes types() const { return types_; }
     int block_tokens() const { return block_tokens_; } // kv_block_tokens but in tests of what has no kernels
     const std::vector<CacheGroup> &groups() const { return groups_; } // by lifetime; full attention comes first
     std::optional<int> group_of(int layer) const; // none where the layer keeps no rows
@@ -86,7 +101,7 @@ class CacheLayout {
 
   private:
     std::vector<CacheSpec> layers_;
-    DType dtype_;
+    CacheTypes types_;
     int block_tokens_;
     std::vector<CacheGroup> groups_;
     size_t state_bytes_ = 0;

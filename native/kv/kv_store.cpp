@@ -74,19 +74,20 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
         offset += aligned(tensor.size_bytes(), alignment);
         return tensor;
     };
-    const DType dtype = layout_.dtype();
+    const CacheTypes types = layout_.types();
     for (int layer = 0; layer < n_layer; ++layer) {
         const auto at = static_cast<size_t>(layer);
         const CacheSpec &spec = layout_.layers()[at];
-        auto array = [&](int head_dim) {
+        auto array = [&](DType dtype, int head_dim) {
             const auto n = static_cast<int64_t>(n_blocks(layer)) * kv_block_tokens;
             // Codes and scales in one: a row is as many bytes as a token takes.
-            const bool is_q8 = dtype == DType::q8_0;
+            const bool is_coded = is_quantized(dtype);
             const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, head_dim, 1));
-            return take(is_q8 ? DType::i8 : dtype, {n, spec.rows->n_kv_head * (is_q8 ? bytes : head_dim)});
+            return take(is_coded ? DType::i8 : dtype, {n, spec.rows->n_kv_head * (is_coded ? bytes : head_dim)});
         };
         if (spec.rows) {
-            Tensor k = array(spec.rows->head_dim), v = spec.rows->v_in_k ? k : array(spec.rows->v_head_dim);
+            Tensor k = array(types.k, spec.rows->head_dim);
+            Tensor v = spec.rows->v_in_k ? k : array(types.v, spec.rows->v_head_dim);
             rows_[at] = Rows{k, v, layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)};
         }
         for (const CacheState &state : spec.states) states_[at].push_back(take(DType::f32, {sizes_.n_states, state.n}));

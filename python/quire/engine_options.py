@@ -20,10 +20,16 @@ __all__ = [
     "LoadMode",
     "Policy",
     "Speculation",
+    "cache_dtype_of",
     "engine_options",
 ]
 
-CacheDType = Literal["f32", "f16", "bf16", "q8_0"]
+# Of K and V, or of either: K/V.
+CacheDType = Literal[
+    "f32", "f16", "bf16", "q8_0", "q5_1", "q4_0",
+    "f16/q8_0", "f16/q5_1", "f16/q4_0", "q8_0/f16", "q8_0/q5_1", "q8_0/q4_0",
+    "q5_1/f16", "q5_1/q8_0", "q5_1/q4_0", "q4_0/f16", "q4_0/q8_0", "q4_0/q5_1",
+]  # fmt: skip
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
@@ -74,9 +80,9 @@ _CPU_MASK = EngineOption(
     help="Processors that the threads may use, bit i for processor i [any].",
 )  # fmt: skip
 _KV_DTYPE = EngineOption(
-    flags="--kv-dtype", choices=_KV_DTYPES,
-    help="Type of the KV cache; auto: bf16 where the processor multiplies that, else f16; q8_0 is half the size,"
-    " for Quire's own kernels.",
+    flags="--kv-dtype", choices=_KV_DTYPES, metavar="TYPE",
+    help="Type of the KV cache: auto (bf16 where the processor multiplies that, else f16), f32, f16, bf16, q8_0, q5_1,"
+    " q4_0, or K/V of f16 and those with a q, as q8_0/q4_0; those with a q are for Quire's own kernels.",
 )  # fmt: skip
 _N_BLOCKS = EngineOption(
     flags="--cache-blocks", metavar="N", limits=(2, 2**30), server_only=True, help="Of 32 tokens [as memory allows]."
@@ -149,12 +155,14 @@ class EngineConfig:
 
     ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
     ``"sycl"`` or ``"metal"`` for the first of that kind; or ``"auto"`` for a GPU where there is one, and else the CPU.
-     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on,
-    as far as the memory at hand reaches.  ``threads``: 0 is one per core.  ``cpu_mask``: the logical processors that
-    the engine's threads may use, bit i for processor i; ``None``: any.  ``kv_dtype``: of the cache; ``"auto"`` is
-    ``"bf16"`` where Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits,
-    with a scale per token and head) needs Quire's own kernels.  ``n_blocks``: blocks of 32 tokens in the cache, shared
-    by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more, within
+    ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on, as far as the
+    memory at hand reaches. ``threads``: 0 is one per core. ``cpu_mask``: the logical processors that the engine's
+    threads may use, bit i for processor i; ``None``: any. ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where
+    Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits, with a scale per
+    token and head), ``"q5_1"`` and ``"q4_0"`` (5 and 4 bits, with scales for 32 numbers, so that heads must divide by
+    32) need Quire's own kernels; ``"q8_0/q4_0"`` is K and V apart. ``n_blocks``: blocks of 32 tokens in the cache,
+    shared by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more,
+    within
     half of the memory that the weights leave.  ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"``
     (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels for this model; ``None``: the best of
     this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
@@ -217,6 +225,19 @@ class EngineConfig:
             )
         if self.draft is None and self.speculation == "draft":
             raise RequestError("[engine] draft must be given for speculation 'draft' but is None")
+
+
+def cache_dtype_of(k: str | None, v: str | None) -> str:
+    """The ``kv_dtype`` for what llama.cpp names apart, and takes as F16 where one is left out.
+
+    Types that go with none but themselves are both's then.
+    """
+    if k is None or v is None:
+        only = k or v or "f16"
+        if only in ("f32", "bf16"):
+            return only
+        k, v = k or "f16", v or "f16"
+    return k if k == v else f"{k}/{v}"
 
 
 def engine_options() -> dict[str, EngineOption]:

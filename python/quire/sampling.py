@@ -307,7 +307,8 @@ class SamplingParams:
         that, and ``ignore_eos`` must not be set.
         ``speculation``: who proposes tokens, ``"auto"``, ``"off"``, ``"draft"``, ``"lookup"`` or ``"grammar"``; None:
         as the engine was told (``docs/speculation.md``).  ``prediction``: what the text is expected to be, where that
-        is known for the most part; it is looked up unless ``speculation`` says otherwise.  Neither changes what is drawn.
+        is known for the most part; it is looked up unless ``speculation`` says otherwise.  Neither changes what is
+        drawn.
     """
 
     max_tokens: int | None = None

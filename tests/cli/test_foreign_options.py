@@ -54,6 +54,9 @@ WORKS = {
     "serve -nocb": "serve --max-sequences 1",
     "serve -ctk q8_0 -ctv q8_0": "serve --kv-dtype q8_0",
     "serve --cache-type-k bf16 --cache-type-v bf16": "serve --kv-dtype bf16",
+    "serve -ctk q8_0 -ctv q4_0": "serve --kv-dtype q8_0/q4_0",
+    "serve -ctv q5_1": "serve --kv-dtype f16/q5_1",
+    "serve -ctk q8_0 -ctv f16": "serve --kv-dtype q8_0/f16",
     "serve --mlock": "serve --load lock",
     "serve --no-mmap": "serve --load copy",
     "serve -lm mmap+mlock": "serve --load lock",
@@ -131,7 +134,8 @@ REFUSED = {
     "info -ngl 9": "-ngl is not an option of quire info: it is one of quire run, chat, serve, imatrix, perplexity, bench",
     "run -xyz x": "No such option '-xyz'",
     "run -nglx 3 x": "like -ngl",
-    "run -ctk q8_0 -ctv f16 x": "-ctk and -ctv must be the same",
+    "run -ctk bf16 -ctv q8_0 x": "'bf16/q8_0' is not one of 'auto'",
+    "run -ctk iq4_nl -ctv iq4_nl x": "'iq4_nl' is not one of 'auto'",
     "run -lm floppy x": "-lm must be one of auto, mmap",
     "serve --max-model-len many": "--max-model-len must be a number",
     "serve -np": "-np must have a value",
@@ -150,8 +154,15 @@ def test_what_is_refused_says_what_to_do(line: str) -> None:
 
 
 def test_one_type_for_both_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parsed(run.command, "-ctk q8_0 x")["kv_dtype"] == "q8_0"
+    assert parsed(run.command, "-ctk bf16 x")["kv_dtype"] == "bf16"
     assert "-ctk is for K and V" in capsys.readouterr().err
+
+
+def test_types_of_the_cache_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q8_0")
+    assert parsed(run.command, "x")["kv_dtype"] == "q8_0/f16"
+    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_V", "q4_0")
+    assert parsed(run.command, "x")["kv_dtype"] == "q8_0/q4_0"
 
 
 def test_values_are_not_taken_for_options() -> None:

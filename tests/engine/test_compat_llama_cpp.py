@@ -197,7 +197,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {
     ),
     "options of loading": (
         f'llm = Llama(model_path="{PATH}", n_ctx=256, n_threads=1, n_batch=64, seed=1337, use_mmap=True,\n'
-        '    n_gpu_layers=0, flash_attn=True, chat_format="chatml", type_k=1, type_v=1, verbose=False)\n'
+        '    n_gpu_layers=0, flash_attn=True, chat_format="chatml", type_k=8, type_v=2, verbose=False)\n'
         'a, b = (llm("Once", max_tokens=8, temperature=1.0)["choices"][0]["text"] for _ in range(2))',
         "llm.n_ctx() == 256 and a == b",
     ),
@@ -272,7 +272,7 @@ def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
     ("options", "text"),
     [
         ({"lora_path": "x"}, "lora_path"), ({"rope_freq_base": 1e6}, "rope_freq_base"), ({"vocab_only": True}, "vocab_only"),
-        ({"type_k": 2}, "type_k and type_v"), ({"type_k": 1, "type_v": 8}, "type_k and type_v"),
+        ({"type_k": 10}, "type_k"), ({"type_k": 1, "type_v": 20}, "type_v"),
     ],
 )  # fmt: skip
 def test_what_would_change_the_answer_is_refused(options: dict[str, Any], text: str) -> None:

@@ -55,7 +55,10 @@ def contents(result: GenerationResult) -> list[tuple[object, ...]]:
     return [(c.token_ids, c.text, c.finish_reason, c.stop_reason, c.logprobs) for c in result.choices]
 
 
-@pytest.mark.parametrize("kv_dtype", [*(pytest.param(slow, marks=pytest.mark.slow) for slow in ("f16", "f32")), "q8_0"])
+SLOW = [pytest.param(slow, marks=pytest.mark.slow) for slow in ("f16", "f32", "q8_0")]
+
+
+@pytest.mark.parametrize("kv_dtype", [*SLOW, "q8_0/q4_0"])
 def test_32_requests_through_a_pool_that_is_too_small(kv_dtype: str) -> None:
     prompts, params = requests(32)
     with LLM(threads=1, n_ctx=256, kv_dtype=kv_dtype) as alone:  # type: ignore[arg-type]

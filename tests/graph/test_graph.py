@@ -389,5 +389,10 @@ def test_bad_shapes_are_refused(name: str) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="layout must be one of half, interleaved"):
         graph.RopeSpec(n_dims=4, layout="spiral", freq_base=1e4)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="kv_dtype must be one of f32, f16, bf16, q8_0"):
-        executor(trace(random_weights(0), Variant()), kv_dtype="q4_0")
+    for kv_dtype, message in {
+        "q4_1": "kv_dtype must be one of f32, f16, bf16, q8_0, q5_1, q4_0, or two",
+        "q8_0/": "but is 'q8_0/'",
+        "q8_0/bf16": "K and V must be of one type, or both of f16, q8_0",
+    }.items():
+        with pytest.raises(UnsupportedError, match=message):
+            executor(trace(random_weights(0), Variant()), kv_dtype=kv_dtype)

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +17,9 @@ from quire.errors import ShapeError, UnsupportedError
 
 BLOCK = 32
 TYPES = ["f32", "f16", "bf16", "q8"]
+# Of 4 and 5 bits, and K and V apart.
+LOW_BITS = ["q4_0", "q5_1", "q8/q4_0", "q4_0/q8", "q5_1/f16", "f16/q4_0", "q8/f16", "f16/q8", "q4_0/q5_1"]
+GGML_TYPES = {"q4_0": gguf.GGMLQuantizationType.Q4_0, "q5_1": gguf.GGMLQuantizationType.Q5_1}
 Array = npt.NDArray[np.float32]
 
 
@@ -38,9 +42,17 @@ class Shape:
     window: int | None = None
     sinks: bool = False
     n_bias: int = 0  # distances that have a bias of their own
-    kv_type: str = "f16"
+    kv_type: str = "f16"  # or K/V
     magnitude: float = 1.0
     v_in_k: bool = False  # latent attention: values are the first dimensions of the keys, and have no pool
+
+    @property
+    def k_type(self) -> str:
+        return self.kv_type.partition("/")[0]
+
+    @property
+    def v_type(self) -> str:
+        return self.kv_type.rpartition("/")[2]
 
     @property
     def scale(self) -> float:
@@ -63,6 +75,11 @@ def stored(x: Array, kv_type: str) -> npt.NDArray[np.float64]:
     if kv_type == "q8":
         codes, scales = q8_codes(x)
         return codes.astype(np.float64) * scales
+    if kv_type in GGML_TYPES:  # the codes are ggml's
+        kind = GGML_TYPES[kv_type]
+        return (
+            gguf.dequantize(gguf.quantize(x.reshape(-1, x.shape[-1]), kind), kind).reshape(x.shape).astype(np.float64)
+        )
     return x.astype(np.float64)
 
 
@@ -89,6 +106,8 @@ def empty_pool(shape: tuple[int, ...], kv_type: str, rng: np.random.Generator) -
     """Memory as it may be found: infinities and not-a-numbers where nothing was written."""
     if kv_type == "q8":
         return rng.choice(np.array([np.nan, np.inf, 3e4], np.float32).view(np.int8), shape)
+    if kv_type in GGML_TYPES:
+        return rng.choice(np.array([np.nan, np.inf, 3e4], np.float16).view(np.uint8), shape)
     trash = rng.choice(np.array([np.nan, np.inf, -np.inf, 3e4], np.float32), shape)
     if kv_type == "bf16":
         return bf16_bits(trash)
@@ -98,6 +117,15 @@ def empty_pool(shape: tuple[int, ...], kv_type: str, rng: np.random.Generator) -
 def q8_bytes(dim: int) -> int:
     """Codes and a float for each token of a block."""
     return BLOCK * (-(-dim // 4) * 4 + 4)
+
+
+def pool_shape(dim: int, kv_type: str, *, are_keys: bool) -> tuple[int, ...]:
+    """Of one block and head."""
+    if kv_type == "q8":
+        return (q8_bytes(dim),)
+    if kv_type in GGML_TYPES:
+        return (dim * {"q4_0": 18, "q5_1": 24}[kv_type],)
+    return (dim, BLOCK) if are_keys else (BLOCK, dim)
 
 
 @dataclass
@@ -123,12 +151,10 @@ class Cache:
     def __post_init__(self) -> None:
         s, self.rng = self.shape, np.random.default_rng(self.seed)
         sizes = (self.n_blocks, s.n_kv_head)
-        k_shape: tuple[int, ...] = (s.head_dim, BLOCK)
-        v_shape: tuple[int, ...] = (BLOCK, s.v_head_dim)
-        if s.kv_type == "q8":
-            k_shape, v_shape = (q8_bytes(s.head_dim),), (q8_bytes(s.v_head_dim),)
-        self.k_pool = empty_pool((*sizes, *k_shape), s.kv_type, self.rng)
-        self.v_pool = None if s.v_in_k else empty_pool((*sizes, *v_shape), s.kv_type, self.rng)
+        k_shape = pool_shape(s.head_dim, s.k_type, are_keys=True)
+        v_shape = pool_shape(s.v_head_dim, s.v_type, are_keys=False)
+        self.k_pool = empty_pool((*sizes, *k_shape), s.k_type, self.rng)
+        self.v_pool = None if s.v_in_k else empty_pool((*sizes, *v_shape), s.v_type, self.rng)
         self.free = [int(i) for i in self.rng.permutation(np.arange(1, self.n_blocks))]
         self.sinks = np.random.default_rng(9).normal(size=s.n_head).astype(np.float32) if s.sinks else None
         columns = np.random.default_rng(10).normal(size=(s.n_head, s.n_bias)).astype(np.float32)
@@ -195,12 +221,12 @@ class Cache:
         """Every row of the sequence in float64, or its last ones."""
         s, n_kv = self.shape, len(sequence.q)
         n = n_kv if last is None else last
-        k = multiplied(sequence.k, s.kv_type)
+        k = multiplied(sequence.k, s.k_type)
         # One scale of an 8-bit cache is for all of a row.
-        v = k[..., : s.v_head_dim] if s.v_in_k else multiplied(sequence.v, s.kv_type)
+        v = k[..., : s.v_head_dim] if s.v_in_k else multiplied(sequence.v, s.v_type)
         rows = sequence.q[n_kv - n :]
         q = rows.astype(np.float64)
-        if s.kv_type == "q8":
+        if s.k_type == "q8" or s.k_type in GGML_TYPES:
             q = stored(rows, "q8")
         elif multiplies_pairs(s.kv_type):
             factor = np.float32(s.scale) * np.float32(1 if s.soft_cap else np.log2(np.e))
@@ -276,6 +302,43 @@ def test_means_of_values(isa: str, kv_type: str, window: int | None, n_head: int
     sequence.q[:] = 0
     outs = [cache.step([(sequence, n)])[0] for n in (1, 33, 41)]
     assert_close(np.concatenate(outs), cache.oracle(sequence))
+
+
+@pytest.mark.parametrize("kv_type", LOW_BITS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(head_dim=32, v_head_dim=32, n_head=2),
+        Shape(n_head=14, n_kv_head=2, window=37),
+        Shape(head_dim=96, v_head_dim=64, n_head=33, n_kv_head=3, n_bias=50, sinks=True),
+        Shape(head_dim=256, v_head_dim=128, soft_cap=3.0, n_head=8, n_kv_head=8, magnitude=1e-3),
+        Shape(head_dim=128, v_head_dim=256, n_head=3, n_kv_head=1, magnitude=10.0),
+        Shape(n_head=9, n_kv_head=1, head_dim=576, v_head_dim=512, v_in_k=True, window=50),
+    ],
+    ids=lambda shape: f"{shape.head_dim}-{shape.v_head_dim}",
+)
+def test_four_and_five_bits(isa: str, shape: Shape, kv_type: str) -> None:
+    """Prompts and single rows.  The codes are ggml's: the oracle reads rows that gguf's own routines made."""
+    if shape.v_in_k and "/" in kv_type:
+        pytest.skip("K and V are one array")
+    cache = Cache(replace(shape, kv_type=kv_type))
+    sequence = cache.add(190, seed=1)
+    outs = [cache.step([(sequence, n)], n_workers=2)[0] for n in (1, 33, 155, 1)]
+    assert_close(np.concatenate(outs), cache.oracle(sequence), 2e-6 * max(1.0, shape.magnitude**2))
+
+
+@pytest.mark.parametrize("kv_type", ["q4_0", "q5_1"])
+def test_four_and_five_bits_of_what_is_not_finite_or_has_no_scale(isa: str, kv_type: str) -> None:
+    cache = Cache(Shape(kv_type=kv_type))
+    sequence = cache.add(80, seed=5)
+    sequence.k[10, 0], sequence.v[20, 0] = 0, 1e-38
+    sequence.k[40, 0, 7], sequence.v[50, 1, 40] = np.nan, np.inf
+    (out,) = cache.step([(sequence, 80)])
+    assert_close(out[:40], Cache.oracle(cache, sequence)[:40])
+    assert np.isnan(out[40:, :2]).all()
+    assert np.isfinite(out[40:50, 2:]).all()
+    assert np.isfinite(out[50:, 2:, :32]).all()
+    assert not np.isfinite(out[50:, 2:, 32:]).any()
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 33, 71])
@@ -398,10 +461,14 @@ def test_a_nan_stays_with_those_who_see_it(isa: str, kv_type: str) -> None:
     assert not np.isfinite(out[50:, 2:]).any()
 
 
-@pytest.mark.parametrize("kv_type", TYPES)
-@pytest.mark.parametrize("v_in_k", [False, True])
+@pytest.mark.parametrize(
+    ("kv_type", "v_in_k"),
+    [*itertools.product((*TYPES, "q4_0"), (False, True)), ("q5_1", False), ("q8/q4_0", False), ("f16/q5_1", False)],
+)
 def test_bits_do_not_depend_on_company_chunks_or_workers(isa: str, v_in_k: bool, kv_type: str) -> None:
     shape = Shape(n_head=6, n_kv_head=2, head_dim=36, v_head_dim=20, window=70, sinks=True, kv_type=kv_type)
+    if kv_type not in TYPES:
+        shape = replace(shape, head_dim=64, v_head_dim=32)
     if v_in_k:
         shape = replace(shape, n_head=9, n_kv_head=1, v_in_k=True)
 

@@ -276,6 +276,23 @@ def test_instruction_sets_give_the_same_bits():
                     np.testing.assert_array_equal(some, wanted, err_msg=f"{name} {each}")
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("tq1_0", 2.625), ("tq2_0", 2.625), ("q2_0", 4.5), ("iq3_s", 5.5)])
+def test_types_whose_numbers_another_type_holds(each_isa: str, dtype: str, bits: float) -> None:
+    """Bit by bit ggml's own; a row of zeros and tiny scales included."""
+    weights = normal(39, 768) * np.geomspace(1e-6, 1e3, 39, dtype=np.float32)[:, None]
+    weights[7] = 0
+    tensor = quantize(weights, dtype)
+    packed = PackedMatrix(tensor, chosen(), threads=2)
+    np.testing.assert_array_equal(packed.values(), dequantize(tensor))
+    assert abs(packed.size_bytes * 8 / (48 * 768) - bits) < 0.2
+    values = dequantize(tensor).astype(np.float64)
+    for x in (normal(1, 768), normal(40, 768)):
+        seen = seen_activations(x, dtype)
+        bound = 2.0**-7 if rounds_to_bf16(dtype, len(x)) else 1e-6
+        size = np.abs(seen).sum(axis=1, keepdims=True) * np.abs(values).max(axis=1)
+        assert (np.abs(packed.multiply(x) - seen @ values.T) <= bound * size).all()
+
+
 def test_calls_of_several_threads_do_not_meet():
     packed = PackedMatrix(quantize(normal(130, 256), "q4_k"), chosen())
     inputs = [normal(20, 256, seed=seed) for seed in range(6)]
@@ -286,8 +303,12 @@ def test_calls_of_several_threads_do_not_meet():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UnsupportedError, match="iq3_s"):
-        PackedMatrix(quantize(normal(16, 256), "iq3_s"), chosen())
+    with pytest.raises(UnsupportedError, match="iq3_xxs"):
+        PackedMatrix(quantize(normal(16, 256), "iq3_xxs", np.ones(256, np.float32)), chosen())
+    rows = quantize(normal(16, 256), "iq3_s").numpy().copy()
+    rows[3, :2] = np.array([5000], np.float16).view(np.uint8)
+    with pytest.raises(UnsupportedError, match="scales of iq3_s must be at most 4094 but one is 5000"):
+        PackedMatrix(quire.Tensor.from_numpy(rows, "iq3_s"), chosen(), threads=2)
     with pytest.raises(UnsupportedError, match=r"\[2, 15, 32\]"):  # a tile would hold rows of two matrices
         PackedMatrix(quantize(normal(2, 15, 32), "q8_0"), chosen())
     packed = PackedMatrix(quantize(normal(16, 32), "q8_0"), chosen())

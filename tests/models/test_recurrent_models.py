@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quire.engine import LLM
+from quire.errors import UnsupportedError
 from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
@@ -116,3 +117,9 @@ def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
     greedy = model.generate(prompt, SamplingParams(max_tokens=16, n=3, temperature=0.0, ignore_eos=True))[0].choices
     alone = opened().generate(prompt, SamplingParams(max_tokens=16, temperature=0.0, ignore_eos=True))[0].token_ids
     assert [choice.token_ids for choice in greedy] == [alone] * 3
+
+
+def test_codes_are_refused_where_no_keys_are_cached(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "mamba2", "mamba2")
+    with pytest.raises(UnsupportedError, match="kv_dtype q4_0 must go with a model that caches keys and values"):
+        LLM(tmp_path / "mamba2", kv_dtype="q4_0", threads=1, n_ctx=64)

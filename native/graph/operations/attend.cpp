@@ -39,8 +39,9 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
     const CacheLayout &layout = lowering.store().layout();
     const KvStore::Rows &pools = lowering.store().rows(spec_.layer);
     const int n_head = static_cast<int>(lowering.rest(lowering.input(i))[0]);
-    AttentionShape shape{n_head,      kept.n_kv_head, kept.head_dim, kept.v_head_dim, kv_type(layout.dtype()),
-                         spec_.scale, spec_.soft_cap, kept.window,   kept.chunk};
+    const CacheTypes types = layout.types();
+    AttentionShape shape{n_head,           kept.n_kv_head, kept.head_dim,  kept.v_head_dim, kv_type(types.k),
+                         kv_type(types.v), spec_.scale,    spec_.soft_cap, kept.window,     kept.chunk};
     shape.v_in_k = kept.v_in_k;
     shape.both_ways = kept.of_source;
     add_attention(lowering, i,

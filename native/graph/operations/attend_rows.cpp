@@ -60,8 +60,8 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     const auto n_kv_head = static_cast<int>(k[0]), head_dim = static_cast<int>(k[1]);
     const auto v_head_dim = static_cast<int>(lowering.rest(lowering.input(i, 2))[1]);
     const CacheLayout &layout = lowering.store().layout();
-    const DType dtype = layout.dtype() == DType::q8_0 ? DType::f16 : layout.dtype();
-    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,   head_dim,       v_head_dim,
+    const DType dtype = layout.types().are_coded() ? DType::f16 : layout.types().k;
+    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,   head_dim,       v_head_dim,  kv_type(dtype),
                          kv_type(dtype),         spec_.scale, spec_.soft_cap, spec_.window};
     shape.both_ways = true;
     auto blocks = [&](int dim) {

@@ -114,7 +114,11 @@ KvType kv_type(DType dtype) {
     case DType::f16: return KvType::f16;
     case DType::bf16: return KvType::bf16;
     case DType::q8_0: return KvType::q8;
-    default: throw UnsupportedError("attend", cat("the cache must be f32, f16, bf16 or q8_0 but is ", name(dtype)));
+    case DType::q5_1: return KvType::q5_1;
+    case DType::q4_0: return KvType::q4_0;
+    default:
+        throw UnsupportedError("attend",
+                               cat("the cache must be f32, f16, bf16, q8_0, q5_1 or q4_0 but is ", name(dtype)));
     }
 }
 

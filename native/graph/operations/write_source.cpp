@@ -63,8 +63,9 @@ void WriteSource::add_nodes(CpuLowering &lowering, int i) const {
     const CacheRows &kept = lowering.trace().cache[static_cast<size_t>(layer_)].rows.value();
     const CacheLayout &layout = lowering.store().layout();
     const int group = layout.group_of(layer_).value();
-    const AttentionShape shape{kept.n_kv_head,  kept.n_kv_head,          kept.head_dim,
-                               kept.v_head_dim, kv_type(layout.dtype()), 1.0F};
+    const CacheTypes types = layout.types();
+    const AttentionShape shape{kept.n_kv_head,   kept.n_kv_head,   kept.head_dim, kept.v_head_dim,
+                               kv_type(types.k), kv_type(types.v), 1.0F};
     lowering.program().add_written(group);
     CpuValue *k = lowering.value(lowering.input(i, 0)), *v = lowering.value(lowering.input(i, 1));
     lowering.program().add(std::make_unique<WriteNode>(group, shape, lowering.store().rows(layer_), k, v), {k, v});

@@ -79,7 +79,7 @@ extern const AttentionKernels attention_kernels;
 namespace avx512 {
 extern const AttentionKernels attention_kernels;
 }
-// For the 8-bit cache only; the conversions to 16 bits are null.
+// For K of 8 bits or fewer only; the conversions to 16 bits are null.
 namespace avx2vnni {
 extern const AttentionKernels attention_kernels;
 }

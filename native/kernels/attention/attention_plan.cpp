@@ -12,7 +12,8 @@ namespace {
 constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
-    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window, shape.chunk, shape.both_ways, shape.type};
+    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window,
+            shape.chunk,  shape.both_ways, shape.k_type,     shape.v_type};
 }
 
 // A sequence's block table as far as it is in use.
@@ -41,7 +42,7 @@ AttentionPlan::Layout::Layout(const AttentionShape &shape)
 // Large tiles read K and V less often, but there must be enough of them for all workers.
 void AttentionPlan::Layout::cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch,
                                 int n_workers) {
-    int queries = kernels.attention(cut_.type).tile_queries;
+    int queries = kernels.attention(cut_.k_type, cut_.v_type).tile_queries;
     make_tiles(plan, batch, queries / tile_heads_);
     while (queries > usual_tile_queries && count_items(false) < enough_items * n_workers) {
         queries /= 2;

@@ -25,7 +25,7 @@ class AttentionPlan {
     struct Cut {
         int n_head, n_kv_head, v_head_dim, window, chunk;
         bool both_ways;
-        KvType type;
+        KvType k_type, v_type;
         bool operator==(const Cut &) const = default;
     };
     struct Tile {

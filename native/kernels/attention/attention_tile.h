@@ -14,28 +14,37 @@
 // Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/attention_products.h"
+#include "kernels/attention/low_bits_products.h"
 #include "kernels/attention/query_states.h"
 
 namespace quire {
 namespace {
 
-template <class L, class T> class TileAttention {
+// TK, TV: elements of K and V.
+template <class L, class TK, class TV = TK> class TileAttention {
     using Vec = typename L::Vec;
     static constexpr int width = L::width;
-    using K = Keys<L, T>;
-    using V = Values<L, T>;
+    using K = Keys<L, TK>;
+    using V = Values<L, TV>;
+    static constexpr bool widens_keys = std::is_same_v<TK, LowBits>, widens_values = std::is_same_v<TV, LowBits>;
 
   public:
     explicit TileAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries),
           queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
-          states_(tile, tile.scratch + n_ * queries_.stride, padded_floats(shape_.v_head_dim)), scores_(states_.end()) {
+          states_(tile, tile.scratch + n_ * queries_.stride, padded_floats(shape_.v_head_dim)), scores_(states_.end()),
+          key_elements_(elements<K, TK>(shape_.k_type, shape_.head_dim)),
+          value_elements_(elements<V, TV>(shape_.v_type, shape_.v_head_dim)) {
         queries_.scales = scores_ + n_ * step_tokens;
         queries_.sums = reinterpret_cast<int32_t *>(queries_.scales + max_tile_queries);
-        arranged_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries);
-        own_values_ = reinterpret_cast<T *>(queries_.sums + max_tile_queries +
-                                            step_tokens / 2 * ((shape_.v_head_dim + 31) / 32 * 32));
+        arranged_ = reinterpret_cast<TV *>(queries_.sums + max_tile_queries);
+        int32_t *own = queries_.sums + max_tile_queries + step_tokens / 2 * ((shape_.v_head_dim + 31) / 32 * 32);
+        own_values_ = reinterpret_cast<TV *>(own);
+        if (shape_.v_in_k || widens_values) own += step_tokens * padded_floats(shape_.v_head_dim + 1);
+        wide_keys_ = reinterpret_cast<int8_t *>(own);
     }
 
     void run() {
@@ -59,19 +68,52 @@ template <class L, class T> class TileAttention {
         if (steps_.sees(0, step)) attend_heads(step);
     }
 
-    // `head`: of the tile's.
-    const T *keys_of(int32_t block, int head = 0) const {
-        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
-        return static_cast<const T *>(tile_.k_pool) + at * K::block_elements(shape_.head_dim);
+    // Of a block and head.
+    template <class Products, class T> static int64_t elements(KvType type, int dim) {
+        if constexpr (std::is_same_v<T, LowBits>)
+            return LowBitsLayout(type, dim).bytes();
+        else
+            return Products::block_elements(dim);
     }
-    const T *values_of(int32_t block, int head = 0) const {
+
+    // `head`: of the tile's.
+    const TK *keys_of(int32_t block, int head = 0) const {
         const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
-        return static_cast<const T *>(tile_.v_pool) + at * V::block_elements(shape_.v_head_dim);
+        return static_cast<const TK *>(tile_.k_pool) + at * key_elements_;
+    }
+    const TV *values_of(int32_t block, int head = 0) const {
+        const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
+        return static_cast<const TV *>(tile_.v_pool) + at * value_elements_;
+    }
+
+    // As products read them: those of a cache of 4 or 5 bits widened, while the memory at `next` is asked for.
+    const TK *readable(const TK *keys, [[maybe_unused]] const void *next) {
+        if constexpr (widens_keys) {
+            widen_keys<L>(shape_.k_type, keys, shape_.head_dim, wide_keys_, static_cast<const char *>(next));
+            return reinterpret_cast<const TK *>(wide_keys_);
+        }
+        return keys;
+    }
+    // b: the block's place in the step.
+    const TV *readable(const TV *values, [[maybe_unused]] int b, [[maybe_unused]] const void *next) {
+        if constexpr (widens_values) {
+            TV *to = own_values(b);
+            widen_values<L>(shape_.v_type, values, shape_.v_head_dim, reinterpret_cast<int8_t *>(to),
+                            static_cast<const char *>(next));
+            return to;
+        }
+        return values;
+    }
+    TV *own_values(int b) const {
+        if constexpr (widens_values)
+            return own_values_ + b * LowBitsLayout::wide_bytes(shape_.v_head_dim);
+        else
+            return own_values_ + b * value_elements_;
     }
 
     // Of an 8-bit cache: weights are multiplied by them before values are read.
-    void ask_for_scales_of(const T *values) const {
-        if constexpr (sizeof(T) == 1) {
+    void ask_for_scales_of([[maybe_unused]] const TV *values) const {
+        if constexpr (std::is_same_v<TV, int8_t>) {
             ask_for_scales(reinterpret_cast<const char *>(V::scales(values, shape_.v_head_dim)));
         }
     }
@@ -108,14 +150,15 @@ template <class L, class T> class TileAttention {
             for (int head = 0; head < n_heads; ++head) ask_for_scales_of(values_of(table[b], head));
         }
         each(keys, values(table[first], 0), [&](int b, int head, const char *next) {
-            score_queries(keys_of(table[b], head), b * block_tokens, {head * group, (head + 1) * group}, next, nullptr);
+            const TK *found = readable(keys_of(table[b], head), next);
+            score_queries(found, b * block_tokens, {head * group, (head + 1) * group}, next, nullptr);
         });
         for (int head = 0; head < n_heads; ++head) {
-            for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head);
+            for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head); // for their scales
             for (int i = head * group; i < (head + 1) * group; ++i) weigh(i);
         }
         each(values, after(step, n_), [&](int b, int head, const char *next) {
-            values_[b] = values_of(table[b], head);
+            values_[b] = readable(values_of(table[b], head), b, next);
             const int begin = b * block_tokens, end = begin + block_tokens;
             const Range some{seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
             add_block({values_, shape_.v_head_dim, some.begin, some.end, next, true},
@@ -150,18 +193,29 @@ template <class L, class T> class TileAttention {
         // A later row of a sequence sees more blocks than the rows before it, and no others.
         const int n = steps_.n_blocks(end - 1, step);
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
-        for (int i = first; i < end; ++i) seen_[i] = steps_.seen(i, step);
+        int seen_begin = step_tokens;
+        for (int i = first; i < end; ++i) {
+            seen_[i] = steps_.seen(i, step);
+            if (seen_[i].begin < seen_begin) seen_begin = seen_[i].begin;
+        }
         for (int b = 0; b < n; ++b) {
-            values_[b] = shape_.v_in_k ? own_values_ + b * V::block_elements(shape_.v_head_dim) : values_of(table[b]);
+            values_[b] = shape_.v_in_k ? own_values(b) : values_of(table[b]);
             if (!shape_.v_in_k) ask_for_scales_of(values_[b]);
         }
-        const void *later = shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_[0]);
-        for (int b = 0; b < n; ++b) {
-            const T *keys = keys_of(table[b]);
+        const int first_block = widens_keys || widens_values ? seen_begin / block_tokens : 0;
+        const void *later = shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_of(table[first_block]));
+        for (int b = first_block; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : later;
+            const TK *keys = readable(keys_of(table[b]), next);
             score_block(keys, b * block_tokens, {first, end}, static_cast<const char *>(next),
-                        shape_.v_in_k ? keys : values_[b]);
+                        shape_.v_in_k ? static_cast<const void *>(keys) : values_[b]);
             if (shape_.v_in_k) take_values(keys, b);
+        }
+        if (widens_values && !shape_.v_in_k) {
+            for (int b = first_block; b < n; ++b) {
+                const void *next = b + 1 < n ? values_of(table[b + 1]) : static_cast<const void *>(after(step, end));
+                values_[b] = readable(values_of(table[b]), b, next);
+            }
         }
         for (int i = first; i < end; ++i) weigh(i);
         if constexpr (V::arranges) {
@@ -180,28 +234,32 @@ template <class L, class T> class TileAttention {
     }
 
     // Values of a block, where they are a part of the keys.
-    void take_values(const T *keys, int b) {
-        if constexpr (V::arranges) {
+    void take_values([[maybe_unused]] const TK *keys, [[maybe_unused]] int b) {
+        if constexpr (!std::is_same_v<TK, TV>) {
+            // Both are of one type there.
+        } else if constexpr (V::arranges) {
             V::arrange_keys(keys, shape_.v_head_dim, b, arranged_);
+        } else if constexpr (widens_values) {
+            copy_wide_values_of_keys(wide_keys_, shape_.head_dim, shape_.v_head_dim,
+                                     reinterpret_cast<int8_t *>(own_values(b)));
         } else {
-            copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim,
-                                own_values_ + b * V::block_elements(shape_.v_head_dim));
+            copy_values_of_keys(keys, shape_.head_dim, shape_.v_head_dim, own_values(b));
         }
     }
 
     // Tokens that a query does not see get scores too; weigh() overwrites them.
-    void score_block(const T *keys, int t, Range queries, const char *next, const T *values) {
+    void score_block(const TK *keys, int t, Range queries, const char *next, const void *values) {
         auto touches = [&](int i) { return seen_[i].begin < t + block_tokens && seen_[i].end > t; };
         while (!queries.is_empty() && !touches(queries.begin)) ++queries.begin;
         while (!queries.is_empty() && !touches(queries.end - 1)) --queries.end;
         score_queries(keys, t, queries, next, values);
     }
 
-    void score_queries(const T *keys, int t, Range queries, const char *next, const T *values) {
+    void score_queries(const TK *keys, int t, Range queries, const char *next, const void *values) {
         in_groups<K::most_queries>(queries, [&]<int n>(int i) {
             // The first ones ask for what is read next, the second ones for the values that are arranged then.
             const bool is_first = i == queries.begin, is_second = V::arranges && i == queries.begin + K::most_queries;
-            const char *asked = is_first ? next : reinterpret_cast<const char *>(values);
+            const char *asked = is_first ? next : static_cast<const char *>(values);
             K::template score<n>(queries_, i, {keys, asked, is_first || is_second}, scores_ + i * step_tokens + t);
         });
     }
@@ -295,21 +353,39 @@ template <class L, class T> class TileAttention {
     Queries queries_;
     QueryStates<L> states_;
     float *scores_; // in the step at hand
+    int64_t key_elements_, value_elements_; // of a block and head
     float rescale_[max_tile_queries]; // of what is known of earlier steps
     Range seen_[max_tile_queries];
-    const T *values_[kv_step_blocks];
+    const TV *values_[kv_step_blocks];
     // The values of the step at hand in another order, where there are many queries for them.
-    T *arranged_;
+    TV *arranged_;
     bool is_arranged_ = false;
-    T *own_values_; // where they are a part of the keys: of a step, as a pool of them would hold them
+    // Of a step: where they are a part of the keys, as a pool of them would hold them; or widened.
+    TV *own_values_;
+    int8_t *wide_keys_; // of one block
 };
 
+// V of F16 or fewer bits, which K of the same goes with.
+template <class L, class TK> void attend_keys(const AttentionTile &tile) {
+    switch (tile.shape->v_type) {
+    case KvType::q8: TileAttention<L, TK, int8_t>(tile).run(); break;
+    case KvType::q5_1:
+    case KvType::q4_0: TileAttention<L, TK, LowBits>(tile).run(); break;
+    default: TileAttention<L, TK, typename L::F16>(tile).run();
+    }
+}
+
+// K of 8 bits or fewer.
+template <class L> void attend_codes(const AttentionTile &tile) {
+    tile.shape->k_type == KvType::q8 ? attend_keys<L, int8_t>(tile) : attend_keys<L, LowBits>(tile);
+}
+
 template <class L> void attend_tile(const AttentionTile &tile) {
-    switch (tile.shape->type) {
+    switch (tile.shape->k_type) {
     case KvType::f32: TileAttention<L, float>(tile).run(); break;
-    case KvType::f16: TileAttention<L, typename L::F16>(tile).run(); break;
     case KvType::bf16: TileAttention<L, typename L::Bf16>(tile).run(); break;
-    case KvType::q8: TileAttention<L, int8_t>(tile).run();
+    case KvType::f16: attend_keys<L, typename L::F16>(tile); break;
+    default: attend_codes<L>(tile);
     }
 }
 

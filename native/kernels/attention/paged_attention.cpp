@@ -11,6 +11,7 @@
 #include "core/q8_layout.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_plan.h"
+#include "kernels/attention/low_bits.h"
 
 namespace quire {
 namespace {
@@ -25,7 +26,9 @@ float *thread_scratch(size_t n_floats) {
 size_t usual_scratch_floats(const AttentionShape &shape) {
     const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 2;
     int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
-    if (shape.v_in_k) of_values += kv_step_tokens * padded_floats(shape.v_head_dim + 1); // and their own array
+    // And those of a step that have an array of their own, and keys of a block.
+    if (shape.v_in_k || is_low_bits(shape.v_type)) of_values += kv_step_tokens * padded_floats(shape.v_head_dim + 1);
+    if (is_low_bits(shape.k_type)) of_values += static_cast<int>(LowBitsLayout::wide_bytes(shape.head_dim) / 4);
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) + static_cast<size_t>(of_values);
 }
 
@@ -40,7 +43,8 @@ class Worker {
   public:
     Worker(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
            const AttentionData &data, const AttentionPlan &plan)
-        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(kernels.attention(shape.type)),
+        : shape_(shape), batch_(batch), data_(data), plan_(plan),
+          kernels_(kernels.attention(shape.k_type, shape.v_type)),
           scratch_(thread_scratch(scratch_floats(shape, kernels_))),
           few_queries_(kernels.is_deterministic() ? 0 : kernels_.few_queries) {}
 
@@ -103,46 +107,55 @@ class Worker {
     TileQuery queries_[max_tile_queries];
 };
 
-void write_values(const AttentionKernels &kernels, KvType type, const float *from, void *pool, int64_t at, int n) {
-    switch (type) {
-    case KvType::f32: std::memcpy(static_cast<float *>(pool) + at, from, static_cast<size_t>(n) * sizeof(float)); break;
-    case KvType::bf16: kernels.to_bf16(from, static_cast<uint16_t *>(pool) + at, n); break;
-    default: kernels.to_f16(from, static_cast<uint16_t *>(pool) + at, n);
-    }
-}
-
 // A token's K is a column of its block.
-template <class T> void scatter(const T *from, void *pool, int64_t at, int n) {
-    T *to = static_cast<T *>(pool) + at;
+template <class T> void scatter(const T *from, T *to, int n) {
     for (int64_t d = 0; d < n; ++d) to[d * kv_block_tokens] = from[d];
 }
 
 constexpr int piece = 128; // dimensions converted at a time
 
-void write_keys(const AttentionKernels &kernels, KvType type, const float *from, void *pool, int64_t at, int n) {
-    if (type == KvType::f32) return scatter(from, pool, at, n);
-    uint16_t rounded[piece];
-    for (int d = 0; d < n; d += piece) {
-        const int some = std::min(piece, n - d);
-        write_values(kernels, type, from + d, rounded, 0, some);
-        scatter(rounded, pool, at + int64_t{d} * kv_block_tokens, some);
-    }
-}
-
-// One token of one head in an 8-bit cache; `rows` is where the head's K or V of the block begin.
-struct Q8Token {
+// Writes rows of one head's K or V; `kernels` convert to any type.
+struct HeadRows {
     const AttentionKernels &kernels;
-    uint8_t *rows;
-    int64_t offset; // of the token in its block
+    KvType type;
     int dim;
+    bool are_keys;
 
-    void write(const float *from, bool by_dimension) const {
+    // `rows`: where the head's K or V of the block begin; `offset`: of the token in its block.
+    void write(const float *from, uint8_t *rows, int64_t offset) const {
+        switch (type) {
+        case KvType::f32: return write_floats(from, reinterpret_cast<float *>(rows), offset);
+        case KvType::f16: return write_halves(kernels.to_f16, from, reinterpret_cast<uint16_t *>(rows), offset);
+        case KvType::bf16: return write_halves(kernels.to_bf16, from, reinterpret_cast<uint16_t *>(rows), offset);
+        case KvType::q8: return write_q8(from, rows, offset);
+        default:
+            const auto write_row = are_keys ? write_low_bits_key : write_low_bits_value;
+            write_row(type, kernels.to_f16, from, dim, offset, rows);
+        }
+    }
+
+  private:
+    void write_floats(const float *from, float *rows, int64_t offset) const {
+        if (are_keys) return scatter(from, rows + offset, dim);
+        std::memcpy(rows + offset * dim, from, static_cast<size_t>(dim) * sizeof(float));
+    }
+    void write_halves(void (*convert)(const float *, uint16_t *, int), const float *from, uint16_t *rows,
+                      int64_t offset) const {
+        if (!are_keys) return convert(from, rows + offset * dim, dim);
+        uint16_t rounded[piece];
+        for (int d = 0; d < dim; d += piece) {
+            const int some = std::min(piece, dim - d);
+            convert(from + d, rounded, some);
+            scatter(rounded, rows + int64_t{d} * kv_block_tokens + offset, some);
+        }
+    }
+    void write_q8(const float *from, uint8_t *rows, int64_t offset) const {
         static thread_local std::vector<int8_t> codes;
         codes.assign(q8_codes_bytes(dim, 1), 0);
         const float scale = kernels.to_q8(from, codes.data(), dim);
         std::memcpy(rows + q8_codes_bytes(dim, kv_block_tokens) + static_cast<size_t>(offset) * sizeof scale, &scale,
                     sizeof scale);
-        if (!by_dimension) {
+        if (!are_keys) {
             std::memcpy(rows + offset * dim, codes.data(), static_cast<size_t>(dim));
             return;
         }
@@ -151,17 +164,10 @@ struct Q8Token {
     }
 };
 
-void write_q8(const AttentionKernels &kernels, const AttentionShape &shape, int64_t slot, const float *k,
-              const float *v, uint8_t *k_pool, uint8_t *v_pool) {
-    const int64_t block = slot / kv_block_tokens, offset = slot % kv_block_tokens;
-    const auto k_bytes = static_cast<int64_t>(q8_head_bytes(shape.head_dim, kv_block_tokens));
-    const auto v_bytes = static_cast<int64_t>(q8_head_bytes(shape.v_head_dim, kv_block_tokens));
-    for (int64_t head = 0; head < shape.n_kv_head; ++head) {
-        const int64_t at = block * shape.n_kv_head + head;
-        Q8Token{kernels, k_pool + at * k_bytes, offset, shape.head_dim}.write(k + head * shape.head_dim, true);
-        if (shape.v_in_k) continue;
-        Q8Token{kernels, v_pool + at * v_bytes, offset, shape.v_head_dim}.write(v + head * shape.v_head_dim, false);
-    }
+size_t head_bytes(KvType type, int dim) {
+    if (type == KvType::q8) return q8_head_bytes(dim, kv_block_tokens);
+    if (is_low_bits(type)) return static_cast<size_t>(LowBitsLayout(type, dim).bytes());
+    return static_cast<size_t>(dim) * kv_block_tokens * (type == KvType::f32 ? 4 : 2);
 }
 
 // Slots [offset, 32) of a block and head, in `n` runs of 32 slots of `slot_bytes` each, one after the other.
@@ -170,15 +176,24 @@ void poison_slots(uint8_t *runs, size_t n, size_t slot_bytes, size_t offset) {
         poison(runs + (i * kv_block_tokens + offset) * slot_bytes, (kv_block_tokens - offset) * slot_bytes);
 }
 
+// Of K or V of a block and head.  Codes may have any value: their scales are none.
+void poison_rest(KvType type, int dim, bool are_keys, uint8_t *rows, size_t offset) {
+    if (type == KvType::q8) return poison_slots(rows + q8_codes_bytes(dim, kv_block_tokens), 1, sizeof(float), offset);
+    if (is_low_bits(type)) {
+        const LowBitsLayout layout(type, dim);
+        const auto n = static_cast<size_t>(layout.n_groups()) * (layout.has_fifth ? 2 : 1);
+        return poison_slots(rows + layout.scales(), n, sizeof(uint16_t), offset);
+    }
+    const size_t element = type == KvType::f32 ? 4 : 2;
+    if (are_keys) return poison_slots(rows, static_cast<size_t>(dim), element, offset);
+    poison_slots(rows, 1, static_cast<size_t>(dim) * element, offset);
+}
+
 } // namespace
 
 void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, void *k_pool, void *v_pool) {
-    const bool is_q8 = shape.type == KvType::q8;
-    const size_t element = shape.type == KvType::f32 ? 4 : 2;
-    auto head_bytes = [&](int dim) {
-        return is_q8 ? q8_head_bytes(dim, kv_block_tokens) : static_cast<size_t>(dim) * kv_block_tokens * element;
-    };
-    const size_t k_bytes = head_bytes(shape.head_dim), v_bytes = head_bytes(shape.v_head_dim);
+    const size_t k_bytes = head_bytes(shape.k_type, shape.head_dim);
+    const size_t v_bytes = head_bytes(shape.v_type, shape.v_head_dim);
     for (int row = 0; row < batch.n_rows; ++row) {
         const int32_t slot = batch.slots[row];
         const auto offset = static_cast<size_t>(slot % kv_block_tokens) + 1;
@@ -186,42 +201,28 @@ void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, vo
         for (int head = 0; head < shape.n_kv_head; ++head) {
             const size_t at = static_cast<size_t>(slot / kv_block_tokens) * static_cast<size_t>(shape.n_kv_head) +
                               static_cast<size_t>(head);
-            uint8_t *k = static_cast<uint8_t *>(k_pool) + at * k_bytes;
-            uint8_t *v = static_cast<uint8_t *>(v_pool) + at * v_bytes;
-            if (is_q8) { // codes of any value with scales that are none
-                poison_slots(k + q8_codes_bytes(shape.head_dim, kv_block_tokens), 1, sizeof(float), offset);
-                if (shape.v_in_k) continue;
-                poison_slots(v + q8_codes_bytes(shape.v_head_dim, kv_block_tokens), 1, sizeof(float), offset);
-            } else {
-                poison_slots(k, static_cast<size_t>(shape.head_dim), element, offset);
-                if (shape.v_in_k) continue;
-                poison_slots(v, 1, static_cast<size_t>(shape.v_head_dim) * element, offset);
-            }
+            poison_rest(shape.k_type, shape.head_dim, true, static_cast<uint8_t *>(k_pool) + at * k_bytes, offset);
+            if (shape.v_in_k) continue;
+            poison_rest(shape.v_type, shape.v_head_dim, false, static_cast<uint8_t *>(v_pool) + at * v_bytes, offset);
         }
     }
 }
 
 void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
-    const AttentionKernels &kernels = set.attention(shape.type);
-    const int64_t k_floats = int64_t{shape.n_kv_head} * shape.head_dim;
-    const int64_t v_floats = int64_t{shape.n_kv_head} * shape.v_head_dim;
-    if (shape.type == KvType::q8) {
-        for (int i = 0; i < rows.n; ++i)
-            write_q8(kernels, shape, rows.slots[i], rows.k + i * k_floats,
-                     shape.v_in_k ? nullptr : rows.v + i * v_floats, static_cast<uint8_t *>(k_pool),
-                     static_cast<uint8_t *>(v_pool));
-        return;
-    }
+    const AttentionKernels &kernels = set.attention(KvType::f32, KvType::f32);
+    const HeadRows keys{kernels, shape.k_type, shape.head_dim, true};
+    const HeadRows values{kernels, shape.v_type, shape.v_head_dim, false};
+    const size_t k_bytes = head_bytes(shape.k_type, shape.head_dim);
+    const size_t v_bytes = head_bytes(shape.v_type, shape.v_head_dim);
     // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {
         for (int i = 0; i < rows.n; ++i) {
             const int64_t block = rows.slots[i] / kv_block_tokens, offset = rows.slots[i] % kv_block_tokens;
-            const int64_t at = (block * shape.n_kv_head + head) * kv_block_tokens;
-            write_keys(kernels, shape.type, rows.k + i * k_floats + head * shape.head_dim, k_pool,
-                       at * shape.head_dim + offset, shape.head_dim);
+            const auto at = static_cast<size_t>(block * shape.n_kv_head + head);
+            const int64_t row = int64_t{i} * shape.n_kv_head + head;
+            keys.write(rows.k + row * shape.head_dim, static_cast<uint8_t *>(k_pool) + at * k_bytes, offset);
             if (shape.v_in_k) continue;
-            write_values(kernels, shape.type, rows.v + i * v_floats + head * shape.v_head_dim, v_pool,
-                         (at + offset) * shape.v_head_dim, shape.v_head_dim);
+            values.write(rows.v + row * shape.v_head_dim, static_cast<uint8_t *>(v_pool) + at * v_bytes, offset);
         }
     }
 }

@@ -4,7 +4,8 @@
 // A block holds 32 tokens.  Per layer K is [n_blocks, n_kv_head, head_dim, 32], so that one load takes a dimension of all
 // tokens and scores need no sum over lanes; V is [n_blocks, n_kv_head, 32, v_head_dim].  A slot is block * 32 + offset in
 // the block.  In the 8-bit cache K of a block and head is [head_dim / 4, 32, 4] codes, the last dimensions filled up with
-// zeros, and V [32, v_head_dim], each followed by scales (core/q8_layout.h); queries are rounded to 8 bits for scores.
+// zeros, and V [32, v_head_dim], each followed by scales (core/q8_layout.h); queries are rounded to 8 bits for scores.  So
+// they are where K has 4 or 5 bits (low_bits.h).
 //
 // The bits of a row's result depend on its own query, position and keys alone: not on the other rows and sequences, on
 // how a prompt is cut into steps, nor on the number of workers.  (They do depend on the instruction set.)
@@ -18,14 +19,19 @@
 
 namespace quire {
 
-enum class KvType { f32, f16, bf16, q8 };
+// The last two: codes of 5 and 4 bits with scales for 32 numbers each, as ggml's types of these names have them.
+enum class KvType { f32, f16, bf16, q8, q5_1, q4_0 };
+
+static constexpr bool is_low_bits(KvType type) { return type == KvType::q5_1 || type == KvType::q4_0; }
+static constexpr bool is_coded(KvType type) { return type == KvType::q8 || is_low_bits(type); }
 
 class AttentionPlan;
 
 struct AttentionShape {
     int n_head, n_kv_head; // n_head is a multiple of n_kv_head; heads [i * group, (i + 1) * group) read kv head i
     int head_dim, v_head_dim; // of K (and queries), of V (and the output); any size from 1
-    KvType type; // of the cache
+    // Of the cache.  Where they differ, both are F16 or coded; where either has 4 or 5 bits, its heads divide by 32.
+    KvType k_type, v_type;
     float scale; // scores are scale * (q . k)
     float soft_cap = 0.0F; // c: scores become c * tanh(score / c); 0: not capped
     int window = 0; // w: the last w positions, the row's own included; 0: all

@@ -1,4 +1,4 @@
-// Attention to an 8-bit cache with dot products of bytes.
+// Attention to keys of 8 bits or fewer with dot products of bytes.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/avx2/lanes.h"
 
@@ -21,10 +21,9 @@ struct ByteLanes : Lanes {
     static Ints add_dot(Ints sum, Codes key, Codes query) { return _mm256_dpbusd_avx_epi32(sum, key, query); }
 };
 
-void attend_q8(const AttentionTile &tile) { TileAttention<ByteLanes, int8_t>(tile).run(); }
-
 } // namespace
 
-const AttentionKernels avx2vnni::attention_kernels = {attend_q8, merge_tile<Lanes>, nullptr, nullptr, to_codes<Lanes>};
+const AttentionKernels avx2vnni::attention_kernels = {attend_codes<ByteLanes>, merge_tile<Lanes>, nullptr, nullptr,
+                                                      to_codes<Lanes>};
 
 } // namespace quire

@@ -1,4 +1,4 @@
-// Attention to an 8-bit cache with dot products of bytes.
+// Attention to keys of 8 bits or fewer with dot products of bytes.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/avx512/lanes.h"
 
@@ -20,11 +20,9 @@ struct ByteLanes : Lanes {
     static Ints add_dot(Ints sum, Codes key, Codes query) { return _mm512_dpbusd_epi32(sum, key, query); }
 };
 
-void attend_q8(const AttentionTile &tile) { TileAttention<ByteLanes, int8_t>(tile).run(); }
-
 } // namespace
 
-const AttentionKernels avx512vnni::attention_kernels = {attend_q8, merge_tile<Lanes>, nullptr, nullptr,
+const AttentionKernels avx512vnni::attention_kernels = {attend_codes<ByteLanes>, merge_tile<Lanes>, nullptr, nullptr,
                                                         to_codes<Lanes>};
 
 } // namespace quire

@@ -32,7 +32,7 @@ size_t scratch_bytes(const PackedWeights &weights) {
 }
 
 void round_to_bf16(const KernelSet &kernels, const float *x, int64_t n_in, uint8_t *to) {
-    kernels.attention(KvType::bf16).to_bf16(x, reinterpret_cast<uint16_t *>(to), static_cast<int>(n_in));
+    kernels.attention(KvType::bf16, KvType::bf16).to_bf16(x, reinterpret_cast<uint16_t *>(to), static_cast<int>(n_in));
     const int64_t size_bytes = n_in * static_cast<int64_t>(sizeof(uint16_t));
     std::memset(to + size_bytes, 0, static_cast<size_t>(bf16_row_bytes(n_in) - size_bytes));
 }

@@ -10,7 +10,7 @@ from typing import Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from .core import Device, Tensor
+from .core import Device, DType, Tensor
 from .kernels import KernelSet
 
 Symbol = Literal["tokens", "rows"]
@@ -310,7 +310,7 @@ class Executor(ExecutorBase):
         *,
         n_blocks: int,
         threads: int = 0,
-        kv_dtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16",
+        kv_dtype: str = "f16",
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         max_rows: int = 512,
         max_sequences: int = 32,
@@ -419,7 +419,10 @@ def plan_memory(values: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]
     Values whose lifetimes, ``last`` included, meet do not overlap.
     """
 
-def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: Literal["f32", "f16", "bf16", "q8_0"]) -> int:
+def packed_row_bytes(dtype: DType | str, n: int) -> int:
+    """Bytes of a row of n values as Quire's own products read it: of the type itself, or of one with these numbers."""
+
+def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: str) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
 
 # Operations of graph/primitives.h.  Axes count from the last dimension, 0.

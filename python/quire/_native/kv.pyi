@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from quire._native.core import DType
 from quire._native.graph import CacheSpec
 
 def blake2b(data: bytes, *, digest_size: int = 64, person: bytes = b"") -> bytes:
@@ -39,14 +38,15 @@ class CacheGroup:
         """Bytes of one block, K and V of the group's layers."""
 
 class CacheLayout:
-    """What all layers keep, with the type of K and V.  Raises ShapeError for sizes that are not positive.
+    """What all layers keep, with the types of K and V: one of f32, f16, bf16, q8_0, q5_1, q4_0, or two as in q8_0/q4_0.
 
-    ``q8_0`` is 8 bits with a scale per token and head here.
+    Raises ShapeError for sizes that are not positive or, of q5_1 and q4_0, heads that do not divide by 32, and
+    UnsupportedError for types that do not go together.  ``q8_0`` is 8 bits with a scale per token and head here.
     """
 
-    def __init__(self, layers: Sequence[CacheSpec], dtype: DType | str, block_tokens: int = 32) -> None: ...
+    def __init__(self, layers: Sequence[CacheSpec], dtype: str, block_tokens: int = 32) -> None: ...
     @property
-    def dtype(self) -> DType: ...
+    def dtype(self) -> str: ...
     @property
     def block_tokens(self) -> int: ...
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..engine_options import cache_dtype_of
 from .foreign_values import Values, ours_of
 from .text import note
 
@@ -22,6 +23,7 @@ __all__ = ["REREAD", "ForeignCommand", "from_foreign_environment", "translated"]
 
 _PREFIXES = ("LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_")
 _OFF = ("0", "false", "no", "off", "")
+_CACHE_TYPES = ("-ctk", "-ctv")
 _ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # -t4, as click has it
 REREAD = frozenset((
     "-t", "--threads", "-np", "--parallel", "-a", "--alias", "-dev", "--device", "--api-key", "--reasoning-format",
@@ -81,7 +83,7 @@ def translated(command: click.Command, args: Sequence[str]) -> list[str]:
     while rest:
         argument = rest.popleft()
         if argument == "--":
-            return [*result, argument, *rest]
+            return [*result, *_cache_arguments(cache_types), argument, *rest]
         if argument == "-" or not argument.startswith("-"):
             result.append(argument)
             continue
@@ -94,16 +96,16 @@ def translated(command: click.Command, args: Sequence[str]) -> list[str]:
                 result.append(rest.popleft())
         elif row is not None:
             value = _value_of(row, attached, rest)
-            if row.target == "--kv-dtype" and value is not None and row.program == "llama.cpp":
-                cache_types[row.names[0]] = value
             replaced = _replaced(command, own, name, row, value)
+            if row.target == "--kv-dtype" and value is not None and row.program == "llama.cpp":
+                cache_types |= {row.names[0]: value} if replaced else {}
+                continue
             # Of llama.cpp's two sizes of batches the smaller is a step's, whichever is written first.
             result[:] = [*replaced, *result] if name == "-b" else [*result, *replaced]
         else:
             _check_letters(argument, own)
             result.append(argument)
-    _check_cache_types(cache_types)
-    return result
+    return [*result, *_cache_arguments(cache_types)]
 
 
 def _name_of(argument: str, own: Mapping[str, object]) -> tuple[str, str | None]:
@@ -192,14 +194,14 @@ def _check_letters(argument: str, own: Mapping[str, click.Parameter]) -> None:
     raise click.UsageError(f"No such option '{argument}'" + (f" (like {near[0]}?)" if near else ""))
 
 
-def _check_cache_types(given: Mapping[str, str]) -> None:
-    kinds = set(given.values())
-    if len(kinds) > 1:
-        raise click.UsageError(
-            f"-ctk and -ctv must be the same, as K and V have one type, but are {' and '.join(given.values())}"
-        )
-    if len(given) == 1 and kinds != {"f16"}:
-        note(f"{next(iter(given))} is for K and V: both are {next(iter(kinds))}")
+def _cache_arguments(given: Mapping[str, str]) -> list[str]:
+    """Ours for llama.cpp's types of K and V, either of which may be left out."""
+    if not given:
+        return []
+    k, v = (given.get(name) for name in _CACHE_TYPES)
+    if len(given) == 1 and {k, v} & {"f32", "bf16"}:
+        note(f"{next(iter(given))} is for K and V: both are {k or v}")
+    return ["--kv-dtype", cache_dtype_of(k, v)]
 
 
 # Variables
@@ -217,13 +219,17 @@ def from_foreign_environment(environment: Mapping[str, str], command: click.Comm
 
     own, rows = _own(command), {row.env: row for row in ROWS if row.env}
     found: dict[str, tuple[str, Any]] = {}
+    cache_types: dict[str, str] = {}
     for variable, value in sorted(given.items()):
         row = rows.get(variable)
         if row is not None and row.how == "address":
             found |= {name: (variable, each) for name, each in _address(variable, value, own).items()}
         elif row is not None and row.verdict == "works":
             parameter = own.get(row.target)
-            if parameter is not None and parameter.name is not None and _is_on(row, value):
+            if parameter is not None and row.names[:1] and row.names[0] in _CACHE_TYPES:
+                cache_types[row.names[0]] = value
+                found["kv_dtype"] = variable, _cache_arguments(cache_types)[-1]
+            elif parameter is not None and parameter.name is not None and _is_on(row, value):
                 values = _ours(variable, row, value)
                 if values is not None:
                     found[parameter.name] = variable, _as_default(parameter, values, value)

@@ -79,7 +79,7 @@ def _human(value: str) -> Values:
 def _vllm_dtype(value: str) -> Values:
     known = {"auto": "auto", "bfloat16": "bf16", "float16": "f16", "half": "f16"}
     if value not in known:
-        raise ValueError("must be auto, bfloat16 or float16 (or --kv-dtype q8_0)")
+        raise ValueError("must be auto, bfloat16 or float16 (or --kv-dtype q8_0, q5_1 or q4_0)")
     return [known[value]]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..engine_options import engine_options
 from ..errors import QuireError
 from .foreign_options import ForeignCommand
 from .model_argument import model_argument
@@ -47,10 +48,11 @@ SHOWN = 8
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(["auto", "f32", "f16", "bf16", "q8_0"]),
+    type=click.Choice(engine_options()["kv_dtype"].choices),
+    metavar="TYPE",
     default="auto",
     show_default=True,
-    help="Type of the KV cache.",
+    help="Type of the KV cache, as 'quire run' has it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
 @click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")

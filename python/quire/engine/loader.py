@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from .._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
-from .._native.graph import Executor, PackedCache
+from .._native.graph import Executor, PackedCache, packed_row_bytes
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
@@ -264,6 +265,10 @@ def _open_with(
 ) -> OpenedModel:
     n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
     cache = CacheLayout(model.cache, kv_dtype)
+    if "q" in kv_dtype and not cache.groups:
+        raise UnsupportedError(
+            f"[engine] kv_dtype {kv_dtype} must go with a model that caches keys and values but {path.name} caches none"
+        )
     advice = text_advice(reader.metadata)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
     if draft is not None:
@@ -415,6 +420,16 @@ def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
     return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
 
 
+def _packing_bytes(reader: GGUFReader) -> int:
+    """What matrices take besides the file's bytes, where products read them as of a type of more bits."""
+    more = 0
+    for info in reader.tensors:
+        if len(info.shape) > 1 and info.shape[-1]:
+            row_bytes = packed_row_bytes(info.dtype, info.shape[-1])
+            more += math.prod(info.shape[:-1]) * row_bytes - info.size_bytes
+    return more
+
+
 def _needs(
     path: Path,
     reader: GGUFReader,
@@ -430,7 +445,7 @@ def _needs(
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes,
+        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...engine_options import cache_dtype_of
 from ...errors import UnsupportedError
 from ..ignored import note_ignored, refuse_set
 
@@ -15,7 +16,7 @@ __all__ = ["engine_options", "pretrained"]
 _LOG = logging.getLogger("quire")
 _PLACE = "llama_cpp.Llama"
 # ggml's numbers of types.
-_KV_DTYPES = {0: "f32", 1: "f16", 8: "q8_0", 30: "bf16"}
+_KV_DTYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q5_1", 8: "q8_0", 30: "bf16"}
 # Arguments without effect here, with llama-cpp-python's defaults.
 _IGNORED: Mapping[str, object] = {
     "split_mode": 1, "main_gpu": 0, "tensor_split": None, "n_ubatch": 512, "n_threads_batch": None,
@@ -48,11 +49,12 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["max_step_tokens"] = given["n_batch"]
     if given.get("use_mlock"):
         options["load"] = "lock"
-    kinds = {given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
+    kinds = {name: given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
+    for name, kind in kinds.items():
+        if kind not in _KV_DTYPES:
+            raise UnsupportedError(f"[{_PLACE}] {name} must be one of {', '.join(_KV_DTYPES.values())} but is {kind}")
     if kinds:
-        if len(kinds) > 1 or not kinds <= _KV_DTYPES.keys():
-            raise UnsupportedError(f"[{_PLACE}] type_k and type_v must be one of f32, f16, bf16, q8_0 but are not")
-        options["kv_dtype"] = _KV_DTYPES[kinds.pop()]
+        options["kv_dtype"] = cache_dtype_of(*(_KV_DTYPES.get(kinds.get(name, -1)) for name in ("type_k", "type_v")))
     if given.get("n_gpu_layers"):
         options["device"] = _device()
     return options
