@@ -34,6 +34,8 @@ foreach(backend ${QUIRE_BACKENDS})
   set(GGML_${backend} ${QUIRE_${backend}} CACHE BOOL "" FORCE)
 endforeach()
 set(GGML_BLAS OFF CACHE BOOL "" FORCE)
+# By itself ggml leaves them out, and a step of one token costs a thousand launches.
+set(GGML_CUDA_GRAPHS ON CACHE BOOL "" FORCE)
 
 # Where ELF's loader would take another library's functions of the same names, ours have other ones.
 if(UNIX AND NOT APPLE)

@@ -24,6 +24,10 @@ struct GroupBatch {
     const std::vector<int32_t> &n_kv_of(const std::vector<int32_t> &of_step) const {
         return n_source.empty() ? of_step : n_source;
     }
+    // The last position that a row at `position` of a sequence sees: its own, or the source's last.
+    int32_t last_seen(int sequence, int32_t position) const {
+        return n_source.empty() ? position : n_source[static_cast<size_t>(sequence)] - 1;
+    }
 };
 
 // Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.

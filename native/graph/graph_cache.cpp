@@ -3,9 +3,12 @@
 #include <ggml-cpu.h>
 
 #include "core/error.h"
+#include "graph/graph_internals.h"
 
 namespace quire {
 namespace {
+
+constexpr size_t most_graphs = 64;
 
 void check(ggml_status status) {
     if (status != GGML_STATUS_SUCCESS)
@@ -25,6 +28,8 @@ class CpuRunner : public GraphRunner {
         plans_[graph.graph] = plan;
     }
 
+    void forget(const LoweredGraph &graph) override { plans_.erase(graph.graph); }
+
     void run(const LoweredGraph &graph) override {
         ggml_cplan &plan = plans_.at(graph.graph);
         plan.work_data = work_.data();
@@ -43,7 +48,10 @@ class DeviceRunner : public GraphRunner {
   public:
     explicit DeviceRunner(const Backend &backend) : backend_(backend) {}
     void plan(const LoweredGraph &) override {}
-    void run(const LoweredGraph &graph) override { check(ggml_backend_graph_compute(backend_.handle(), graph.graph)); }
+    void forget(const LoweredGraph &) override {}
+    void run(const LoweredGraph &graph) override {
+        check(ggml_backend_graph_compute_async(backend_.handle(), graph.graph));
+    }
 
   private:
     const Backend &backend_;
@@ -56,11 +64,13 @@ std::unique_ptr<GraphRunner> make_runner(Backend &backend) {
     return std::make_unique<DeviceRunner>(backend);
 }
 
-GraphCache::GraphCache(const Backend &backend, std::unique_ptr<GraphRunner> runner)
-    : backend_(backend), runner_(std::move(runner)),
+GraphCache::GraphCache(Backend &backend, const Trace &trace, const Lowering &lowering)
+    : backend_(backend), trace_(trace), lowering_(lowering), runner_(make_runner(backend)), inputs_(backend),
       allocator_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.handle()))) {
     if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
 }
+
+GraphCache::~GraphCache() = default;
 
 void GraphCache::check_supported(const LoweredGraph &graph) const {
     for (int i = 0; i < ggml_graph_n_nodes(graph.graph); ++i) {
@@ -74,43 +84,41 @@ void GraphCache::check_supported(const LoweredGraph &graph) const {
     }
 }
 
-bool GraphCache::try_fill(const Trace &trace, const Lowering &lowering, const std::vector<GraphKey> &keys) {
+void GraphCache::forget_all() {
+    for (const LoweredGraph &graph : graphs_) runner_->forget(graph);
+    by_key_.clear();
     graphs_.clear();
-    size_t size_bytes = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
-    bool first = true;
-    for (GraphKey key : keys) {
-        LoweredGraph graph = lowering.lower(trace, key);
-        if (first) {
-            check_supported(graph);
-            if (!ggml_gallocr_reserve(allocator_.get(), graph.graph))
-                throw CapacityError("graph", "the compute buffer must fit in memory but does not");
-            size_bytes = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
-        }
-        first = false;
-        if (!ggml_gallocr_alloc_graph(allocator_.get(), graph.graph))
-            throw CapacityError("graph", "the compute buffer must fit in memory but does not");
-        // A grown buffer moved, and the graphs before this one point to where it was.
-        if (ggml_gallocr_get_buffer_size(allocator_.get(), 0) != size_bytes) return false;
-        graphs_.emplace(key, std::move(graph));
-    }
-    return true;
 }
 
-void GraphCache::fill(const Trace &trace, const Lowering &lowering, const std::vector<GraphKey> &keys) {
-    if (frozen_) throw InternalError("graph", "no graph may be added once the cache is frozen");
-    // The largest graph is reserved first, yet another may fragment more; then the buffer has grown and all are redone in it.
-    for (int attempt = 0; attempt < 8 && !frozen_; ++attempt) frozen_ = try_fill(trace, lowering, keys);
-    if (!frozen_) throw InternalError("graph", "the compute buffer must settle but keeps growing");
-    for (auto &[key, graph] : graphs_) runner_->plan(graph);
+const LoweredGraph &GraphCache::add(LoweredGraph graph) {
+    if (inputs_.place(graph)) forget_all();
+    const size_t size_bytes = compute_bytes();
+    if (!allocate_graph(backend_, allocator_.get(), graph))
+        throw CapacityError("graph", "the compute buffer must fit in memory but does not");
+    if (compute_bytes() != size_bytes) forget_all();
+    if (graphs_.size() >= most_graphs) {
+        runner_->forget(graphs_.back());
+        by_key_.erase(graphs_.back().key);
+        graphs_.pop_back();
+    }
+    graphs_.push_front(std::move(graph));
+    by_key_.emplace(graphs_.front().key, graphs_.begin());
+    runner_->plan(graphs_.front());
+    return graphs_.front();
 }
 
-const LoweredGraph &GraphCache::get(GraphKey key) const {
-    auto found = graphs_.find(key);
-    if (found == graphs_.end()) {
-        throw InternalError("graph", cat("a graph for ", key.n_tokens, " tokens, ", key.n_rows, " rows, ", key.n_kv,
-                                         " cached must be made at load but is not: the cache is frozen"));
-    }
-    return found->second;
+const LoweredGraph &GraphCache::reserve(const GraphKey &key) {
+    if (by_key_.contains(key)) return get(key);
+    LoweredGraph graph = lowering_.lower(trace_, key);
+    check_supported(graph);
+    return add(std::move(graph));
+}
+
+const LoweredGraph &GraphCache::get(const GraphKey &key) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return add(lowering_.lower(trace_, key));
+    graphs_.splice(graphs_.begin(), graphs_, found->second);
+    return graphs_.front();
 }
 
 size_t GraphCache::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }

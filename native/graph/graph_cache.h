@@ -1,14 +1,16 @@
-// All graphs of a model on one device, over one compute buffer.
+// Graphs of a model on one device, over one compute buffer, made of the frozen trace when a step first needs them.
 #pragma once
 
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 
+#include <list>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "core/device.h"
+#include "graph/input_memory.h"
 #include "graph/lowering.h"
 
 namespace quire {
@@ -18,19 +20,25 @@ class GraphRunner {
   public:
     virtual ~GraphRunner() = default;
     virtual void plan(const LoweredGraph &graph) = 0; // once per graph, before it runs
-    virtual void run(const LoweredGraph &graph) = 0;  // throws Error
+    virtual void forget(const LoweredGraph &graph) = 0; // a planned one that goes
+    virtual void run(const LoweredGraph &graph) = 0; // throws Error; on a device it may return before the graph has run
 };
 std::unique_ptr<GraphRunner> make_runner(Backend &backend);
 
-// Invariants: tensors of every graph lie in the one buffer, whose address does not change once frozen; after freeze()
-// no graph is added.
+// Invariant: tensors of every graph lie in the one buffer and in the inputs' memory.  Where either must grow, it moves, and
+// all graphs go.
 class GraphCache {
   public:
-    GraphCache(const Backend &backend, std::unique_ptr<GraphRunner> runner);
-    // Lower and allocate a graph per key (the largest first), then freeze.
-    void fill(const Trace &trace, const Lowering &lowering, const std::vector<GraphKey> &keys);
-    const LoweredGraph &get(GraphKey key) const; // InternalError when there is none
+    // The trace and the lowering outlive the cache.
+    GraphCache(Backend &backend, const Trace &trace, const Lowering &lowering);
+    ~GraphCache();
+    // Make the graph for a key, so that there is memory for all that are smaller; UnsupportedError when the device lacks an
+    // operation of it.
+    const LoweredGraph &reserve(const GraphKey &key);
+    // Valid until the next call.  The graphs that were not used for longest go.
+    const LoweredGraph &get(const GraphKey &key);
     void run(const LoweredGraph &graph) { runner_->run(graph); }
+    const InputMemory &inputs() const { return inputs_; }
     size_t compute_bytes() const;
     size_t n_graphs() const { return graphs_.size(); }
 
@@ -38,13 +46,17 @@ class GraphCache {
     struct FreeAllocator {
         void operator()(ggml_gallocr *allocator) const { ggml_gallocr_free(allocator); }
     };
-    bool try_fill(const Trace &trace, const Lowering &lowering, const std::vector<GraphKey> &keys);
     void check_supported(const LoweredGraph &graph) const;
-    const Backend &backend_;
+    const LoweredGraph &add(LoweredGraph graph);
+    void forget_all();
+    Backend &backend_;
+    const Trace &trace_;
+    const Lowering &lowering_;
     std::unique_ptr<GraphRunner> runner_;
+    InputMemory inputs_;
     std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
-    std::map<GraphKey, LoweredGraph> graphs_;
-    bool frozen_ = false;
+    std::list<LoweredGraph> graphs_; // the last used first
+    std::map<GraphKey, std::list<LoweredGraph>::iterator> by_key_;
 };
 
 } // namespace quire

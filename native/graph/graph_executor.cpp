@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "core/error.h"
-#include "graph/graph_cache.h"
 #include "graph/lower_cpu.h"
-#include "graph/lower_stock.h"
-#include "graph/step_inputs.h"
+#include "graph/stock_graphs.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/thread_team.h"
 
@@ -40,9 +37,9 @@ CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, b
     return sizes;
 }
 
-KvStore make_store(CacheLayout layout, const ExecutorOptions &options, const Device &device) {
-    CacheSizes sizes = sizes_of(layout, options, device.kind() == DeviceKind::cpu);
-    return {std::move(layout), std::move(sizes), device};
+KvStore make_store(CacheLayout layout, const ExecutorOptions &options, const Backend &backend) {
+    CacheSizes sizes = sizes_of(layout, options, backend.is_cpu());
+    return {std::move(layout), std::move(sizes), backend.device(), backend.is_cpu() ? nullptr : backend.handle()};
 }
 
 // Rows of the smallest table that ids index: those of the operation `ids`.
@@ -77,7 +74,7 @@ GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool 
     const bool keeps_rows =
         std::ranges::any_of(trace.cache, [](const CacheSpec &spec) { return spec.rows.has_value(); });
     const int kv_tokens = keeps_rows ? (options.n_blocks - 1) * kv_block_tokens : rows;
-    return {rows, logit_rows, own ? 0 : kv_tokens};
+    return {rows, logit_rows, options.max_sequences, own ? 0 : kv_tokens};
 }
 
 } // namespace
@@ -104,53 +101,9 @@ struct OwnProgram {
     size_t compute_bytes() const { return program.size_bytes() + (encoder ? encoder->size_bytes() : 0); }
 };
 
-struct StockGraphs {
-    GraphBuckets buckets;
-    GraphCache cache;
-    StepInputs inputs;
-    std::vector<float> logits, hidden; // copies, and `taps`, on devices whose memory is not the host's
-    std::vector<std::vector<float>> taps;
-    const LoweredGraph *last = nullptr;
-
-    std::unique_ptr<InputSums> sums; // null where they are not wanted
-    bool reads_cache;
-
-    StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits, bool sums_inputs)
-        : buckets(limits), cache(backend, make_runner(backend)),
-          sums(sums_inputs ? std::make_unique<InputSums>() : nullptr), reads_cache(!trace.attends_both_ways()) {
-        cache.fill(trace, StockLowering(store, sums.get()), buckets.keys());
-    }
-
-    float *run(const StepBatch &batch) {
-        int n_kv = batch.groups.empty() || !reads_cache ? static_cast<int>(batch.tokens.size()) : 0;
-        if (n_kv == 0)
-            for (const GroupBatch &group : batch.groups) {
-                const std::vector<int32_t> &lengths = group.n_kv_of(batch.n_kv);
-                n_kv = std::max(n_kv, std::accumulate(lengths.begin(), lengths.end(), 0));
-            }
-        const int n_logit_rows = static_cast<int>(std::max<size_t>(1, batch.logit_rows.size()));
-        const LoweredGraph &graph = cache.get(buckets.fit(static_cast<int>(batch.tokens.size()), n_logit_rows, n_kv));
-        inputs.fill(graph, batch);
-        if (sums) sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
-        cache.run(graph);
-        last = &graph;
-        n_tokens = batch.tokens.size();
-        n_rows = batch.logit_rows.size();
-        return rows(graph.output, n_rows, logits);
-    }
-
-    size_t n_tokens = 0, n_rows = 0; // n_rows: of logits; both of the last run
-    static float *rows(const ggml_tensor *tensor, size_t n, std::vector<float> &copy) {
-        if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<float *>(tensor->data);
-        copy.resize(n * static_cast<size_t>(tensor->ne[0]));
-        ggml_backend_tensor_get(tensor, copy.data(), 0, copy.size() * sizeof(float));
-        return copy.data();
-    }
-};
-
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
     : trace_(std::move(trace)), backend_(device, options.n_threads),
-      store_(make_store(CacheLayout(trace_.cache, options.kv_types), options, device)),
+      store_(make_store(CacheLayout(trace_.cache, options.kv_types), options, backend_)),
       budget_bytes_(budget_of(store_.layout(), options)), max_sequences_(options.max_sequences),
       n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
       n_types_(rows_indexed_by(trace_, token_types_operation)),
@@ -183,7 +136,7 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
     stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_, options.sums_inputs);
     if (!trace_.encoder) return;
     if (options.sums_inputs) throw UnsupportedError("executor", "a model whose inputs are summed must have no encoder");
-    const GraphLimits of_sources{limits_.max_rows, 1, limits_.max_rows};
+    const GraphLimits of_sources{limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows};
     stock_encoder_ = std::make_unique<StockGraphs>(*trace_.encoder, store_, backend_, of_sources, false);
 }
 
@@ -197,13 +150,13 @@ size_t GraphExecutor::cache_bytes() const {
 
 size_t GraphExecutor::compute_bytes() const {
     if (own_) return own_->compute_bytes();
-    return stock_->cache.compute_bytes() + (stock_encoder_ ? stock_encoder_->cache.compute_bytes() : 0);
+    return stock_->compute_bytes() + (stock_encoder_ ? stock_encoder_->compute_bytes() : 0);
 }
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
-const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums.get() : nullptr; }
+const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums() : nullptr; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernels : nullptr; }
-size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->cache.n_graphs(); }
+size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->n_graphs(); }
 std::vector<std::string> GraphExecutor::stock_operations() const {
     if (!own_) return {};
     std::set<std::string> names = own_->program.stock_operations();
@@ -273,12 +226,7 @@ void GraphExecutor::check_tables(const StepBatch &batch, Pass pass) const {
     }
 }
 
-const float *GraphExecutor::hidden() {
-    if (own_) return own_->program.hidden();
-    return stock_->last == nullptr || stock_->last->hidden == nullptr
-               ? nullptr
-               : StockGraphs::rows(stock_->last->hidden, stock_->n_rows, stock_->hidden);
-}
+const float *GraphExecutor::hidden() { return own_ ? own_->program.hidden() : stock_->hidden(); }
 
 std::vector<int> GraphExecutor::tapped_layers() const {
     std::vector<int> layers;
@@ -290,9 +238,7 @@ Executor::TapRows GraphExecutor::tap(size_t i) {
     const Operation &operation = trace_.operations[static_cast<size_t>(trace_.taps.at(i).operation)];
     const auto n = static_cast<size_t>(operation.shape.rest[0]);
     if (own_) return {own_->program.tap(i), n};
-    if (stock_->last == nullptr) return {nullptr, n};
-    stock_->taps.resize(trace_.taps.size());
-    return {StockGraphs::rows(stock_->last->taps[i], stock_->n_tokens, stock_->taps[i]), n};
+    return {stock_->tap(i), n};
 }
 
 static_assert(logit_strip == static_cast<size_t>(strip_columns));

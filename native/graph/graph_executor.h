@@ -36,11 +36,11 @@ struct ExecutorOptions {
 };
 
 struct OwnProgram; // of our own kernels, with its matrices and its threads
-struct StockGraphs; // of ggml's operators, one for each padded size
+class StockGraphs; // of ggml's operators
 
 class GraphExecutor : public Executor {
   public:
-    // Lowers every bucket and freezes.  UnsupportedError when the device lacks an operation.
+    // UnsupportedError when the device lacks an operation.
     GraphExecutor(Trace trace, Device device, const ExecutorOptions &options);
     ~GraphExecutor() override;
 

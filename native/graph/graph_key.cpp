@@ -23,44 +23,25 @@ int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
 
 } // namespace
 
-GraphBuckets::GraphBuckets(GraphLimits limits) : limits_(limits) {
+GraphBuckets::GraphBuckets(GraphLimits limits, bool on_device) : limits_(limits) {
     if (limits.max_rows < 1 || limits.max_logit_rows < 1 || limits.max_kv_tokens < 1) {
         throw ShapeError("graph", cat("limits must be positive but are ", limits.max_rows, " rows, ",
                                       limits.max_logit_rows, " logit rows, ", limits.max_kv_tokens, " cached tokens"));
     }
-    // Graphs multiply with the third size, so the steps are wide.
-    tokens_ = up_to({1, 4, 16, 64, 256, 1024, 4096}, limits.max_rows);
-    rows_ = up_to({1, 16}, limits.max_logit_rows);
-    for (int64_t size = 256; size < limits.max_kv_tokens; size *= 4) kv_.push_back(static_cast<int>(size));
-    kv_.push_back(limits.max_kv_tokens);
-}
-
-std::vector<int> GraphBuckets::row_sizes(int n_tokens) const {
-    std::vector<int> sizes;
-    for (int size : rows_) {
-        if (size < n_tokens) sizes.push_back(size);
+    std::vector<int> sizes{1, 4, 16, 64, 256, 1024, 4096};
+    if (on_device) {
+        sizes.clear();
+        for (int n = 1; n < limits.max_rows; n = sizes.back() + 1) sizes.push_back(padded_rows(n, limits.max_rows));
     }
-    // Every token's logits: decoding alone, and prompt log-probabilities.
-    sizes.push_back(std::min(n_tokens, limits_.max_logit_rows));
-    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-    return sizes;
+    tokens_ = up_to(std::move(sizes), limits.max_rows);
 }
 
-std::vector<GraphKey> GraphBuckets::keys() const {
-    std::vector<GraphKey> keys;
-    for (int n_tokens : tokens_) {
-        for (int n_rows : row_sizes(n_tokens)) {
-            for (int n_kv : kv_) keys.push_back({n_tokens, n_rows, n_kv});
-        }
-    }
-    std::sort(keys.rbegin(), keys.rend());
-    return keys;
-}
+int GraphBuckets::tokens(int n_tokens) const { return smallest(tokens_, n_tokens, "tokens"); }
 
-GraphKey GraphBuckets::fit(int n_tokens, int n_rows, int n_kv) const {
-    int tokens = smallest(tokens_, n_tokens, "tokens");
-    int rows = smallest(row_sizes(tokens), n_rows, "logit rows");
-    return {tokens, rows, smallest(kv_, n_kv, "cached tokens")};
+int GraphBuckets::logit_rows(int n_tokens, int n_rows) const {
+    // One; some; or every token's: decoding alone, and prompt log-probabilities.
+    const int most = std::min(n_tokens, limits_.max_logit_rows);
+    return smallest(up_to({1, 16}, most), n_rows, "logit rows");
 }
 
 } // namespace quire

@@ -5,11 +5,11 @@
 
 namespace quire {
 
-ggml_tensor *StockGraph::new_input(ggml_type type, int64_t n0, int64_t n1, const char *label) {
-    ggml_tensor *tensor =
-        n1 == 0 ? ggml_new_tensor_1d(context(), type, n0) : ggml_new_tensor_2d(context(), type, n0, n1);
+ggml_tensor *StockGraph::new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label) {
+    ggml_tensor *tensor = ggml_new_tensor(context(), type, static_cast<int>(ne.size()), ne.begin());
     ggml_set_input(tensor);
     ggml_set_name(tensor, label);
+    out.inputs.all.push_back(tensor);
     return tensor;
 }
 
@@ -22,14 +22,14 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
     if (operation.kind->has_state()) {
         parts.store = &store_;
         ggml_tensor *&sequences = graph.out.inputs.sequences;
-        if (sequences == nullptr) sequences = graph.new_input(GGML_TYPE_I32, 2, key.n_tokens + 1, "sequences");
+        if (sequences == nullptr) sequences = graph.new_input(GGML_TYPE_I32, {2, key.n_tokens + 1}, "sequences");
         parts.sequences = sequences;
     }
     for (int input : operation.inputs) parts.inputs.push_back(graph.values[static_cast<size_t>(input)]);
     return operation.kind->lower(parts);
 }
 
-LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
+LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const {
     size_t n_tensors = 64; // inputs that operations share, among others
     for (const Operation &operation : trace.operations) n_tensors += operation.kind->n_tensors() + 8;
     LoweredGraph out;
@@ -38,7 +38,9 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
                             true};
     out.context.reset(ggml_init(params));
     if (!out.context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
+    out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     StockGraph graph{trace, store_, out};
+    graph.flash = device_;
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));
     out.output = graph.values[static_cast<size_t>(trace.output)];
@@ -54,7 +56,6 @@ LoweredGraph StockLowering::lower(const Trace &trace, GraphKey key) const {
         ggml_set_output(copy);
         out.taps.push_back(copy);
     }
-    out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
     for (const auto &[layer, written] : graph.written) // what nothing in this graph reads
         if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)

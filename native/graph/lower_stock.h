@@ -1,8 +1,12 @@
 // ggml's own operators for every operation, on every device: the fallback and the oracle.
 #pragma once
 
+#include <initializer_list>
+
 #include "graph/input_sums.h"
 #include "graph/lowering.h"
+
+struct ggml_backend;
 
 namespace quire {
 
@@ -16,9 +20,10 @@ struct StockGraph {
         ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
     };
     std::map<int, Written> written{}; // by layer
+    ggml_backend *flash = nullptr; // whose flash attention is to be used where it supports it
     ggml_context *context() const { return out.context.get(); }
 
-    ggml_tensor *new_input(ggml_type type, int64_t n0, int64_t n1, const char *label); // n1: 0 for one dimension
+    ggml_tensor *new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label);
     // Inputs that several layers share are made once per graph.
     template <class Key, class Make>
     ggml_tensor *shared_input(std::map<Key, ggml_tensor *> &inputs, Key which, const Make &make) {
@@ -30,13 +35,16 @@ struct StockGraph {
 
 class StockLowering : public Lowering {
   public:
-    // `sums`: of what products read, or null.
-    explicit StockLowering(const KvStore &store, InputSums *sums = nullptr) : store_(store), sums_(sums) {}
-    LoweredGraph lower(const Trace &trace, GraphKey key) const override;
+    // `device`: null on the CPU, whose graphs make all scores: of them those of devices are checked.  `sums`: of what
+    // products read, or null.
+    StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums)
+        : store_(store), device_(device), sums_(sums) {}
+    LoweredGraph lower(const Trace &trace, const GraphKey &key) const override;
 
   private:
     ggml_tensor *lower_operation(StockGraph &graph, const Operation &operation) const;
     const KvStore &store_;
+    ggml_backend *device_;
     InputSums *sums_;
 };
 

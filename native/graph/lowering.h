@@ -5,25 +5,28 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
+#include "graph/attention_plan.h"
 #include "graph/operations.h"
 #include "kv/kv_store.h"
 
 namespace quire {
 
-// The sizes a graph is built for: padded numbers of tokens, of logit rows and of cached tokens.
+// The sizes a graph is built for: padded numbers of tokens and of logit rows, and how each group of layers attends.
 struct GraphKey {
     int n_tokens;
     int n_rows;
-    int n_kv;
+    std::vector<AttentionForm> attention{};
     auto operator<=>(const GraphKey &) const = default;
 };
 
-// Layers that agree here read the same rows of their arrays.
-struct GroupHeads {
-    int group, n_kv_head;
-    auto operator<=>(const GroupHeads &) const = default;
+// A part of what a step does in a group of layers; with the columns of a bias by distance, where there is one.
+struct PartPlace {
+    int group, part;
+    int n_columns = 0;
+    auto operator<=>(const PartPlace &) const = default;
 };
 
 // Input tensors that step_inputs fills before each run.  Absent ones are null.
@@ -33,15 +36,18 @@ struct GraphInputs {
     ggml_tensor *axes = nullptr;       // i32 [4 * n_tokens]: time, height, width, time
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
     ggml_tensor *token_types = nullptr; // i32 [n_tokens]
-    // Rows of the store seen as [n_blocks * n_kv_head * block_tokens, head_dim].
-    std::map<GroupHeads, ggml_tensor *> write_rows; // i64 [n_tokens * n_kv_head], head fastest
-    std::map<GroupHeads, ggml_tensor *> gather_rows; // i32 [n_kv_head * n_kv], cached token fastest
-    std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
-    // By the columns of a bias by distance, of attention to the cache and both ways: its column for each cached token and row.
-    std::map<int, ggml_tensor *> bias_columns; // i32 [n_tokens * n_kv], cached token fastest
-    std::map<int, ggml_tensor *> row_bias_columns; // i32 [n_tokens * n_tokens]
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
-    std::map<CacheLifetime, ggml_tensor *> masks; // f32 [n_tokens, n_kv], 0 or -inf
+    std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
+    std::map<int, ggml_tensor *> row_bias_columns; // by its columns, both ways: i32 [n_tokens * n_tokens]
+    // Of attention to cached rows, by group: slots that rows are written to, i64 [n_tokens]; and where the step's rows are
+    // among those of the parts, i32 [n_tokens].
+    std::map<int, ggml_tensor *> slots, places;
+    // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1, rows, n_kv],
+    // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv].
+    std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns;
+    // All of them, in one piece of memory, and their bytes there.
+    std::vector<ggml_tensor *> all;
+    ggml_tensor *packed = nullptr;
 };
 
 struct FreeContext {
@@ -51,19 +57,21 @@ struct FreeContext {
 // A graph that is ready for allocation.
 struct LoweredGraph {
     GraphKey key;
+    uint64_t id = 0; // of an allocated one, and of no other
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
     ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
+    std::set<int> explicit_groups; // of the cache: some of their layers have no flash attention here
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.
 class Lowering {
   public:
     virtual ~Lowering() = default;
-    virtual LoweredGraph lower(const Trace &trace, GraphKey key) const = 0;
+    virtual LoweredGraph lower(const Trace &trace, const GraphKey &key) const = 0;
 };
 
 } // namespace quire

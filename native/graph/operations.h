@@ -52,6 +52,8 @@ class OperationKind {
     virtual bool has_state() const { return false; }
     // Rows of a sequence attend to each other both ways.
     virtual bool attends_both_ways() const { return false; }
+    // The layer whose cached rows are attended to; -1: none.
+    virtual int attended_layer() const { return -1; }
     // What the matrix of an output reads is the trace's hidden state: the product's input, or that of what follows it.
     enum class OutputStep { product, follows_product, other };
     virtual OutputStep output_step() const { return OutputStep::other; }

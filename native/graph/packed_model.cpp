@@ -125,7 +125,8 @@ PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, co
         for (int64_t i; (i = next.fetch_add(run)) < packed.n_tiles();) {
             for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile) {
                 uint8_t *to = memory.get() + tile * packed.tile_bytes();
-                is_other_type ? pack_same_numbers(packed, tensor, tile, to) : pack_tile(packed, tensor.data(), tile, to);
+                is_other_type ? pack_same_numbers(packed, tensor, tile, to)
+                              : pack_tile(packed, tensor.data(), tile, to);
             }
             const int64_t begin = i * packed.rows_of_tile();
             const int64_t end = std::min((i + run) * packed.rows_of_tile(), packed.n_out);

@@ -1,170 +1,231 @@
 #include "graph/step_inputs.h"
 
-#include <ggml-backend.h>
-
 #include <algorithm>
 #include <limits>
 
 namespace quire {
 namespace {
 
-template <class T> void upload(ggml_tensor *target, const std::vector<T> &values) {
-    ggml_backend_tensor_set(target, values.data(), 0, values.size() * sizeof(T));
-}
+constexpr uint16_t shown_f16 = 0, hidden_f16 = 0xFC00; // 0 and minus infinity
 
-// Tokens that sequences have in layers of that lifetime.
-const std::vector<int32_t> &n_kv_of(const StepBatch &batch, CacheLifetime lifetime) {
-    if (lifetime.of_source)
-        for (const GroupBatch &group : batch.groups)
-            if (!group.n_source.empty()) return group.n_source;
-    return batch.n_kv;
-}
-
-// Row of the store, seen as [n_blocks * n_kv_head * block_tokens, head_dim], of one head of a slot.
-int64_t store_row(int64_t slot, int64_t head, int64_t n_kv_head) {
-    return ((slot / kv_block_tokens) * n_kv_head + head) * kv_block_tokens + slot % kv_block_tokens;
-}
-
-} // namespace
-
-void StepInputs::fill_padded(ggml_tensor *target, const std::vector<int32_t> &values) {
-    if (target == nullptr || target->buffer == nullptr) return; // an input that the model does not use has no memory
-    ints_.assign(static_cast<size_t>(target->ne[0]), 0);
-    std::copy(values.begin(), values.end(), ints_.begin());
-    upload(target, ints_);
+// Rows of the batch, then zeros.
+void fill_padded(const StepToFill &step, ggml_tensor *target, const std::vector<int32_t> &values) {
+    if (target == nullptr) return;
+    auto *out = step.memory.host<int32_t>(target);
+    std::copy(values.begin(), values.end(), out);
+    std::fill(out + values.size(), out + target->ne[0], 0);
 }
 
 // Padding rows write to the null block, block 0.
-void StepInputs::fill_write_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of) {
-    const int n_kv_head = of.n_kv_head;
-    const std::vector<int32_t> &slots = batch.groups[static_cast<size_t>(of.group)].slots;
-    longs_.resize(static_cast<size_t>(target->ne[0]));
-    size_t n_rows = longs_.size() / static_cast<size_t>(n_kv_head);
-    for (size_t row = 0; row < n_rows; ++row) {
-        // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap,
-        // and then any of the values will do.
-        int64_t slot = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
-        for (int head = 0; head < n_kv_head; ++head) {
-            longs_[row * static_cast<size_t>(n_kv_head) + static_cast<size_t>(head)] = store_row(slot, head, n_kv_head);
-        }
-    }
-    upload(target, longs_);
+void fill_slots(const StepToFill &step, int group, ggml_tensor *target) {
+    const std::vector<int32_t> &slots = step.batch.groups[static_cast<size_t>(group)].slots;
+    auto *out = step.memory.host<int64_t>(target);
+    // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap, and
+    // then any of the values will do.
+    for (size_t row = 0; row < static_cast<size_t>(target->ne[0]); ++row)
+        out[row] = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
 }
 
-void StepInputs::fill_gather_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of) {
-    const int n_kv_head = of.n_kv_head;
-    const GroupBatch &group = batch.groups[static_cast<size_t>(of.group)];
-    ints_.assign(static_cast<size_t>(target->ne[0]), 0);
-    const std::vector<int32_t> &lengths = group.n_kv_of(batch.n_kv);
-    size_t n_kv = ints_.size() / static_cast<size_t>(n_kv_head);
-    size_t column = 0;
-    for (size_t sequence = 0; sequence < lengths.size(); ++sequence) {
-        const int32_t *table = group.tables.data() + group.table_begin[sequence];
-        for (int32_t position = 0; position < lengths[sequence]; ++position, ++column) {
-            int64_t slot = int64_t{table[position / kv_block_tokens]} * kv_block_tokens + position % kv_block_tokens;
-            for (int head = 0; head < n_kv_head; ++head) {
-                ints_[static_cast<size_t>(head) * n_kv + column] =
-                    static_cast<int32_t>(store_row(slot, head, n_kv_head));
-            }
-        }
-    }
-    upload(target, ints_);
+const GroupAttention &of_group(const StepToFill &step, int group) { return step.attention[static_cast<size_t>(group)]; }
+const std::vector<StreamRun> &runs_of(const StepToFill &step, PartPlace place) {
+    return of_group(step, place.group).runs[static_cast<size_t>(place.part)];
+}
+const AttentionPart &part_of(const StepToFill &step, PartPlace place) {
+    return of_group(step, place.group).form.parts[static_cast<size_t>(place.part)];
+}
+const int32_t *table_of(const StepToFill &step, int group, int sequence) {
+    const GroupBatch &batch = step.batch.groups[static_cast<size_t>(group)];
+    return batch.tables.data() + batch.table_begin[static_cast<size_t>(sequence)];
 }
 
-void StepInputs::fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime) {
-    auto n_kv = static_cast<size_t>(target->ne[0]), n_rows = static_cast<size_t>(target->ne[1]);
-    floats_.assign(n_kv * n_rows, -std::numeric_limits<float>::infinity());
-    const std::vector<int32_t> &lengths = n_kv_of(batch, lifetime);
-    size_t first_column = 0;
-    for (size_t sequence = 0; sequence < lengths.size(); ++sequence) {
-        for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
-            int32_t last = lifetime.of_source ? lengths[sequence] - 1 : batch.positions[static_cast<size_t>(row)];
-            const auto first = static_cast<int32_t>(lifetime.first_seen(last));
-            float *line = floats_.data() + static_cast<size_t>(row) * n_kv + first_column;
-            std::fill(line + first, line + last + 1, 0.0F);
-        }
-        first_column += static_cast<size_t>(lengths[sequence]);
-    }
-    // Padding rows look at one column, so that their softmax is a number.
-    for (size_t row = batch.tokens.size(); row < n_rows; ++row) floats_[row * n_kv] = 0.0F;
-    upload(target, floats_);
+void fill_rows(const StepToFill &step, PartPlace place, ggml_tensor *target) {
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + target->ne[0], 0);
+    const int stream_rows = part_of(step, place).stream_rows;
+    for (const StreamRun &run : runs_of(step, place))
+        for (int i = 0; i < run.n; ++i) out[run.stream * stream_rows + run.first + i] = run.begin + i;
 }
 
-void StepInputs::fill_row_mask(ggml_tensor *target, const StepBatch &batch, int window) {
+void fill_places(const StepToFill &step, int group, ggml_tensor *target) {
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + target->ne[0], 0);
+    const GroupAttention &attention = of_group(step, group);
+    int32_t first = 0; // of the part
+    for (size_t p = 0; p < attention.runs.size(); ++p) {
+        const AttentionPart &part = attention.form.parts[p];
+        for (const StreamRun &run : attention.runs[p])
+            for (int i = 0; i < run.n; ++i) out[run.begin + i] = first + run.stream * part.stream_rows + run.first + i;
+        first += part.n_rows();
+    }
+}
+
+void fill_blocks(const StepToFill &step, PartPlace place, ggml_tensor *target) {
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + target->ne[0], 0);
+    const AttentionPart &part = part_of(step, place);
+    if (part.source == CachedRows::live) {
+        std::ranges::copy(of_group(step, place.group).live[static_cast<size_t>(place.part)], out);
+        return;
+    }
+    for (const StreamRun &run : runs_of(step, place)) {
+        const int32_t *blocks = table_of(step, place.group, run.sequence) + run.first_block;
+        std::copy(blocks, blocks + run.n_blocks, out + int64_t{run.stream} * (part.n_kv / kv_block_tokens));
+    }
+}
+
+// Calls `use(first, n, position)` for the cached tokens that a row sees, first .. first + n of those that its stream
+// looks at, which lie at `position` and after it; in pieces that lie together.
+template <class Use>
+void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t> &places, const StreamRun &run,
+              int row, const Use &use) {
+    const CachedRows source = part_of(step, place).source;
+    const CacheLifetime lifetime = step.lifetime(place.group);
+    const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
+    const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(row)]);
+    const auto first = static_cast<int32_t>(lifetime.first_seen(last));
+    if (source == CachedRows::sequence) return use(first - run.first_block * kv_block_tokens, last + 1 - first, first);
+    const int32_t *table = table_of(step, place.group, run.sequence);
+    for (int32_t at = first; at <= last;) {
+        const int32_t end = std::min(last + 1, (at / kv_block_tokens + 1) * kv_block_tokens);
+        const int32_t block = table[at / kv_block_tokens];
+        const int32_t there = source == CachedRows::pool ? block : places[static_cast<size_t>(block)];
+        use(there * kv_block_tokens + at % kv_block_tokens, end - at, at);
+        at = end;
+    }
+}
+
+void fill_row_mask(const StepToFill &step, int window, ggml_tensor *target) {
+    const StepBatch &batch = step.batch;
     const auto n = static_cast<size_t>(target->ne[0]);
-    floats_.assign(n * n, -std::numeric_limits<float>::infinity());
+    auto *out = step.memory.host<float>(target);
+    std::fill(out, out + n * n, -std::numeric_limits<float>::infinity());
     for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
         const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
         for (int32_t row = begin; row < end; ++row) {
             const int32_t reach = window > 0 ? window / 2 : end - begin;
-            float *line = floats_.data() + static_cast<size_t>(row) * n;
+            float *line = out + static_cast<size_t>(row) * n;
             std::fill(line + std::max(begin, row - reach), line + std::min(end, row + reach + 1), 0.0F);
         }
     }
-    for (size_t row = batch.tokens.size(); row < n; ++row) floats_[row * n + row] = 0.0F; // as above
-    upload(target, floats_);
-}
-
-void StepInputs::fill_bias_columns(ggml_tensor *target, const StepBatch &batch, int n) {
-    const size_t n_rows = static_cast<size_t>(target->ne[1]), n_kv = static_cast<size_t>(target->ne[0]);
-    ints_.assign(n_kv * n_rows, 0);
-    size_t first_column = 0;
-    for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) {
-        for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
-            const int32_t own = batch.positions[static_cast<size_t>(row)];
-            int32_t *line = ints_.data() + static_cast<size_t>(row) * n_kv + first_column;
-            for (int32_t t = 0; t <= own; ++t) line[t] = std::max(0, n - 1 + t - own);
-        }
-        first_column += static_cast<size_t>(batch.n_kv[sequence]);
-    }
-    upload(target, ints_);
+    for (size_t row = batch.tokens.size(); row < n; ++row) out[row * n + row] = 0.0F; // so that its softmax is a number
 }
 
 // Rows of a sequence lie side by side; what is between those of several is masked.
-void StepInputs::fill_row_bias_columns(ggml_tensor *target, int n) {
+void fill_row_bias_columns(const StepToFill &step, int n, ggml_tensor *target) {
     const auto n_rows = static_cast<int32_t>(target->ne[1]);
-    ints_.clear();
+    auto *out = step.memory.host<int32_t>(target);
     for (int32_t row = 0; row < n_rows; ++row)
-        for (int32_t other = 0; other < n_rows; ++other) ints_.push_back(std::clamp(n / 2 + other - row, 0, n - 1));
-    upload(target, ints_);
+        for (int32_t other = 0; other < n_rows; ++other) *out++ = std::clamp(n / 2 + other - row, 0, n - 1);
 }
 
 // ggml has a fourth stream, which Qwen3-VL's pairs beyond their sections turn by: that is time, as in transformers.
-void StepInputs::fill_axes(ggml_tensor *target, const StepBatch &batch) {
+void fill_axes(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
+    const StepBatch &batch = step.batch;
     const size_t n = static_cast<size_t>(target->ne[0]) / 4, n_rows = batch.positions.size();
-    ints_.assign(4 * n, 0);
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + 4 * n, 0);
     for (size_t stream = 0; stream < 4; ++stream)
         for (size_t row = 0; row < n_rows; ++row)
-            ints_[stream * n + row] = batch.axes.empty() ? batch.positions[row] : batch.axes[stream % 3 * n_rows + row];
-    upload(target, ints_);
+            out[stream * n + row] = batch.axes.empty() ? batch.positions[row] : batch.axes[stream % 3 * n_rows + row];
 }
 
-void StepInputs::fill_sequences(ggml_tensor *target, const StepBatch &batch) {
+void fill_sequences(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
+    const StepBatch &batch = step.batch;
     const size_t n = batch.n_kv.size();
-    ints_.assign(static_cast<size_t>(ggml_nelements(target)), 0);
-    for (size_t i = 0; i < ints_.size() / 2; ++i) {
-        ints_[2 * i] = batch.row_begin[std::min(i, n)];
-        if (i < n) ints_[2 * i + 1] = batch.states[i];
+    auto *out = step.memory.host<int32_t>(target);
+    for (size_t i = 0; i < static_cast<size_t>(target->ne[1]); ++i) {
+        out[2 * i] = batch.row_begin[std::min(i, n)];
+        out[2 * i + 1] = i < n ? batch.states[i] : 0;
     }
-    upload(target, ints_);
 }
 
-void StepInputs::fill(const LoweredGraph &graph, const StepBatch &batch) {
-    const GraphInputs &inputs = graph.inputs;
-    fill_padded(inputs.tokens, batch.tokens);
-    fill_padded(inputs.positions, batch.positions);
-    fill_padded(inputs.logit_rows, batch.logit_rows);
-    fill_padded(inputs.token_types, batch.token_types);
-    fill_axes(inputs.axes, batch);
-    for (auto [of, target] : inputs.write_rows) fill_write_rows(target, batch, of);
-    for (auto [of, target] : inputs.gather_rows) fill_gather_rows(target, batch, of);
-    for (auto [window, target] : inputs.row_masks) fill_row_mask(target, batch, window);
-    for (auto [n, target] : inputs.bias_columns) fill_bias_columns(target, batch, n);
-    for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(target, n);
-    fill_sequences(inputs.sequences, batch);
-    for (auto [lifetime, target] : inputs.masks) fill_mask(target, batch, lifetime);
+} // namespace
+
+CacheLifetime StepToFill::lifetime(int group) const { return layout.groups()[static_cast<size_t>(group)].lifetime; }
+
+// Row r of stream s begins at (s * stream_rows + r) * n_kv.
+void StepInputs::fill_mask(const StepToFill &step, PartPlace place, ggml_tensor *target) {
+    const AttentionPart &part = part_of(step, place);
+    const auto n_kv = static_cast<size_t>(part.n_kv), n_rows = static_cast<size_t>(part.n_rows());
+    auto *out = step.memory.host<uint16_t>(target);
+    std::vector<Shown> &shown = shown_[place];
+    if (masks_of_ == step.graph.id) {
+        for (const Shown &piece : shown) std::fill_n(out + piece.begin, piece.n, hidden_f16);
+    } else {
+        std::fill_n(out, n_rows * n_kv, hidden_f16);
+    }
+    shown.clear();
+    is_row_.assign(n_rows, false);
+    auto show = [&](size_t begin, size_t n) {
+        std::fill_n(out + begin, n, shown_f16);
+        if (!shown.empty() && shown.back().begin + shown.back().n == begin)
+            shown.back().n += n;
+        else
+            shown.push_back({begin, n});
+    };
+    for (const StreamRun &run : runs_of(step, place)) {
+        for (int i = 0; i < run.n; ++i) {
+            const auto row = static_cast<size_t>(run.stream * part.stream_rows + run.first + i);
+            is_row_[row] = true;
+            for_seen(step, place, places_, run, run.begin + i, [&](int32_t first, int32_t n, int32_t) {
+                show(row * n_kv + static_cast<size_t>(first), static_cast<size_t>(n));
+            });
+        }
+    }
+    // Padding rows look at one token, so that their softmax is a number.
+    for (size_t row = 0; row < n_rows; ++row)
+        if (!is_row_[row]) show(row * n_kv, 1);
+}
+
+void StepInputs::fill_bias_columns(const StepToFill &step, PartPlace place, ggml_tensor *target) {
+    const AttentionPart &part = part_of(step, place);
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + ggml_nelements(target), 0);
+    for (const StreamRun &run : runs_of(step, place)) {
+        for (int i = 0; i < run.n; ++i) {
+            const int row = run.stream * part.stream_rows + run.first + i,
+                      own = step.batch.positions[static_cast<size_t>(run.begin + i)];
+            int32_t *line = out + int64_t{row} * part.n_kv;
+            for_seen(step, place, places_, run, run.begin + i, [&](int32_t first, int32_t n, int32_t position) {
+                for (int32_t t = 0; t < n; ++t) line[first + t] = std::max(0, place.n_columns - 1 + position + t - own);
+            });
+        }
+    }
+}
+
+// Where blocks that are copied for all rows lie among the copies.
+void StepInputs::find_places(const StepToFill &step, PartPlace place) {
+    if (part_of(step, place).source != CachedRows::live) return;
+    const std::vector<int32_t> &live = of_group(step, place.group).live[static_cast<size_t>(place.part)];
+    places_.resize(std::max(places_.size(), static_cast<size_t>(live.back()) + 1));
+    for (size_t i = 0; i < live.size(); ++i) places_[static_cast<size_t>(live[i])] = static_cast<int32_t>(i);
+}
+
+void StepInputs::fill(const StepToFill &step) {
+    const GraphInputs &inputs = step.graph.inputs;
+    fill_padded(step, inputs.tokens, step.batch.tokens);
+    fill_padded(step, inputs.positions, step.batch.positions);
+    fill_padded(step, inputs.logit_rows, step.batch.logit_rows);
+    fill_padded(step, inputs.token_types, step.batch.token_types);
+    fill_axes(step, inputs.axes);
+    fill_sequences(step, inputs.sequences);
+    for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);
+    for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(step, n, target);
+    for (auto [group, target] : inputs.slots) fill_slots(step, group, target);
+    for (auto [group, target] : inputs.places) fill_places(step, group, target);
+    for (auto [place, target] : inputs.rows) fill_rows(step, place, target);
+    for (auto [place, target] : inputs.blocks) fill_blocks(step, place, target);
+    for (auto [place, target] : inputs.masks) {
+        find_places(step, place);
+        fill_mask(step, place, target);
+    }
+    for (auto [place, target] : inputs.bias_columns) {
+        find_places(step, place);
+        fill_bias_columns(step, place, target);
+    }
+    masks_of_ = step.graph.id;
 }
 
 } // namespace quire

@@ -1,30 +1,39 @@
-// Fills a graph's input tensors from a step's flat arrays.
+// Fills a graph's inputs from a step's flat arrays.
 #pragma once
 
+#include "graph/attention_plan.h"
 #include "graph/executor.h"
+#include "graph/input_memory.h"
 #include "graph/lowering.h"
 
 namespace quire {
 
-// Scratch arrays are kept between steps.
+struct StepToFill {
+    const LoweredGraph &graph;
+    const StepBatch &batch;
+    const std::vector<GroupAttention> &attention; // of the batch; the graph is for its forms
+    const InputMemory &memory;
+    const CacheLayout &layout;
+    CacheLifetime lifetime(int group) const;
+};
+
+// What one step leaves is the start of the next: masks are mostly hidden.
 class StepInputs {
   public:
-    // Writes tokens, positions and logit rows, padded with harmless values, and what stock attention needs.
-    void fill(const LoweredGraph &graph, const StepBatch &batch);
+    // Writes tokens, positions and logit rows, padded with harmless values, and what attention needs.
+    void fill(const StepToFill &step);
 
   private:
-    void fill_padded(ggml_tensor *target, const std::vector<int32_t> &values);
-    void fill_write_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of);
-    void fill_gather_rows(ggml_tensor *target, const StepBatch &batch, GroupHeads of);
-    void fill_row_mask(ggml_tensor *target, const StepBatch &batch, int window);
-    void fill_bias_columns(ggml_tensor *target, const StepBatch &batch, int n);
-    void fill_row_bias_columns(ggml_tensor *target, int n);
-    void fill_axes(ggml_tensor *target, const StepBatch &batch);
-    void fill_sequences(ggml_tensor *target, const StepBatch &batch);
-    void fill_mask(ggml_tensor *target, const StepBatch &batch, CacheLifetime lifetime);
-    std::vector<int32_t> ints_;
-    std::vector<int64_t> longs_;
-    std::vector<float> floats_;
+    struct Shown { // numbers of a mask that are not hidden
+        size_t begin, n;
+    };
+    void find_places(const StepToFill &step, PartPlace place);
+    void fill_mask(const StepToFill &step, PartPlace place, ggml_tensor *target);
+    void fill_bias_columns(const StepToFill &step, PartPlace place, ggml_tensor *target);
+    uint64_t masks_of_ = 0; // the graph whose masks the memory holds
+    std::map<PartPlace, std::vector<Shown>> shown_;
+    std::vector<bool> is_row_; // of a part: not padding
+    std::vector<int32_t> places_; // of a group's blocks among those that are copied
 };
 
 } // namespace quire

@@ -46,9 +46,10 @@ void check_types(const CacheRows &rows, CacheTypes types, size_t layer) {
 DType cache_type_from_name(const std::string &text, const std::string &whole) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q5_1, DType::q4_0})
         if (text == name(dtype)) return dtype;
-    throw UnsupportedError("cache", cat("kv_dtype must be one of f32, f16, bf16, q8_0, q5_1, q4_0, or two of them as in "
-                                        "q8_0/q4_0, but is '",
-                                        whole, "'"));
+    throw UnsupportedError("cache",
+                           cat("kv_dtype must be one of f32, f16, bf16, q8_0, q5_1, q4_0, or two of them as in "
+                               "q8_0/q4_0, but is '",
+                               whole, "'"));
 }
 
 } // namespace

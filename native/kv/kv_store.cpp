@@ -1,6 +1,7 @@
 #include "kv/kv_store.h"
 
 #include <ggml-backend.h>
+#include <ggml.h>
 
 #include <algorithm>
 #include <cstring>
@@ -30,16 +31,8 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
     return Buffer::borrow(pages.get(), size_bytes, false, pages);
 }
 
-// A part of a tensor as bytes.
-void copy_bytes(const Tensor &tensor, size_t from, size_t to, size_t bytes) {
-    if (tensor.is_host()) {
-        std::memcpy(tensor.data() + to, tensor.data() + from, bytes);
-        return;
-    }
-    std::vector<uint8_t> staging(bytes);
-    ggml_backend_tensor_get(tensor.handle(), staging.data(), from, bytes);
-    ggml_backend_tensor_set(tensor.handle(), staging.data(), to, bytes);
-}
+// Blocks of which attention on devices reads a multiple: 256 tokens.
+constexpr size_t device_blocks = 256 / kv_block_tokens;
 
 // Gives the whole pages inside back.  On a device memory stays where it is.
 void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
@@ -48,8 +41,8 @@ void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
 
 } // namespace
 
-KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
-    : layout_(std::move(layout)), sizes_(std::move(sizes)), rows_(layout_.layers().size()),
+KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue)
+    : layout_(std::move(layout)), sizes_(std::move(sizes)), queue_(queue), rows_(layout_.layers().size()),
       states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
         throw InternalError("kv_store", "every group of the cache must have its number of blocks");
@@ -59,7 +52,8 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
         throw CapacityError("kv_store", cat("n_states must be at least 2 but is ", sizes_.n_states));
     const int n_layer = static_cast<int>(layout_.layers().size());
     auto n_blocks = [&](int layer) {
-        return static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
+        const auto n = static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
+        return device.kind() == DeviceKind::cpu ? n : (n + device_blocks - 1) / device_blocks * device_blocks;
     };
     const auto n_states = static_cast<size_t>(sizes_.n_states);
     const size_t alignment = std::max(tensor_alignment_bytes, device.alignment_bytes());
@@ -85,11 +79,11 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device)
         const auto at = static_cast<size_t>(layer);
         const CacheSpec &spec = layout_.layers()[at];
         auto array = [&](DType dtype, int head_dim) {
-            const auto n = static_cast<int64_t>(n_blocks(layer)) * spec.rows->n_kv_head * kv_block_tokens;
+            const auto n = static_cast<int64_t>(n_blocks(layer)) * kv_block_tokens;
             // Codes and scales in one: a row is as many bytes as a token takes.
             const bool is_coded = is_quantized(dtype);
             const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, head_dim, 1));
-            return take(is_coded ? DType::i8 : dtype, {n, is_coded ? bytes : head_dim});
+            return take(is_coded ? DType::i8 : dtype, {n, spec.rows->n_kv_head * (is_coded ? bytes : head_dim)});
         };
         if (spec.rows) {
             Tensor k = array(types.k, spec.rows->head_dim);
@@ -112,15 +106,46 @@ void KvStore::check_state(int slot) const {
         throw InternalError("kv_store", cat("a state must be below ", sizes_.n_states, " but is ", slot));
 }
 
+// On a device from one place of its memory to another.
+void KvStore::copy(const std::vector<Copy> &copies) const {
+    if (buffer_ == nullptr) return;
+    if (buffer_->is_host()) {
+        for (const Copy &c : copies) std::memcpy(c.tensor->data() + c.to, c.tensor->data() + c.from, c.bytes);
+        return;
+    }
+    ggml_init_params params{ggml_tensor_overhead() * copies.size() * 2, nullptr, true};
+    std::unique_ptr<ggml_context, void (*)(ggml_context *)> context(ggml_init(params), ggml_free);
+    if (!context) throw CapacityError("kv_store", "the records of a copy must fit in memory but do not");
+    auto part = [&](const Copy &c, size_t offset) {
+        ggml_tensor *pool = c.tensor->handle();
+        ggml_tensor *bytes = ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, static_cast<int64_t>(c.bytes));
+        bytes->view_src = pool;
+        bytes->view_offs = offset;
+        bytes->buffer = pool->buffer;
+        bytes->data = static_cast<char *>(pool->data) + offset;
+        return bytes;
+    };
+    for (const Copy &c : copies) {
+        ggml_tensor *source = part(c, c.from), *target = part(c, c.to);
+        if (queue_ != nullptr)
+            ggml_backend_tensor_copy_async(queue_, queue_, source, target);
+        else
+            ggml_backend_tensor_copy(source, target);
+    }
+}
+
 void KvStore::copy_block(int group, int from, int to) const {
     check_block(group, from);
     check_block(group, to);
+    std::vector<Copy> copies;
     for (int layer : layout_.groups()[static_cast<size_t>(group)].layers) {
         const Rows &r = rows(layer);
         const auto source = static_cast<size_t>(from), target = static_cast<size_t>(to);
-        copy_bytes(r.k, source * r.k_block_bytes, target * r.k_block_bytes, r.k_block_bytes);
-        copy_bytes(r.v, source * r.v_block_bytes, target * r.v_block_bytes, r.v_block_bytes);
+        copies.push_back({&r.k, source * r.k_block_bytes, target * r.k_block_bytes, r.k_block_bytes});
+        if (r.v_block_bytes > 0)
+            copies.push_back({&r.v, source * r.v_block_bytes, target * r.v_block_bytes, r.v_block_bytes});
     }
+    copy(copies);
 }
 
 void KvStore::discard_block(int group, int block) const {
@@ -135,11 +160,13 @@ void KvStore::discard_block(int group, int block) const {
 void KvStore::copy_state(int from, int to) const {
     check_state(from);
     check_state(to);
+    std::vector<Copy> copies;
     for (const std::vector<Tensor> &layer : states_)
         for (const Tensor &state : layer) {
             const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
-            copy_bytes(state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes);
+            copies.push_back({&state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes});
         }
+    copy(copies);
 }
 
 void KvStore::discard_state(int slot) const {

@@ -1,6 +1,7 @@
 // The bytes of the cache.  For every layer that keeps rows an array of K and one of V (but where V is in K), each [n_blocks][n_kv_head] of the
 // tokens of a block; for every state an array [n_states][n].  How K and V lie in a block is a matter of whoever writes and
-// reads them: the stock lowering keeps rows, our own kernels K by dimension (kernels/attention/paged_attention.h).
+// reads them: the stock lowering keeps a token's heads side by side, our own kernels K by dimension
+// (kernels/attention/paged_attention.h).
 #pragma once
 
 #include <memory>
@@ -21,14 +22,15 @@ struct CacheSizes {
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
 class KvStore {
   public:
-    // The tensors are seen as matrices [n_blocks * n_kv_head * block_tokens, head_dim]: to the stock lowering a row is one
-    // token of one head.
+    // The tensors are seen as matrices [slots, n_kv_head * head_dim]: to the stock lowering a row is a token.  On devices
+    // there are some more rows than the blocks have, as attention there wants round numbers; they are never written.
     struct Rows {
         Tensor k, v; // one array where V is in K
         size_t k_block_bytes, v_block_bytes;
     };
-    // CapacityError when there is no memory.
-    KvStore(CacheLayout layout, CacheSizes sizes, Device device);
+    // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache: copies are
+    // asked of it in their order.  Null on the CPU.
+    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr);
 
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }
@@ -44,10 +46,16 @@ class KvStore {
     void discard_state(int slot) const;
 
   private:
+    struct Copy {
+        const Tensor *tensor;
+        size_t from, to, bytes;
+    };
+    void copy(const std::vector<Copy> &copies) const;
     void check_block(int group, int block) const;
     void check_state(int slot) const;
     CacheLayout layout_;
     CacheSizes sizes_;
+    ggml_backend *queue_;
     std::shared_ptr<Buffer> buffer_; // null where nothing is kept
     std::vector<std::optional<Rows>> rows_; // by layer
     std::vector<std::vector<Tensor>> states_; // by layer

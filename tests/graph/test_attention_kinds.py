@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from counting_device import counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
@@ -160,12 +161,13 @@ def test_a_layer_may_be_attended_to_again(kernels: str) -> None:
     np.testing.assert_allclose(found, expected.reshape(50, -1), atol=1e-5)
 
 
-@pytest.mark.parametrize("kernels", ["stock", "cpu"])
-def test_cross_attention(kernels: str) -> None:
+@pytest.mark.parametrize(("device", "kernels"), [("cpu", "stock"), ("cpu", "cpu"), ("Counting0", "stock")])
+def test_cross_attention(device: str, kernels: str) -> None:
     """Rows see all of their sequence's source, however many rows there are."""
+    place = find_device("cpu") if device == "cpu" else counting_device().device
     cache = [CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM, of_source=of_source) for of_source in (False, True)]
     sources, lengths = [3, 70, 1, 33, 64], [1, 9, 40, 2, 70]
-    encoder, decoder = Bench(tracer=Tracer(cache)), Bench(tracer=Tracer(cache))
+    encoder, decoder = (Bench(tracer=Tracer(cache), device=place) for _ in range(2))
     (x, k, v), (_, k_source, v_source), source_tokens = heads_of(encoder, sum(sources))
     graph.write_source(1, k, v)
     encoded = encoder.tracer.finish_vectors(graph.select_rows(x.merge_heads(), encoder.tracer.logit_rows))
@@ -176,8 +178,7 @@ def test_cross_attention(kernels: str) -> None:
     assert trace.encoder is not None
     assert any("write_source layer 1" in line for line in trace.encoder.describe())
     executor = Executor(
-        trace, find_device("cpu"), n_blocks=64, threads=2, kernels=kernels, kv_dtype="f32", max_rows=256,
-        max_sequences=256,
+        trace, place, n_blocks=64, threads=2, kernels=kernels, kv_dtype="f32", max_rows=256, max_sequences=256,
     )  # type: ignore[arg-type]  # fmt: skip
     source_tables, source_slots = blocks_of(sources)
     begin = np.cumsum([0, *sources]).tolist()

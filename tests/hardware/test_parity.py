@@ -21,7 +21,7 @@ from quire.parity.operations import OPERATIONS
 from quire.parity.results import CaseResult, deviation_of
 
 # Of attention without a cache of its own, a step's rows, or what is no operation of a model.
-NOT_OPERATIONS = {"plan_memory", "cache_bytes_per_block"}
+NOT_OPERATIONS = {"plan_memory", "cache_bytes_per_block", "packed_row_bytes"}
 
 
 def operations_of_stub() -> set[str]:

@@ -117,9 +117,13 @@ def test_a_layout_refuses_sizes_that_are_none() -> None:
         CacheLayout([CacheSpec(n_kv_head=1, head_dim=8, window=4, chunk=4)], "f32")
     heads = CacheSpec(n_kv_head=1, head_dim=64, v_head_dim=80)
     assert CacheLayout([heads], "q4_0/q8_0").k_block_bytes(0) == 64 * 18
-    with pytest.raises(ShapeError, match="a cache of q5_1 must have heads that divide by 32 but those of layer 1 are of 80"):
+    with pytest.raises(
+        ShapeError, match="a cache of q5_1 must have heads that divide by 32 but those of layer 1 are of 80"
+    ):
         CacheLayout([CacheSpec(), heads], "q4_0/q5_1")
-    with pytest.raises(ShapeError, match="K and V must be of one type where V is a part of K but are q8_0/f16 in layer 0"):
+    with pytest.raises(
+        ShapeError, match="K and V must be of one type where V is a part of K but are q8_0/f16 in layer 0"
+    ):
         CacheLayout([CacheSpec.latent(rank=512, n_rot=64)], "q8_0/f16")
     for rank, n_rot in ((0, 8), (8, -1)):
         with pytest.raises(ShapeError, match="layer 0 has"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from quire._native import graph
-from quire._native.core import Tensor, find_device
+from quire._native.core import Device, Tensor, find_device
 from quire._native.graph import Executor, Tracer, TraceTensor, Weight
 
 Array = npt.NDArray[np.float32]
@@ -22,6 +22,7 @@ class Bench:
     seed: int = 1
     tracer: Tracer = field(default_factory=lambda: Tracer([]))
     keep: list[object] = field(default_factory=list)
+    device: Device = field(default_factory=lambda: find_device("cpu"))
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -31,7 +32,7 @@ class Bench:
         return self.random.uniform(low, high, shape).astype(np.float32)
 
     def weight(self, values: Array) -> Weight:
-        tensor = Tensor.from_numpy(values)
+        tensor = Tensor.from_numpy(values).to(self.device)
         self.keep.append((values, tensor))
         return Weight(f"weight{len(self.keep)}", tensor)
 

@@ -1,10 +1,9 @@
 // Attention of a step's tokens to what a layer keeps, the step's own tokens included.
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
-#include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
+#include "graph/operations/stock_attention.h"
 #include "graph/shape_checks.h"
-#include "graph/stock_parts.h"
 
 namespace quire {
 namespace {
@@ -15,7 +14,8 @@ class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
     std::string describe() const override { return cat("attend layer ", spec_.layer); }
-    size_t n_tensors() const override { return 40; }
+    size_t n_tensors() const override { return 100; } // two parts
+    int attended_layer() const override { return spec_.layer; }
     ggml_tensor *lower(const StockParts &parts) const override;
     void prepare(CpuLowering &lowering, int i) const override;
     void add_nodes(CpuLowering &lowering, int i) const override;
@@ -24,54 +24,9 @@ class Attend : public OperationKind {
     AttendSpec spec_;
 };
 
-ggml_tensor *gathered(StockGraph &graph, GroupHeads of, ggml_tensor *pool) {
-    const int64_t n_kv = graph.out.key.n_kv;
-    ggml_tensor *rows = graph.shared_input(graph.out.inputs.gather_rows, of, [&] {
-        return graph.new_input(GGML_TYPE_I32, n_kv * of.n_kv_head, 0, "gather_rows");
-    });
-    ggml_tensor *all = ggml_get_rows(graph.context(), pool, rows);
-    return ggml_reshape_3d(graph.context(), all, all->ne[0], n_kv, of.n_kv_head);
-}
-
-// Gathers the cached rows into one array and masks.
 ggml_tensor *Attend::lower(const StockParts &p) const {
-    ggml_context *ctx = p.context;
-    StockGraph &graph = *p.graph;
-    const CacheRows &kept = graph.trace.cache[static_cast<size_t>(spec_.layer)].rows.value();
-    const GroupHeads of{graph.store.layout().group_of(spec_.layer).value(), kept.n_kv_head};
-    const KvStore::Rows &pools = graph.store.rows(spec_.layer);
-    if (kept.of_source) graph.written[spec_.layer] = {pools.k.handle(), pools.v.handle()};
-    if (p.inputs.size() > 1) {
-        ggml_tensor *k = stock_stored(graph, of, p.inputs[1], pools.k);
-        graph.written[spec_.layer] = {k, kept.v_in_k ? k : stock_stored(graph, of, p.inputs[2], pools.v)};
-    }
-    const StockGraph::Written &written = graph.written.at(spec_.layer);
-    ggml_tensor *k = gathered(graph, of, written.k);
-    ggml_tensor *v = kept.v_in_k ? ggml_view_3d(ctx, k, kept.v_head_dim, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0)
-                                 : gathered(graph, of, written.v);
-    ggml_tensor *scores = ggml_mul_mat(ctx, k, ggml_permute(ctx, p.inputs[0], 0, 2, 1, 3)); // [n_head, n_tokens, n_kv]
-    float scale = spec_.scale;
-    if (spec_.soft_cap > 0) {
-        scores = stock_soft_cap(ctx, ggml_scale(ctx, scores, scale), spec_.soft_cap);
-        scale = 1.0F;
-    }
-    const GraphKey &key = graph.out.key;
-    if (spec_.bias) {
-        scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
-        scale = 1.0F;
-        const auto n = static_cast<int>(spec_.bias->tensor.shape()[1]);
-        ggml_tensor *columns = graph.shared_input(graph.out.inputs.bias_columns, n, [&] {
-            return graph.new_input(GGML_TYPE_I32, key.n_kv, key.n_tokens, "bias_columns");
-        });
-        scores = stock_with_bias(p, scores, spec_.bias, columns);
-    }
-    ggml_tensor *mask = graph.shared_input(graph.out.inputs.masks, kept.lifetime(), [&] {
-        return graph.new_input(GGML_TYPE_F32, key.n_kv, key.n_tokens, "mask");
-    });
-    ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
-    if (spec_.sinks) ggml_soft_max_add_sinks(odds, p.weight(spec_.sinks));
-    ggml_tensor *mixed = ggml_mul_mat(ctx, ggml_cont(ctx, ggml_permute(ctx, v, 1, 0, 2, 3)), odds);
-    return ggml_cont(ctx, ggml_permute(ctx, mixed, 0, 2, 1, 3));
+    const StockAttention attention{spec_.layer, spec_.scale, spec_.soft_cap, spec_.sinks, spec_.bias};
+    return stock_attention(p, attention);
 }
 
 void Attend::prepare(CpuLowering &lowering, int i) const {

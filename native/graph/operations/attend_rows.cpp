@@ -43,12 +43,13 @@ ggml_tensor *AttendRows::lower(const StockParts &p) const {
         scores = scale == 1.0F ? scores : ggml_scale(ctx, scores, scale);
         scale = 1.0F;
         const auto n_columns = static_cast<int>(spec_.bias->tensor.shape()[1]);
-        ggml_tensor *columns = graph.shared_input(graph.out.inputs.row_bias_columns, n_columns,
-                                                  [&] { return graph.new_input(GGML_TYPE_I32, n, n, "bias_columns"); });
+        ggml_tensor *columns = graph.shared_input(graph.out.inputs.row_bias_columns, n_columns, [&] {
+            return graph.new_input(GGML_TYPE_I32, {n, n}, "bias_columns");
+        });
         scores = stock_with_bias(p, scores, spec_.bias, columns);
     }
     ggml_tensor *mask = graph.shared_input(graph.out.inputs.row_masks, spec_.window,
-                                           [&] { return graph.new_input(GGML_TYPE_F32, n, n, "row_mask"); });
+                                           [&] { return graph.new_input(GGML_TYPE_F32, {n, n}, "row_mask"); });
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
     return ggml_cont(ctx, ggml_permute(ctx, ggml_mul_mat(ctx, v, odds), 0, 2, 1, 3));
 }
@@ -60,8 +61,8 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     const auto v_head_dim = static_cast<int>(lowering.rest(lowering.input(i, 2))[1]);
     const CacheLayout &layout = lowering.store().layout();
     const DType dtype = layout.types().are_coded() ? DType::f16 : layout.types().k;
-    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,      head_dim,    v_head_dim,     kv_type(dtype),
-                         kv_type(dtype),         spec_.scale,    spec_.soft_cap, spec_.window};
+    AttentionShape shape{static_cast<int>(q[0]), n_kv_head,   head_dim,       v_head_dim,  kv_type(dtype),
+                         kv_type(dtype),         spec_.scale, spec_.soft_cap, spec_.window};
     shape.both_ways = true;
     auto blocks = [&](int dim) {
         const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, dim, kv_block_tokens));

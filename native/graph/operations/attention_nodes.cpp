@@ -103,17 +103,9 @@ ggml_tensor *stock_with_bias(const StockParts &p, ggml_tensor *scores, const Wei
     ggml_context *ctx = p.context;
     ggml_tensor *by_column = ggml_cont(ctx, ggml_transpose(ctx, p.weight(bias))); // {n_head, n}
     ggml_tensor *flat = ggml_reshape_1d(ctx, columns, ggml_nelements(columns));
-    ggml_tensor *rows =
-        ggml_reshape_3d(ctx, ggml_get_rows(ctx, by_column, flat), scores->ne[2], scores->ne[0], scores->ne[1]);
+    ggml_tensor *rows = ggml_reshape_4d(ctx, ggml_get_rows(ctx, by_column, flat), scores->ne[2], scores->ne[0],
+                                        scores->ne[1], scores->ne[3]);
     return ggml_add(ctx, scores, ggml_cont(ctx, ggml_permute(ctx, rows, 2, 0, 1, 3)));
-}
-
-ggml_tensor *stock_stored(StockGraph &graph, GroupHeads of, ggml_tensor *x, const Tensor &pool) {
-    ggml_context *ctx = graph.context();
-    const int64_t n = int64_t{graph.out.key.n_tokens} * of.n_kv_head;
-    ggml_tensor *rows = graph.shared_input(graph.out.inputs.write_rows, of,
-                                           [&] { return graph.new_input(GGML_TYPE_I64, n, 0, "write_rows"); });
-    return ggml_set_rows(ctx, pool.handle(), ggml_reshape_2d(ctx, ggml_cont(ctx, x), x->ne[0], n), rows);
 }
 
 KvType kv_type(DType dtype) {

@@ -1,7 +1,6 @@
 // Nodes of attention on the CPU: what comes first, and attention itself.
 #pragma once
 
-#include "graph/lower_stock.h"
 #include "graph/operations/heads.h"
 #include "kernels/attention/paged_attention.h"
 
@@ -32,9 +31,7 @@ void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place);
 // The weight is null or f32 [n_head, n]: what each head's scores get for distances.
 void expect_bias(const char *place, const WeightRef &bias, int64_t n_head);
 DistanceBias distance_bias(const WeightRef &bias);
-// A pool with the rows of `x` {head_dim, n_kv_head, n_tokens} in the step's slots of it.
-ggml_tensor *stock_stored(StockGraph &graph, GroupHeads of, ggml_tensor *x, const Tensor &pool);
-// Scores {n_kv, n_tokens, n_head} with it; `columns` {n_kv, n_tokens}: its column for each pair.
+// Scores {n_kv, n_tokens, n_head, n} with it; `columns` {n_kv, n_tokens, n}: its column for each pair.
 ggml_tensor *stock_with_bias(const StockParts &parts, ggml_tensor *scores, const WeightRef &bias, ggml_tensor *columns);
 
 } // namespace quire

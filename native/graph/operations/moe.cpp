@@ -1,8 +1,11 @@
 // A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few units.
+#include <cfloat>
+#include <cmath>
 #include <limits>
 
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
+#include "graph/lower_stock.h"
 #include "graph/operations/moe_node.h"
 #include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
@@ -27,7 +30,7 @@ class Moe : public OperationKind {
     MoeSpec spec_;
 };
 
-// Numbers of the chosen experts and their weights, both [n_used, n_tokens].
+// Numbers of the chosen experts, {n_used, n_tokens}, and their weights, {1, n_used, n_tokens}.
 struct Choice {
     ggml_tensor *experts, *weights;
 };
@@ -62,12 +65,16 @@ Choice choose(ggml_context *ctx, ggml_tensor *scores, const MoeWeights &w, const
     };
     ggml_tensor *weights = of_chosen(ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens));
     if (routing.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(ctx, weights);
-    if (routing.normalize) weights = ggml_div(ctx, weights, ggml_sum_rows(ctx, weights));
+    // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of nothing but
+    // underflow change.
+    if (routing.normalize)
+        weights = ggml_div(ctx, weights, ggml_clamp(ctx, ggml_sum_rows(ctx, weights), FLT_MIN, INFINITY));
+    weights = ggml_reshape_3d(ctx, weights, 1, routing.n_used, n_tokens);
     if (routing.scale != 1.0F) weights = ggml_scale(ctx, weights, routing.scale);
     if (w.expert_scale) {
         ggml_tensor *all = ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, w.expert_scale->tensor.handle(), 1, n_expert, 1), 1,
                                           n_expert, n_tokens, 1);
-        weights = ggml_mul(ctx, weights, of_chosen(all));
+        weights = ggml_mul(ctx, weights, ggml_reshape_3d(ctx, of_chosen(all), 1, routing.n_used, n_tokens));
     }
     return {experts, weights};
 }
@@ -79,9 +86,10 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
     ggml_tensor *x = p.inputs[0];
     const int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = spec_.routing.n_used;
     auto [experts, weights] = choose(ctx, p.inputs[1], weights_, spec_.routing);
-    ggml_tensor *each_weight = ggml_reshape_3d(ctx, weights, 1, n_used, n_tokens);
+    if (p.graph != nullptr)
+        ggml_build_forward_expand(p.graph->out.graph, weights); // before the products, with its choice
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
-    if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), each_weight);
+    if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), weights);
     auto product = [&](const WeightRef &weight, const WeightRef &bias, ggml_tensor *of) {
         ggml_tensor *y = ggml_mul_mat_id(ctx, weight->tensor.handle(), p.read_by(weight, of, experts), experts);
         return bias ? ggml_add_id(ctx, y, bias->tensor.handle(), experts) : y;
@@ -97,7 +105,7 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
                                                 : ggml_swiglu_oai(ctx, gate, up, spec_.alpha, spec_.limit);
     }
     ggml_tensor *down = product(weights_.down, weights_.down_bias, inner);
-    if (!spec_.weighs_input) down = ggml_mul(ctx, down, each_weight);
+    if (!spec_.weighs_input) down = ggml_mul(ctx, down, weights);
     ggml_tensor *sum = nullptr;
     for (int64_t i = 0; i < n_used; ++i) {
         ggml_tensor *one = ggml_view_2d(ctx, down, dim, n_tokens, down->nb[2], static_cast<size_t>(i) * down->nb[1]);

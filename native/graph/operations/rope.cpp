@@ -56,7 +56,7 @@ ggml_tensor *Rope::lower(const StockParts &p) const {
     ggml_tensor *factors = spec_.factors ? p.weight(spec_.factors) : nullptr;
     if (spec_.has_sections()) {
         ggml_tensor *&axes = p.graph->out.inputs.axes;
-        if (axes == nullptr) axes = p.graph->new_input(GGML_TYPE_I32, 4 * p.lead, 0, "axes");
+        if (axes == nullptr) axes = p.graph->new_input(GGML_TYPE_I32, {4 * p.lead}, "axes");
         std::array<int, GGML_MROPE_SECTIONS> sections{spec_.sections[0], spec_.sections[1], spec_.sections[2], 0};
         return ggml_rope_multi(p.context, p.inputs[0], axes, factors, spec_.n_dims, sections.data(),
                                spec_.take_turns ? GGML_ROPE_TYPE_IMROPE : GGML_ROPE_TYPE_MROPE, spec_.n_ctx_orig,

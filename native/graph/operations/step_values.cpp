@@ -11,7 +11,7 @@ class StepValue : public OperationKind {
     StepValue(const char *name, ggml_tensor *GraphInputs::*place) : name_(name), place_(place) {}
     std::string describe() const override { return name_; }
     ggml_tensor *lower(const StockParts &p) const override {
-        return p.graph->out.inputs.*place_ = p.graph->new_input(GGML_TYPE_I32, p.lead, 0, name_);
+        return p.graph->out.inputs.*place_ = p.graph->new_input(GGML_TYPE_I32, {p.lead}, name_);
     }
     void add_nodes(CpuLowering &, int) const override {} // nodes read the batch
 

@@ -5,6 +5,7 @@
 #include "graph/cpu_lowering.h"
 #include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
+#include "graph/operations/stock_attention.h"
 #include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
@@ -51,11 +52,10 @@ class WriteSource : public OperationKind {
 
 ggml_tensor *WriteSource::lower(const StockParts &p) const {
     StockGraph &graph = *p.graph;
-    const CacheRows &kept = graph.trace.cache[static_cast<size_t>(layer_)].rows.value();
-    const GroupHeads of{graph.store.layout().group_of(layer_).value(), kept.n_kv_head};
+    const int group = graph.store.layout().group_of(layer_).value();
     const KvStore::Rows &pools = graph.store.rows(layer_);
-    ggml_tensor *k = stock_stored(graph, of, p.inputs[0], pools.k);
-    graph.written[layer_] = {k, stock_stored(graph, of, p.inputs[1], pools.v)};
+    ggml_tensor *k = stock_stored(graph, group, p.inputs[0], pools.k);
+    graph.written[layer_] = {k, stock_stored(graph, group, p.inputs[1], pools.v)};
     return k;
 }
 
@@ -64,8 +64,8 @@ void WriteSource::add_nodes(CpuLowering &lowering, int i) const {
     const CacheLayout &layout = lowering.store().layout();
     const int group = layout.group_of(layer_).value();
     const CacheTypes types = layout.types();
-    const AttentionShape shape{kept.n_kv_head,  kept.n_kv_head,   kept.head_dim,
-                               kept.v_head_dim, kv_type(types.k), kv_type(types.v), 1.0F};
+    const AttentionShape shape{kept.n_kv_head,   kept.n_kv_head,   kept.head_dim, kept.v_head_dim,
+                               kv_type(types.k), kv_type(types.v), 1.0F};
     lowering.program().add_written(group);
     CpuValue *k = lowering.value(lowering.input(i, 0)), *v = lowering.value(lowering.input(i, 1));
     lowering.program().add(std::make_unique<WriteNode>(group, shape, lowering.store().rows(layer_), k, v), {k, v});

@@ -13,7 +13,7 @@ constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
     return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window,
-            shape.chunk,  shape.both_ways, shape.k_type, shape.v_type};
+            shape.chunk,  shape.both_ways, shape.k_type,     shape.v_type};
 }
 
 // A sequence's block table as far as it is in use.

@@ -203,8 +203,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
             if (!shape_.v_in_k) ask_for_scales_of(values_[b]);
         }
         const int first_block = widens_keys || widens_values ? seen_begin / block_tokens : 0;
-        const void *later =
-            shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_of(table[first_block]));
+        const void *later = shape_.v_in_k ? after(step, end) : static_cast<const void *>(values_of(table[first_block]));
         for (int b = first_block; b < n; ++b) {
             const void *next = b + 1 < n ? static_cast<const void *>(keys_of(table[b + 1])) : later;
             const TK *keys = readable(keys_of(table[b]), next);

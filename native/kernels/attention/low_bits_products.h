@@ -19,8 +19,7 @@ template <class L> void widen_scales(const LowBitsLayout &layout, const LowBits 
     const auto *scales = reinterpret_cast<const typename L::F16 *>(from + layout.scales());
     const auto *smallest = reinterpret_cast<const typename L::F16 *>(from + layout.smallest());
     for (int i = 0; i < n; i += L::width) L::store(to + i, L::load(scales + i));
-    for (int i = 0; i < n; i += L::width)
-        L::store(to + n + i, layout.has_fifth ? L::load(smallest + i) : L::set(0.0F));
+    for (int i = 0; i < n; i += L::width) L::store(to + n + i, layout.has_fifth ? L::load(smallest + i) : L::set(0.0F));
 }
 
 inline void ask_for(const char *memory, int64_t bytes) {
@@ -193,8 +192,7 @@ template <class L> class Keys<L, LowBits> {
             for (int i = 0; i < n; ++i) {
                 const auto scale = L::set(queries.scales[first + i]);
 #pragma GCC unroll 8
-                for (int j = 0; j < m; ++j)
-                    L::store(out + i * step_tokens + t + j * width, L::mul(total[i][j], scale));
+                for (int j = 0; j < m; ++j) L::store(out + i * step_tokens + t + j * width, L::mul(total[i][j], scale));
             }
         }
     }

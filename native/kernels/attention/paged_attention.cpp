@@ -12,6 +12,7 @@
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_plan.h"
 #include "kernels/attention/low_bits.h"
+#include "kernels/attention/rotation.h"
 
 namespace quire {
 namespace {
@@ -38,13 +39,20 @@ size_t scratch_floats(const AttentionShape &shape, const AttentionKernels &kerne
     return kernels.attend_few == nullptr ? own : std::max(own, usual_scratch_floats(shape));
 }
 
+// Queries of a tile as K of 4 or 5 bits wants them.
+size_t rotated_floats(const AttentionShape &shape) {
+    return is_low_bits(shape.k_type) ? static_cast<size_t>(max_tile_queries) * static_cast<size_t>(shape.head_dim) : 0;
+}
+
 // What a worker needs to attend to the items of one plan.
 class Worker {
   public:
     Worker(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
            const AttentionData &data, const AttentionPlan &plan)
-        : shape_(shape), batch_(batch), data_(data), plan_(plan), kernels_(kernels.attention(shape.k_type, shape.v_type)),
-          scratch_(thread_scratch(scratch_floats(shape, kernels_))),
+        : shape_(shape), batch_(batch), data_(data), plan_(plan),
+          kernels_(kernels.attention(shape.k_type, shape.v_type)),
+          rotated_(thread_scratch(rotated_floats(shape) + scratch_floats(shape, kernels_))),
+          scratch_(rotated_ + rotated_floats(shape)),
           few_queries_(kernels.is_deterministic() ? 0 : kernels_.few_queries) {}
 
     void attend(const AttentionPlan::Item &item) {
@@ -59,12 +67,16 @@ class Worker {
             for (int head = item.first_head; head < item.first_head + item.n_heads; ++head)
                 queries_[tile.n_queries++] = query(plan_.rows()[static_cast<size_t>(i)], head);
         }
+        if (is_low_bits(shape_.k_type)) rotate_queries(tile.n_queries);
         tile.first_chunk = item.first_chunk;
         tile.last_chunk = item.last_chunk;
         tile.scratch = scratch_;
         const bool few = tile.n_queries <= few_queries_ * tile.n_kv_heads;
         const auto attend_tile = few ? kernels_.attend_few : kernels_.attend;
-        if (item.partials == nullptr) return attend_tile(tile);
+        if (item.partials == nullptr) {
+            attend_tile(tile);
+            return rotate_results(tile.n_queries);
+        }
         const int first = item.tile->first_chunk, n_chunks = item.tile->last_chunk - first;
         tile.partials = item.partials + int64_t{item.first_chunk - first} * tile.n_queries * partial_floats(shape_);
         attend_tile(tile);
@@ -75,9 +87,23 @@ class Worker {
         tile.first_chunk = first;
         tile.last_chunk = item.tile->last_chunk;
         kernels_.merge(tile);
+        rotate_results(tile.n_queries);
     }
 
   private:
+    void rotate_queries(int n) {
+        for (int i = 0; i < n; ++i) {
+            float *q = rotated_ + int64_t{i} * shape_.head_dim;
+            std::memcpy(q, queries_[i].q, static_cast<size_t>(shape_.head_dim) * sizeof(float));
+            rotate_head(q, shape_.head_dim, key_rotated_together(shape_));
+            queries_[i].q = q;
+        }
+    }
+    void rotate_results(int n) const {
+        if (!is_low_bits(shape_.v_type)) return;
+        for (int i = 0; i < n; ++i) rotate_head(queries_[i].out, shape_.v_head_dim, value_rotated_together(shape_));
+    }
+
     TileQuery query(AttentionPlan::Row row, int head) const {
         const int32_t *row_begin = batch_.row_begin + row.sequence;
         const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
@@ -101,7 +127,7 @@ class Worker {
     const AttentionData &data_;
     const AttentionPlan &plan_;
     const AttentionKernels &kernels_;
-    float *scratch_;
+    float *rotated_, *scratch_;
     int few_queries_;
     TileQuery queries_[max_tile_queries];
 };
@@ -119,6 +145,7 @@ struct HeadRows {
     KvType type;
     int dim;
     bool are_keys;
+    int rotated; // dimensions together, for 4 and 5 bits
 
     // `rows`: where the head's K or V of the block begin; `offset`: of the token in its block.
     void write(const float *from, uint8_t *rows, int64_t offset) const {
@@ -127,9 +154,7 @@ struct HeadRows {
         case KvType::f16: return write_halves(kernels.to_f16, from, reinterpret_cast<uint16_t *>(rows), offset);
         case KvType::bf16: return write_halves(kernels.to_bf16, from, reinterpret_cast<uint16_t *>(rows), offset);
         case KvType::q8: return write_q8(from, rows, offset);
-        default:
-            const auto write_row = are_keys ? write_low_bits_key : write_low_bits_value;
-            write_row(type, kernels.to_f16, from, dim, offset, rows);
+        default: write_low_bits(from, rows, offset);
         }
     }
 
@@ -147,6 +172,13 @@ struct HeadRows {
             convert(from + d, rounded, some);
             scatter(rounded, rows + int64_t{d} * kv_block_tokens + offset, some);
         }
+    }
+    void write_low_bits(const float *from, uint8_t *rows, int64_t offset) const {
+        static thread_local std::vector<float> head;
+        head.assign(from, from + dim);
+        rotate_head(head.data(), dim, rotated);
+        const auto write_row = are_keys ? write_low_bits_key : write_low_bits_value;
+        write_row(type, kernels.to_f16, head.data(), dim, offset, rows);
     }
     void write_q8(const float *from, uint8_t *rows, int64_t offset) const {
         static thread_local std::vector<int8_t> codes;
@@ -177,8 +209,7 @@ void poison_slots(uint8_t *runs, size_t n, size_t slot_bytes, size_t offset) {
 
 // Of K or V of a block and head.  Codes may have any value: their scales are none.
 void poison_rest(KvType type, int dim, bool are_keys, uint8_t *rows, size_t offset) {
-    if (type == KvType::q8)
-        return poison_slots(rows + q8_codes_bytes(dim, kv_block_tokens), 1, sizeof(float), offset);
+    if (type == KvType::q8) return poison_slots(rows + q8_codes_bytes(dim, kv_block_tokens), 1, sizeof(float), offset);
     if (is_low_bits(type)) {
         const LowBitsLayout layout(type, dim);
         const auto n = static_cast<size_t>(layout.n_groups()) * (layout.has_fifth ? 2 : 1);
@@ -210,8 +241,8 @@ void kv_poison_rest(const AttentionShape &shape, const AttentionBatch &batch, vo
 
 void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRows &rows, void *k_pool, void *v_pool) {
     const AttentionKernels &kernels = set.attention(KvType::f32, KvType::f32);
-    const HeadRows keys{kernels, shape.k_type, shape.head_dim, true};
-    const HeadRows values{kernels, shape.v_type, shape.v_head_dim, false};
+    const HeadRows keys{kernels, shape.k_type, shape.head_dim, true, key_rotated_together(shape)};
+    const HeadRows values{kernels, shape.v_type, shape.v_head_dim, false, value_rotated_together(shape)};
     const size_t k_bytes = head_bytes(shape.k_type, shape.head_dim);
     const size_t v_bytes = head_bytes(shape.v_type, shape.v_head_dim);
     // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.

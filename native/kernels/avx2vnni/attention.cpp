@@ -23,6 +23,7 @@ struct ByteLanes : Lanes {
 
 } // namespace
 
-const AttentionKernels avx2vnni::attention_kernels = {attend_codes<ByteLanes>, merge_tile<Lanes>, nullptr, nullptr, to_codes<Lanes>};
+const AttentionKernels avx2vnni::attention_kernels = {attend_codes<ByteLanes>, merge_tile<Lanes>, nullptr, nullptr,
+                                                      to_codes<Lanes>};
 
 } // namespace quire

@@ -1,7 +1,7 @@
 """Tracing a model's forward pass into typed operations, lowering them to a device, running them.
 
 Shapes are NumPy's.  The leading dimension of a traced tensor is a symbol: ``"tokens"`` (rows of the step) or ``"rows"``
-(rows whose logits are wanted); a model is traced once and lowered for every bucket of sizes.
+(rows whose logits are wanted); a model is traced once and lowered for the sizes that come.
 """
 
 from collections.abc import Sequence
@@ -299,8 +299,8 @@ class Executor(ExecutorBase):
     fewer); 0: that many.
     ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
-    Our own kernels run one program for all sizes.  For stock ones every bucket of sizes is lowered and planned here;
-    afterwards the cache of graphs is frozen.
+    Our own kernels run one program for all sizes.  For stock ones the largest graph is made here, and others
+    of the frozen trace when a step first has their sizes.
     """
 
     def __init__(

@@ -61,6 +61,17 @@ def _attend_to_written(bench: Bench) -> TraceTensor:
     return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(0, bench.value(4, 64), scale=0.125)
 
 
+def _write_source(bench: Bench) -> TraceTensor:
+    def write(encoder: Bench) -> TraceTensor:
+        x, k, v = _qkv(encoder)
+        graph.write_source(1, k, v)
+        return x
+
+    bench.encode(write)
+    q, k, v = _qkv(bench)
+    return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(1, bench.value(4, 64), scale=0.125)
+
+
 def _moe(
     unit: str = "gated", gating: str = "softmax", dtype: str = "f32", *, bias: bool = False, **options: object
 ) -> Build:
@@ -155,6 +166,9 @@ _FUSED = [
     OperationCase("attend", _attend(sinks=True), PRODUCTS, (_ROWS,), "sinks"),
     OperationCase("attend", _attend(bias=True), PRODUCTS, (_ROWS,), "bias"),
     OperationCase("attend_to_written", _attend_to_written, PRODUCTS, (_ROWS,)),
+    OperationCase(
+        "write_source", _write_source, PRODUCTS, (_ROWS, CacheSpec(n_kv_head=2, head_dim=64, of_source=True)),
+    ),
     OperationCase(
         "attend_latent", lambda b: graph.attend_latent(0, b.value(4, 80), b.value(1, 80), scale=0.1), PRODUCTS,
         (CacheSpec.latent(rank=64, n_rot=16),),

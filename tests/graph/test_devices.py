@@ -1,0 +1,191 @@
+"""Graphs of a device that is not the CPU, by one that counts what is asked of it: the same numbers as NumPy's and as the
+CPU's graphs, which make all scores; and what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from counting_device import CountingDevice, counting_device
+from quire import LLM, SamplingParams
+from quire._native import graph
+from quire._native.core import Tensor
+from quire._native.engine import DecoderStats
+from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, VARIANTS, Variant, numpy_forward, random_weights, trace
+
+Array = npt.NDArray[np.float32]
+BYTES_OF_TOKEN = 2 * 2 * N_KV_HEAD * HEAD_DIM * 4  # layers, K and V, f32
+
+
+@pytest.fixture
+def counting() -> CountingDevice:
+    return counting_device()
+
+
+class Sequences:
+    """An executor, and sequences that it computes in steps of any composition; block tables are scattered over the pool."""
+
+    def __init__(
+        self, variant: Variant, device: CountingDevice, n_blocks: int = 64, seed: int = 0, **options: object
+    ) -> None:
+        def stored(_: str, values: Array) -> Tensor:
+            return Tensor.from_numpy(values).to(device.device)
+
+        self.weights = random_weights(seed)
+        settings: dict[str, object] = {"threads": 2, "kv_dtype": "f32", "max_rows": 96, "max_sequences": 96}
+        self.executor = graph.Executor(
+            trace(self.weights, variant, stored),
+            device.device,
+            n_blocks=n_blocks,
+            **(settings | options),  # type: ignore[arg-type]
+        )
+        self.free = [int(b) for b in 1 + np.random.default_rng(seed).permutation(n_blocks - 1)]
+        self.tokens: list[list[int]] = []
+        self.done: list[int] = []
+        self.tables: list[list[int]] = []
+
+    def add(self, tokens: list[int]) -> int:
+        self.tokens.append(tokens)
+        self.done.append(0)
+        self.tables.append([self.free.pop() for _ in range(-(-len(tokens) // 32))])
+        return len(self.tokens) - 1
+
+    def step(self, n_rows: Sequence[tuple[int, int]]) -> list[Array]:
+        """So many rows of those sequences; the logits of each."""
+        rows, slots, positions, begin = [], [], [], [0]
+        for s, n in n_rows:
+            at = range(self.done[s], self.done[s] + n)
+            rows += self.tokens[s][self.done[s] : self.done[s] + n]
+            slots += [self.tables[s][p // 32] * 32 + p % 32 for p in at]
+            positions += list(at)
+            begin.append(begin[-1] + n)
+            self.done[s] += n
+        out = self.executor.run(
+            rows,
+            positions=positions,
+            slots=slots,
+            logit_rows=list(range(len(rows))),
+            row_begin=begin,
+            n_kv=[self.done[s] for s, _ in n_rows],
+            tables=[self.tables[s] for s, _ in n_rows],
+        )
+        return [out[a:b].copy() for a, b in pairwise(begin)]
+
+
+def tokens_of(n: int, seed: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, N_VOCAB, n)]
+
+
+# Steps of every composition: prompts, parts of prompts, decoding, and both together.
+LENGTHS = (70, 3, 41, 34, 1, 90)
+STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
+    ((0, 64),),
+    ((0, 1), (1, 2), (2, 40)),
+    ((3, 33), (0, 1), (1, 1), (2, 1)),
+    ((0, 1), (3, 1), (4, 1)),
+    ((5, 89), (0, 1)),
+    ((0, 2), (5, 1)),
+)
+
+
+@pytest.mark.parametrize("lacks", [(), ("FLASH_ATTN_EXT",)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_steps_of_every_composition_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
+    with counting.without(*lacks):
+        made = Sequences(VARIANTS[name], counting)
+    counting.reset()
+    expected = []
+    for i, n in enumerate(LENGTHS):
+        made.add(tokens_of(n, i))
+        expected.append(numpy_forward(made.weights, VARIANTS[name], made.tokens[i]))
+    with counting.without(*lacks):
+        for step in STEPS:
+            first = [made.done[s] for s, _ in step]
+            for (s, n), at, found in zip(step, first, made.step(step), strict=True):
+                wanted = expected[s][at : at + n]
+                np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(expected[s]).max())
+    assert (counting.launches("FLASH_ATTN_EXT") == 0) == bool(lacks)
+    assert (counting.launches("SOFT_MAX") == 0) == (not lacks and not VARIANTS[name].experts)
+
+
+@pytest.mark.parametrize("kv_dtype", ["f16", "bf16"])
+def test_half_precision_cache(kv_dtype: str, counting: CountingDevice) -> None:
+    made = Sequences(Variant(), counting, kv_dtype=kv_dtype)
+    one = made.add(tokens_of(50, 0))
+    expected = numpy_forward(made.weights, Variant(), made.tokens[one])
+    found = np.concatenate([made.step([(one, n)])[0] for n in (33, 1, 16)])
+    bound = {"f16": 4e-3, "bf16": 2e-2}[kv_dtype]
+    np.testing.assert_allclose(found, expected, atol=bound * np.abs(expected).max())
+
+
+def filled(counting: CountingDevice, n_streams: int, n_tokens: int, n_blocks: int) -> Sequences:
+    """Sequences of n_tokens tokens but the last, in a dense pool."""
+    made = Sequences(Variant(), counting, n_blocks, max_rows=128, max_sequences=128)
+    made.free = list(range(n_blocks - 1, 0, -1))
+    for i in range(n_streams):
+        made.add(tokens_of(n_tokens, i))
+        for left in range(n_tokens - 1, 0, -128):
+            made.step([(i, min(left, 128))])
+    return made
+
+
+@pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
+def test_a_step_is_sent_once_and_reads_the_live_cache(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
+    """The pool is many times as large as what is live."""
+    made = filled(counting, n_streams, n_tokens, 1024)
+    counting.reset()
+    made.step([(i, 1) for i in range(n_streams)])
+    counts = counting.counts()
+    assert (counts.computes, counts.uploads, counts.downloads, counts.synchronizations) == (1, 1, 1, 1)
+    assert counts.cache_bytes <= 1.5 * n_streams * n_tokens * BYTES_OF_TOKEN
+
+
+def test_few_live_blocks_of_a_large_pool_are_copied(counting: CountingDevice) -> None:
+    """Where what is live lies far up, a step reads copies of it: thrice its bytes, and not the pool's."""
+    made = Sequences(Variant(), counting, 4096)
+    made.free = list(range(1, 4096))
+    made.add(tokens_of(200, 0))
+    made.step([(0, 96)])
+    made.step([(0, 96)])
+    counting.reset()
+    found = made.step([(0, 1)])[0]
+    expected = numpy_forward(made.weights, Variant(), made.tokens[0][:193])
+    np.testing.assert_allclose(found[0], expected[-1], atol=1e-4 * np.abs(expected).max())
+    assert counting.counts().cache_bytes <= 3 * 256 * BYTES_OF_TOKEN
+
+
+def test_graphs_are_made_when_they_are_needed_and_kept(counting: CountingDevice) -> None:
+    made = Sequences(Variant(), counting, 256)
+    made.free = list(range(255, 0, -1))
+    made.add(tokens_of(300, 0))
+    before = made.executor.n_graphs
+    for _ in range(40):
+        made.step([(0, 1)])
+    assert made.executor.n_graphs == before + 1
+
+
+def greedy_answers(
+    prompts: list[str], params: list[SamplingParams], **options: object
+) -> tuple[list[object], DecoderStats]:
+    with LLM(threads=1, n_ctx=256, kv_dtype="f32", **options) as llm:  # type: ignore[arg-type]
+        results = [*llm.generate(prompts, params), *llm.generate(prompts[:2], params[:2])]
+        return [[choice.token_ids for choice in result.choices] for result in results], llm.stats()
+
+
+def test_requests_in_a_small_pool_share_and_copy_as_on_the_cpu(counting: CountingDevice) -> None:
+    """Choices that share a prompt and part ways within a block, and preemption; the oracle is the CPU."""
+    tail = "Once upon a time there was a little fox who lived in the forest with his mother and "
+    prompts = [tail + str(i % 4) for i in range(8)]
+    params = [SamplingParams(max_tokens=24, temperature=0.0, n=1 + i % 3, ignore_eos=True) for i in range(8)]
+    expected, _ = greedy_answers(prompts, params, kernels="stock")
+    counting.reset()
+    found, stats = greedy_answers(prompts, params, device="Counting0", n_blocks=16)
+    assert found == expected
+    assert stats.n_preemptions > 0
+    counts = counting.counts()
+    assert counts.copies > 0
+    # Nothing of a copy goes through the host: what is fetched is a step's logits.
+    assert counts.downloads <= counts.computes

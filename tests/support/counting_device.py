@@ -1,0 +1,101 @@
+"""A device that computes as the CPU does and counts what is asked of it: tests/native/counting_device.cpp, compiled here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import quire
+from quire._native.core import Device, devices, find_device, load_backend, module_version
+
+__all__ = ["CountingDevice", "Counts", "counting_device"]
+
+ROOT = Path(__file__).resolve().parents[2]
+GGML = ROOT / "vendor" / "ggml"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Since the last ``reset``; the source says what each is."""
+
+    computes: int
+    launches: int
+    uploads: int
+    upload_bytes: int
+    downloads: int
+    download_bytes: int
+    copies: int
+    copied_bytes: int
+    synchronizations: int
+    cache_bytes: int
+    largest_buffer_bytes: int
+
+
+class CountingDevice:
+    """The loaded module.  Its counts are the process's: one test at a time."""
+
+    def __init__(self, module: Path) -> None:
+        devices()  # which loads the CPU's backend, which the module computes by
+        load_backend(str(module))
+        self._module = ctypes.CDLL(str(module))
+        self._module.counting_launches.restype = ctypes.c_int64
+        self.device: Device = find_device("Counting0")
+
+    def reset(self) -> None:
+        self._module.counting_reset()
+
+    def counts(self) -> Counts:
+        numbers = (ctypes.c_int64 * len(Counts.__dataclass_fields__))()
+        self._module.counting_get(numbers)
+        return Counts(*numbers)
+
+    def launches(self, operation: str) -> int:
+        """Of one of ggml's operations, such as ``FLASH_ATTN_EXT``."""
+        return int(self._module.counting_launches(operation.encode()))
+
+    @contextmanager
+    def without(self, *operations: str) -> Iterator[None]:
+        """The device says that it lacks them."""
+        for operation in operations:
+            self._module.counting_refuse(operation.encode(), 1)
+        try:
+            yield
+        finally:
+            for operation in operations:
+                self._module.counting_refuse(operation.encode(), 0)
+
+
+@cache
+def counting_device() -> CountingDevice:
+    """Compile the module and load it; skips the test where there is no compiler, or no source of ggml."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None or not (GGML / "include").is_dir():
+        pytest.skip("the counting device needs a C++ compiler and ggml's headers")
+    libraries = Path(quire.__file__).parent / "lib"
+    folder = Path(tempfile.mkdtemp(prefix="quire-counting-"))
+    try:
+        module = folder / "libggml-counting.so"
+        source = ROOT / "tests" / "native" / "counting_device.cpp"
+        command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
+        if sys.platform == "linux":  # where our ggml has names of its own
+            names = folder / "own-names.h"
+            subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
+            command += ["-include", str(names)]
+        command += [f'-DQUIRE_MODULE_VERSION="{module_version()}"']
+        command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", str(source), "-o", str(module)]
+        command += [f"-L{libraries}", "-lquire-ggml", "-lquire-ggml-base", f"-Wl,-rpath,{libraries}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return CountingDevice(module)
+    finally:
+        shutil.rmtree(folder)
