@@ -6,6 +6,7 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, TypeVar, get_args
@@ -281,6 +282,20 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         raise RequestError(f"[engine] {name} must be a string but is {value!r:.40}")
     elif option.choices and value not in option.choices:
         raise RequestError(f"[engine] {name} must be one of {', '.join(option.choices)} but is {value!r:.40}")
+
+
+def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
+    """Paths with their factors, of ``FILE``, ``FILE:SCALE`` or several with commas; RequestError without a name."""
+    found = []
+    for each in (part for value in values for part in value.split(",")):
+        path, colon, scale = each.rpartition(":")
+        try:
+            found.append((path, float(scale)) if colon else (each, 1.0))
+        except ValueError:  # a colon of the path
+            found.append((each, 1.0))
+        if not found[-1][0]:
+            raise RequestError(f"[engine] a file of an adapter must be named but there is {each!r:.80}")
+    return tuple(found)
 
 
 def _is_adapter(value: object) -> bool:

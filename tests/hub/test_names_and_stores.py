@@ -321,7 +321,7 @@ def test_names_in_a_circle_end(home: Path) -> None:
         ("[models]\na = 1", "must be a table with model"),
         ("[models.a]\nsystem = 'x'", "must be a table with model"),
         ("[models.a]\nmodel = 'm'\ntemperature = 1", "has 'temperature'"),
-        ("[models.a]\nmodel = 'm'\nadapters = []", "adapters are not supported yet"),
+        ("[models.a]\nmodel = 'm'\nadapters = [1]", "adapters must be a list of files"),
         ("[models.a]\nmodel = 'm'\ndraft = 'd'", "is an option"),
         ("[models.a]\nmodel = 'm'\noptions = 3", "options must be of another type"),
         ("[models.a]\nmodel = 'm'\nkeep-alive = true", "keep-alive must be of another type"),

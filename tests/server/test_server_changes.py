@@ -18,6 +18,7 @@ from one_call import call
 from quire.hub.registry import Registry
 from quire.server.failures import ApiError
 from quire.server.routes.changes import CreateBody, _preset_of
+from quire.server.service.service import _options_of
 from served import served
 
 TINY = (Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf").read_bytes()
@@ -144,10 +145,16 @@ LICENSE MIT
 
 
 def test_a_modelfile_is_read() -> None:
-    preset = _preset_of(CreateBody(model="x", modelfile=MODELFILE))
+    preset = _preset_of(CreateBody(model="x", modelfile=MODELFILE), None)
     assert (preset.model, preset.system) == ("org/m:Q8_0", "Be kind.\nAnd brief.")
     assert preset.sampling == {"temperature": 0.5, "stop": ["END", "STOP"]}
     assert preset.options == {"ctx-size": 4096}
+
+
+def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
+    (tmp_path / "style.gguf").touch()
+    body = CreateBody(model="x", modelfile="FROM m\nADAPTER style.gguf")
+    assert _preset_of(body, str(tmp_path)).options == {"lora": [str(tmp_path / "style.gguf")]}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,9 @@ def test_a_modelfile_is_read() -> None:
     [
         ({"modelfile": "SYSTEM x"}, "from must name a model"),
         ({"modelfile": "FROM m\nTEMPLATE x"}, "without TEMPLATE"),
-        ({"modelfile": "FROM m\nADAPTER x.gguf"}, "without ADAPTER"),
+        ({"modelfile": "FROM m\nADAPTER x.gguf"}, "a file beside the models"),
+        ({"modelfile": "FROM m\nADAPTER /etc/hostname"}, "a file beside the models"),
+        ({"modelfile": "FROM m\nADAPTER ../x.gguf"}, "a file beside the models"),
         ({"modelfile": "FROM m\nMESSAGE user hi"}, "without MESSAGE"),
         ({"modelfile": "FROM m\nDANCE x"}, "known instructions"),
         ({"modelfile": "FROM m\nPARAMETER num_gpu 1"}, "one is 'num_gpu'"),
@@ -164,6 +173,15 @@ def test_a_modelfile_is_read() -> None:
         ({"from_": "m", "parameters": {"wild": 1}}, "one is 'wild'"),
     ],
 )
-def test_what_a_modelfile_must_not_have(body: dict[str, Any], words: str) -> None:
+def test_what_a_modelfile_must_not_have(tmp_path: Path, body: dict[str, Any], words: str) -> None:
     with pytest.raises(ApiError, match=words):
-        _preset_of(CreateBody(model="x", **body))
+        _preset_of(CreateBody(model="x", **body), str(tmp_path))
+
+
+def test_a_preset_names_adapters(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text('[models.a]\nmodel = "m"\nadapters = ["style.gguf", "tone.gguf:0.5"]\n')
+    preset = Registry(path).presets["a"]
+    assert _options_of(preset) == {"adapters": (("style.gguf", 1.0), ("tone.gguf", 0.5))}
+    Registry(path).add("b", preset)
+    assert Registry(path).presets["b"] == preset

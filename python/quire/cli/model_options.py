@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import click
 from click.core import ParameterSource
 
-from ..engine_options import EngineConfig, EngineOption, engine_options
-from ..errors import UnsupportedError
+from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters
+from ..errors import RequestError, UnsupportedError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
 from .fetching import located
@@ -153,17 +153,11 @@ _GPU_LAYERS = click.option(
 def _adapters(
     ctx: click.Context, param: click.Parameter, values: Sequence[str]
 ) -> tuple[tuple[str, float], ...] | None:
-    """Paths with their factors, of ``FILE``, ``FILE:SCALE`` or several with commas; None: there are none."""
-    found = []
-    for each in (part for value in values for part in value.split(",")):
-        path, colon, scale = each.rpartition(":")
-        try:
-            found.append((path, float(scale)) if colon else (each, 1.0))
-        except ValueError:  # a colon of the path
-            found.append((each, 1.0))
-        if not found[-1][0]:
-            raise click.BadParameter(f"a file must be named but there is {each!r:.80}", ctx, param)
-    return tuple(found) or None
+    """What ``read_adapters`` makes of them; None: there are none."""
+    try:
+        return read_adapters(values) or None
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def _click_option(name: str, option: EngineOption, default: object) -> Decorator:

@@ -25,9 +25,8 @@ from ..errors import LoadError, RequestError
 __all__ = ["Preset", "Registry", "registry_path"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
-_KEYS = ("model", "system", "options", "sampling", "keep-alive")
+_KEYS = ("model", "system", "adapters", "options", "sampling", "keep-alive")
 _NOT_YET = {
-    "adapters": "adapters are not supported yet",
     "draft": "a draft model is an option, options = { draft = ... }",
 }
 
@@ -124,10 +123,13 @@ def _preset(path: Path, name: str, table: Any) -> Preset:
     for key, kinds in (("system", str), ("options", dict), ("sampling", dict), ("keep-alive", str | int | float)):
         if key in table and (not isinstance(table[key], kinds) or isinstance(table[key], bool)):
             raise LoadError(f"{place}.{key} must be of another type but is {table[key]!r:.80}")
+    adapters = table.get("adapters", [])
+    if not isinstance(adapters, list) or not all(isinstance(each, str) and each for each in adapters):
+        raise LoadError(f"{place}.adapters must be a list of files, FILE or FILE:SCALE, but is {adapters!r:.80}")
     return Preset(
         table["model"],
         table.get("system"),
-        table.get("options", {}),
+        {**table.get("options", {}), **({"lora": adapters} if adapters else {})},
         {key.replace("-", "_"): value for key, value in table.get("sampling", {}).items()},
         table.get("keep-alive"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from urllib.parse import parse_qs
 
@@ -200,7 +201,7 @@ def _add(name: str, preset: Preset) -> None:
 async def create(context: RequestContext[CreateBody]) -> Reply | Events:
     """Name a model, with parameters and a system message of its own."""
     _check_allowed(context)
-    name, preset = _named(context.body), _preset_of(context.body)
+    name, preset = _named(context.body), _preset_of(context.body, context.service.settings.models_dir)
     if preset.model.removesuffix(":latest") not in context.service.library.rescan() and not repository_of(preset.model):
         text = f"from must be a model that there is but is {brief(preset.model)}"
         raise ApiError(400, "invalid_value", text, "from")
@@ -210,17 +211,30 @@ async def create(context: RequestContext[CreateBody]) -> Reply | Events:
     return Reply(sse.line(done), media_type=_LINES) if context.body.stream else Reply.json(done)
 
 
-def _preset_of(body: CreateBody) -> Preset:
+def _adapter_in(folder: str | None, name: str) -> str:
+    """The path of an adapter beside the models: clients must not name other files of the machine."""
+    home = None if folder is None else Path(folder).resolve()
+    path = None if home is None else home / name
+    if home is None or path is None or not path.is_file() or path.resolve().parent != home or path.name != name:
+        text = f"an ADAPTER must be a file beside the models but is {brief(name)}"
+        raise ApiError(400, "invalid_value", text, "modelfile")
+    return str(path)
+
+
+def _preset_of(body: CreateBody, folder: str | None) -> Preset:
     """What a body says; ApiError naming what of it there is not."""
     given: list[tuple[str, Any]] = list(body.parameters.items())
-    model, system = body.from_, body.system
+    model, system, adapters = body.from_, body.system, list[str]()
     if body.modelfile is not None:
-        model, system, further = read_modelfile(body.modelfile)
-        given += further
+        read = read_modelfile(body.modelfile)
+        model, system, adapters = read.model, read.system, read.adapters
+        given += read.parameters
     if model is None:
         raise ApiError(400, "invalid_value", "from must name a model but is absent", "from")
     sampling: dict[str, Any] = {}
     options: dict[str, Any] = {}
+    if adapters:
+        options["lora"] = [_adapter_in(folder, name) for name in adapters]
     for key, value in given:
         if key == "stop":
             sampling["stop"] = [*sampling.get("stop", []), *(value if isinstance(value, list) else [value])]
