@@ -25,7 +25,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load"
 TEMPLATE_FOLDER = "python/quire/chat/"
 SANDBOX = "python/quire/chat/sandbox.py"
 # Where other programs keep models is told by their variables; options of commands have theirs by click.
-ENVIRONMENT_READERS = ("python/quire/hub/", "python/quire/cli/")
+ENVIRONMENT_READERS = ("python/quire/hub/", "python/quire/cli/", "python/quire/hardware/")
 ENVIRONMENT_MAKERS = {
     "Environment",
     "NativeEnvironment",
