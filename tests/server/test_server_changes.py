@@ -165,6 +165,7 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
         ({"modelfile": "FROM m\nADAPTER x.gguf"}, "a file beside the models"),
         ({"modelfile": "FROM m\nADAPTER /etc/hostname"}, "a file beside the models"),
         ({"modelfile": "FROM m\nADAPTER ../x.gguf"}, "a file beside the models"),
+        ({"modelfile": f"FROM m\nADAPTER {'x' * 300}"}, "a file beside the models"),
         ({"modelfile": "FROM m\nMESSAGE user hi"}, "without MESSAGE"),
         ({"modelfile": "FROM m\nDANCE x"}, "known instructions"),
         ({"modelfile": "FROM m\nPARAMETER num_gpu 1"}, "one is 'num_gpu'"),

@@ -215,7 +215,8 @@ def _adapter_in(folder: str | None, name: str) -> str:
     """The path of an adapter beside the models: clients must not name other files of the machine."""
     home = None if folder is None else Path(folder).resolve()
     path = None if home is None else home / name
-    if home is None or path is None or not path.is_file() or path.resolve().parent != home or path.name != name:
+    is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
+    if home is None or path is None or not is_name or not path.is_file() or path.resolve().parent != home:
         text = f"an ADAPTER must be a file beside the models but is {brief(name)}"
         raise ApiError(400, "invalid_value", text, "modelfile")
     return str(path)
