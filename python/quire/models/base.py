@@ -242,6 +242,14 @@ def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
     return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
 
 
+def layers_left_out(m: Keys, w: Weights, n_layer: int) -> int:
+    """How many of a file's last layers predict the token after the next one: they are not used."""
+    n = m.integer("nextn_predict_layers", 0, high=n_layer - 1)
+    for i in range(n_layer - n, n_layer):
+        w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+    return n
+
+
 def local_layers(m: Keys, n_layer: int, period: int) -> list[bool]:
     """Which layers have a window: all but every ``period``-th, or of another period, or as an array says."""
     if m.is_array("attention.sliding_window_pattern"):

@@ -44,7 +44,7 @@ from ..nn import (
     latent_rope,
 )
 from ..nn.experts import Gating
-from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer
+from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
 
 ARCHES = ("deepseek2",)
 LATENT_EPS = 1e-6
@@ -56,10 +56,8 @@ class DeepSeek2(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         self.sizes = s = sizes_of(m, c)
-        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
+        n_next = layers_left_out(m, w, c.n_layer)
         c = replace(c, n_layer=c.n_layer - n_next, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
-        for i in range(c.n_layer, c.n_layer + n_next):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
         n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", 0, high=64)
         e = experts(m, c, n_next) if n_dense < c.n_layer else None

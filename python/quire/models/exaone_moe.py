@@ -31,7 +31,7 @@ from ..nn import (
     rope_spec,
 )
 from . import exaone4, qwen3
-from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, local_layers
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out, local_layers
 
 ARCHES = ("exaone-moe",)
 
@@ -41,11 +41,8 @@ class ExaoneMoe(Decoder):
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
         local = local_layers(m, c.n_layer, exaone4.PERIOD)
-        for i in range(c.n_layer - n_next, c.n_layer):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
-        c = replace(c, n_layer=c.n_layer - n_next)
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", 1, high=64)

@@ -36,7 +36,7 @@ from ..nn import (
     rope,
     rope_spec,
 )
-from .base import Decoder, DenseConfig, Layer, Mixer
+from .base import Decoder, DenseConfig, Layer, Mixer, layers_left_out
 
 ARCHES = ("glm4moe",)
 
@@ -74,10 +74,7 @@ class Block:
 class Glm4Moe(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
-        c = replace(c, n_layer=c.n_layer - n_next)
-        for i in range(c.n_layer, c.n_layer + n_next):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", high=64)

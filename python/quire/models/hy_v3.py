@@ -19,7 +19,7 @@ from ..checkpoint import (
 )
 from ..errors import UnsupportedError
 from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
-from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
 from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("hy_v3",)
@@ -30,10 +30,7 @@ class HunyuanV3(Decoder):
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
-        c = replace(c, n_layer=c.n_layer - n_next)
-        for i in range(c.n_layer, c.n_layer + n_next):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
         shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)
 

@@ -23,7 +23,7 @@ from ..checkpoint import (
 from ..checkpoint.rope import Entry, kind_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
-from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer
+from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, layers_left_out
 
 ARCHES = ("mimo2",)
 READS = ("expert_weights_norm", "expert_weights_scale")
@@ -65,10 +65,7 @@ class Mimo2(Decoder):
         c = DenseConfig.read(m, n_vocab, n_kv_head=max(self.n_kv_heads))
         if any(c.n_head % n for n in self.n_kv_heads):
             raise LoadError(f"[mimo2] head_count must be divisible by head_count_kv but they are {self.n_kv_heads}")
-        n_next = m.integer("nextn_predict_layers", 0, high=n_layer - 1)
-        c = replace(c, n_layer=n_layer - n_next)
-        for i in range(c.n_layer, n_layer):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        c = replace(c, n_layer=n_layer - layers_left_out(m, w, n_layer))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True, reads=READS)
         window = m.integer("attention.sliding_window", low=1)
         local = m.integers("attention.sliding_window_pattern", n_layer, high=1)

@@ -9,7 +9,7 @@ from .._native import graph
 from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, factor, flag, made, only_with, taken, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, CacheSpec, Keys, MoeSpec, Step, Tensor, Weights
-from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
+from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer, layers_left_out
 from .mamba2 import Attention, Mamba2Mixer, StateSpace, mixer_tensors
 
 ARCHES = ("nemotron_h", "nemotron_h_moe")
@@ -100,10 +100,7 @@ class NemotronH(Decoder):
         rms, plain = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
         eps = rms if m.has(rms) else plain
         c = DenseConfig.read(m, n_vocab, eps=eps, n_kv_head=n_kv_head, ffn_dim=max(*ffn_dims, 1))
-        n_next = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
-        c = replace(c, n_layer=c.n_layer - n_next)
-        for i in range(c.n_layer, c.n_layer + n_next):
-            w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
         m.without_effect(plain, "rope.freq_base", "expert_shared_count")
         m.only("rope.scaling.finetuned", False)  # whether heads are rotated
         self.sizes, experts = StateSpace.read(m), ExpertSizes.read(m, len(heads))

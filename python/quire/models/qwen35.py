@@ -27,7 +27,7 @@ from ..checkpoint import (
 from ..checkpoint.rope import Entry, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
-from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer
+from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, layers_left_out
 
 if TYPE_CHECKING:
     from ..checkpoint import Array
@@ -161,9 +161,7 @@ class Qwen35(Decoder):
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        n_more = m.integer("nextn_predict_layers", 0, high=c.n_layer - 1)
-        for i in range(c.n_layer - n_more, c.n_layer):
-            w.ignore(f"blk.{i}.*", "predicts further tokens")
+        n_more = layers_left_out(m, w, c.n_layer)
         if c.v_head_dim != c.head_dim:
             raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
         self.is_recurrent = self.recurrent(m, c.n_layer)[: c.n_layer - n_more]

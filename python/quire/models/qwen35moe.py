@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .._native import graph
 from ..checkpoint import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
 from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
-
-if TYPE_CHECKING:
-    pass
 
 ARCHES = ("qwen35moe",)
 
