@@ -35,6 +35,13 @@ Kernels kernels_named(const std::string &text) {
     return parse("executor", "kernels", text, names);
 }
 
+PlacesOfWeights places_named(const std::map<std::string, std::string> &given) {
+    static constexpr Named<Place> names[] = {{"cpu", Place::cpu}, {"device", Place::device}};
+    PlacesOfWeights places;
+    for (const auto &[name, place] : given) places[name] = parse("executor", "a place", place, names);
+    return places;
+}
+
 Repack repack(const std::string &text) {
     static constexpr Named<Repack> names[] = {
         {"no", Repack::no}, {"keep", Repack::keep}, {"release", Repack::release}, {"lock", Repack::lock}};
@@ -151,6 +158,7 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("n_layer", [](const Trace &self) { return self.cache.size(); })
         .def_property_readonly(
             "encoder", [](const Trace &self) { return self.encoder ? std::optional(*self.encoder) : std::nullopt; })
+        .def_property_readonly("placed_names", &placed_names)
         .def("describe", [](const Trace &self) {
             std::vector<std::string> lines;
             for (size_t i = 0; i < self.operations.size(); ++i)
@@ -331,7 +339,8 @@ void bind_executor(py::module_ &m) {
                          const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
                          std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
                          std::optional<KernelSet> kernel_set, size_t cache_bytes, bool sums_inputs,
-                         const std::shared_ptr<GraphExecutor> &team_of) {
+                         const std::shared_ptr<GraphExecutor> &team_of,
+                         const std::map<std::string, std::string> &places) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
@@ -345,7 +354,8 @@ void bind_executor(py::module_ &m) {
                                                kernel_set,
                                                cache_bytes,
                                                sums_inputs,
-                                               team_of ? team_of->team() : nullptr};
+                                               team_of ? team_of->team() : nullptr,
+                                               places_named(places)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
@@ -353,7 +363,8 @@ void bind_executor(py::module_ &m) {
              py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
-             py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false, py::arg("team_of") = py::none())
+             py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false, py::arg("team_of") = py::none(),
+             py::arg("places") = std::map<std::string, std::string>{})
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)
@@ -390,6 +401,13 @@ void bind_executor(py::module_ &m) {
                                                                         {"compute", self.compute_bytes()},
                                                                         {"packed", self.packed_bytes()}};
                                })
+        .def_property_readonly("device_bytes",
+                               [](const GraphExecutor &self) {
+                                   const auto [weights, cache, compute] = self.device_bytes();
+                                   return std::map<std::string, size_t>{
+                                       {"weights", weights}, {"cache", cache}, {"compute", compute}};
+                               })
+        .def_property_readonly("n_pieces", &GraphExecutor::n_pieces)
         .def(
             "run",
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,
