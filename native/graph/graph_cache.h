@@ -51,7 +51,9 @@ class GraphCache {
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
     void forget_all();
-    LoweredGraph lowered(const GraphKey &key) const { return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key); }
+    LoweredGraph lowered(const GraphKey &key) const {
+        return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
+    }
     Backend &backend_;
     std::vector<const Trace *> traces_;
     const Lowering &lowering_;

@@ -66,7 +66,8 @@ struct LoweredGraph {
     ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors; null where another piece has them
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
-    std::vector<ggml_tensor *> left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
+    std::vector<ggml_tensor *>
+        left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
     std::set<int> explicit_groups; // of the cache: some of their layers have no flash attention here
 };
 

@@ -160,6 +160,26 @@ Trace operations_at(Place place, const std::vector<Piece> &pieces) {
     return all;
 }
 
+PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places) {
+    PlacesOfRows rows;
+    std::map<Place, std::set<const Weight *>> read;
+    std::map<Place, size_t> bytes;
+    std::vector<const Trace *> passes;
+    if (trace.encoder) passes.push_back(trace.encoder.get());
+    passes.push_back(&trace);
+    for (const Trace *pass : passes) {
+        const std::vector<Place> found = places_of(*pass, places, rows);
+        for (size_t i = 0; i < found.size(); ++i)
+            for (const auto &weights : {pass->operations[i].kind->matrices(), pass->operations[i].kind->weights()})
+                for (const WeightRef &weight : weights)
+                    if (read[found[i]].insert(weight.get()).second) bytes[found[i]] += weight->tensor.size_bytes();
+    }
+    PlacedParts parts{bytes[Place::cpu], bytes[Place::device]};
+    for (const auto &[layer, place] : rows)
+        if (place == Place::device) parts.device_layers.insert(layer);
+    return parts;
+}
+
 std::set<std::string> placed_names(const Trace &trace) {
     std::set<std::string> names;
     if (trace.encoder) names = placed_names(*trace.encoder);

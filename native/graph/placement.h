@@ -46,6 +46,14 @@ CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &ro
 // Operations of all pieces there, as one trace that tells which weights they read.
 Trace operations_at(Place place, const std::vector<Piece> &pieces);
 
+// What each place has: bytes of weights as the file has them (of those that both read, both), and whose rows the device
+// keeps.
+struct PlacedParts {
+    size_t cpu_bytes = 0, device_bytes = 0;
+    std::set<int> device_layers = {};
+};
+PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places);
+
 // Names of weights by which operations can be placed, an encoder's included.
 std::set<std::string> placed_names(const Trace &trace);
 

@@ -133,8 +133,7 @@ void fill_axes(const StepToFill &step, ggml_tensor *target) {
 }
 
 void fill_carried(const StepToFill &step, const Border &border, ggml_tensor *target) {
-    const size_t n_rows =
-        border.shape.lead == Lead::tokens ? step.batch.tokens.size() : step.batch.logit_rows.size();
+    const size_t n_rows = border.shape.lead == Lead::tokens ? step.batch.tokens.size() : step.batch.logit_rows.size();
     const size_t n = n_rows * static_cast<size_t>(border.row_floats());
     auto *out = step.memory.host<float>(target);
     std::copy_n(border.host, n, out);

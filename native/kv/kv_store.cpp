@@ -42,8 +42,8 @@ void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
 } // namespace
 
 KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept)
-    : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue), rows_(layout_.layers().size()),
-      states_(layout_.layers().size()) {
+    : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue),
+      rows_(layout_.layers().size()), states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
         throw InternalError("kv_store", "every group of the cache must have its number of blocks");
     for (int n : sizes_.n_blocks)

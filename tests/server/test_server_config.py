@@ -131,13 +131,12 @@ def test_a_file_of_variables_starts_a_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("os.environ", {"PORT": "8082"})
-    monkeypatch.setattr("quire.cli.model_options._has_gpu", lambda: False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / (given[1] if given else ".env")).write_text(EXAMPLE)
     settings, path, engine = opened(monkeypatch, *given)
     assert path == "m.gguf"
     expected = {
-        "device": "auto", "n_ctx": 4096, "max_step_tokens": 512, "threads": 3, "max_sequences": 8, "n_blocks": 1000,
+        "device": "auto", "n_gpu_layers": 99, "n_ctx": 4096, "max_step_tokens": 512, "threads": 3, "max_sequences": 8, "n_blocks": 1000,
         "policy": "fifo",
     }  # fmt: skip
     assert {name: engine[name] for name in expected} == expected

@@ -18,6 +18,10 @@ class Moe : public OperationKind {
   public:
     Moe(MoeWeights weights, MoeSpec spec) : weights_(std::move(weights)), spec_(spec) {}
     std::string describe() const override { return cat("moe ", weights_.up->name, " best ", spec_.routing.n_used); }
+    std::vector<WeightRef> weights() const override {
+        return without_null(
+            {weights_.selection_bias, weights_.expert_scale, weights_.gate_bias, weights_.up_bias, weights_.down_bias});
+    }
     std::vector<WeightRef> matrices() const override {
         return without_null({weights_.gate, weights_.up, weights_.down});
     }

@@ -157,6 +157,9 @@ class Trace:
     @property
     def placed_names(self) -> set[str]:
         """Names of the weights by which operations can be placed, an encoder's included: ``Executor``'s ``places``."""
+    def placed_parts(self, places: Mapping[str, Literal["cpu", "device"]]) -> tuple[int, int, set[int]]:
+        """With ``Executor``'s ``places``: bytes of weights that the CPU reads, and the device, and the layers whose
+        rows the device keeps."""
     def describe(self) -> list[str]:
         """One line per recorded operation."""
 
