@@ -85,9 +85,7 @@ LAYOUTS = {
 
 def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None) -> CachePool:
     groups = [
-        PoolGroup(
-            n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c, of_source=i == layout.source_group
-        )
+        PoolGroup(n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c, of_source=i == layout.source_group)
         for i, (w, c) in enumerate(layout.groups)
     ]
     return CachePool(
