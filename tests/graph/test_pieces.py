@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from counting_device import CountingDevice, counting_device
 from quire._native.core import find_device
+from quire._native.graph import Executor
+from quire.convert import convert
+from quire.engine.placement import Placement
+from quire.gguf import GGUFReader
+from quire.models import load_model
 from quire.parity.models import TOLERANCE, model_names, run_model
 from quire.parity.results import deviation_of
+from tiny_checkpoints import write_checkpoint
 
 Place = Literal["cpu", "device"]
 Mix = Callable[[str], Place | None]
@@ -70,3 +79,45 @@ def test_layers_are_one_piece(counting: CountingDevice) -> None:
     steps = 3
     run_model("qwen3", counting.device, "auto", last_layers)
     assert counting.counts().computes == steps
+
+
+def logits(path: Path, ids: list[int], device: CountingDevice | None, n_cpu_moe: int = 0) -> npt.NDArray[np.float32]:
+    """Of a prompt and one token; with half of the layers on the device, or all but the experts of some."""
+    model = load_model(GGUFReader(path))
+    layers, n_layer, trace = model.cache, model.config.n_layer, model.trace()
+    has_rows, has_state = any(spec.n_kv_head for spec in layers), any(spec.states for spec in layers)
+    placement = Placement(n_layer, n_layer + 1 if n_cpu_moe else 1 + n_layer // 2, n_cpu_moe)
+    executor = Executor(
+        trace, device.device if device else find_device("CPU"), n_blocks=4, n_states=2 if has_state else 0, threads=1,
+        kv_dtype="f32", kernels="auto" if device else "stock", max_rows=32, max_sequences=1,
+        places=placement.places(trace.placed_names) if device else {},
+    )  # fmt: skip
+    source: dict[str, Any] = {}
+    if any(spec.of_source for spec in layers):
+        executor.encode(ids[:10], slots=list(range(32, 42)), row_begin=[0, 10], tables=[[1]])
+        source = {"source_tables": [[1]], "n_source": [10]}
+
+    def step(begin: int, end: int) -> npt.NDArray[np.float32]:
+        rows = list(range(begin, end))
+        return executor.run(
+            ids[begin:end], positions=rows, slots=[64 + p for p in rows] if has_rows else [],
+            logit_rows=list(range(len(rows))), row_begin=[0, len(rows)], n_kv=[end],
+            tables=[[2, 3]] if has_rows else [], states=[1] if has_state else [], **source,
+        )  # fmt: skip
+
+    return np.concatenate([step(0, len(ids) - 1), step(len(ids) - 1, len(ids))])
+
+
+@pytest.mark.parametrize("name", ["t5", "jamba", "gemma3n", "llama4"])
+def test_what_other_layers_read_is_where_it_was_written(name: str, tmp_path: Path, counting: CountingDevice) -> None:
+    """An encoder's rows, states beside experts, rows that later layers attend to again, two kinds of cache."""
+    write_checkpoint(tmp_path / name, name)
+    convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32")
+    ids = np.random.default_rng(1).integers(0, 256, 24).tolist()
+    expected = logits(tmp_path / f"{name}.gguf", ids, None)
+    for n_cpu_moe in (0, 99):
+        counting.reset()
+        found = logits(tmp_path / f"{name}.gguf", ids, counting, n_cpu_moe)
+        assert deviation_of(found, expected) <= 2e-3
+        assert counting.launches("MUL_MAT") > 0
+        assert counting.launches("MUL_MAT_ID") == 0 or n_cpu_moe == 0
