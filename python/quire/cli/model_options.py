@@ -122,7 +122,7 @@ _HUB = (
 )
 _GPU_LAYERS = click.option(
     "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
-    help="So many of the last layers on a device, the output counted as one; all or -1: all; without a device, the CPU.",
+    help="So many of the last layers on a device, the output counted as one; all or -1: all; without one, the CPU.",
 )  # fmt: skip
 
 
