@@ -75,8 +75,9 @@ def write_adapter(path: Path, tensors: dict[str, Array], keys: dict[str, str | f
     return path
 
 
-def logits(path: Path, adapters: list[Adapter], kernels: str) -> Array:
-    model, n = load_model(GGUFReader(path), adapters=adapters), len(IDS)
+def logits(source: Path | GGUFReader, adapters: list[Adapter], kernels: str) -> Array:
+    reader = source if isinstance(source, GGUFReader) else GGUFReader(source)
+    model, n = load_model(reader, adapters=adapters), len(IDS)
     executor = graph.Executor(
         model.trace(64), find_device("cpu"), n_blocks=9, threads=1, kv_dtype="f32", kernels=kernels, max_rows=64,
         max_sequences=1,
@@ -173,5 +174,3 @@ def test_models_open_with_adapters(tmp_path: Path) -> None:
             LLM(tmp_path / "hf", adapters=adapters, **options)
     with pytest.raises(RequestError, match=r"^\[engine\] packed_cache must be None with adapters"):
         LLM(tmp_path / "hf", adapters=[path], packed_cache=tmp_path / "cache", **options)
-    with pytest.raises(UnsupportedError, match=r"^\[adapter\] .* must be a GGUF file but is a folder"):
-        LLM(tmp_path / "hf", adapters=[tmp_path], **options)

@@ -1,6 +1,7 @@
-"""Hugging Face checkpoints to GGUF files."""
+"""Hugging Face checkpoints to GGUF files, and PEFT's adapters as such."""
 
 from .made_reader import MadeReader
+from .peft_reader import PeftFolder, PeftReader, opened_adapters
 from .run import DTYPES, CheckpointReader, convert
 
-__all__ = ["DTYPES", "CheckpointReader", "MadeReader", "convert"]
+__all__ = ["DTYPES", "CheckpointReader", "MadeReader", "PeftFolder", "PeftReader", "convert", "opened_adapters"]

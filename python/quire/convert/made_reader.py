@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ..checkpoint import Checkpoint, Fields
+
 __all__ = ["MadeReader"]
 
 _Self = TypeVar("_Self", bound="MadeReader")
@@ -39,6 +41,12 @@ class MadeReader(GGUFReader):
     def is_mapped(self) -> bool:
         """False: what is made from a tensor is in memory alone."""
         return False
+
+    @property
+    def checkpoint(self) -> tuple[Checkpoint, Fields] | None:
+        """How the checkpoint was converted that it is made from, and what its text model's config.json says; None for
+        other sources."""
+        return None
 
     def made(self, name: str, pieces: Iterable[npt.NDArray[np.generic]]) -> Tensor:
         """The tensor of that name in memory of its own, filled with the storage of ``pieces``, one behind the other."""

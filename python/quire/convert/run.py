@@ -294,6 +294,11 @@ class CheckpointReader(MadeReader):
         """Empty: nobody can tell whether the checkpoint is the same another time."""
         return ""
 
+    @property
+    def checkpoint(self) -> tuple[Checkpoint, Fields]:
+        """How it is converted, and its configuration."""
+        return self._todo.mapping, self._todo.config
+
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
         info, target = self.tensor_info(name), self._targets[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
+from ..checkpoint import Checkpoint, Fields
 from ..convert import MadeReader
 from ..gguf import GGUFReader, GGUFWriter
 from .importance import Importance
@@ -49,6 +50,11 @@ class QuantizedReader(MadeReader):
         """That of the source and of the mix; empty where importance had a part in it."""
         own = self._source.identity if self._importance is None else ""
         return f"{own}{self._mix}\n" if own else ""
+
+    @property
+    def checkpoint(self) -> tuple[Checkpoint, Fields] | None:
+        """That of the source."""
+        return self._source.checkpoint if isinstance(self._source, MadeReader) else None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the source's memory where it stays as it is, else in memory of its own."""
