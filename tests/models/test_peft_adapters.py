@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model
 from test_adapters import IDS, Array, logits
-from tiny_checkpoints import write_checkpoint, write_safetensors
+from tiny_adapters import write_peft_adapter
+from tiny_checkpoints import write_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 pytest.importorskip("transformers", reason="needs transformers")
@@ -26,19 +26,6 @@ pytest.importorskip("transformers", reason="needs transformers")
 from oracle_models import oracle_of  # noqa: E402
 
 pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
-# As PEFT 0.21 writes it where nothing is asked for beside rank and alpha.
-CONFIG: dict[str, Any] = {
-    "alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None, "auto_mapping": None,
-    "base_model_name_or_path": "somebody/a-model", "bias": "none", "corda_config": None, "ensure_weight_tying": False,
-    "eva_config": None, "exclude_modules": None, "fan_in_fan_out": False, "inference_mode": True,
-    "init_lora_weights": True, "kasa_config": None, "layer_replication": None, "layers_pattern": None,
-    "layers_to_transform": None, "loftq_config": {}, "lora_alpha": 16, "lora_bias": False, "lora_dropout": 0.1,
-    "lora_ga_config": None, "megatron_config": None, "megatron_core": "megatron.core", "modules_to_save": None,
-    "monteclora_config": None, "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16, "r": 4,
-    "rank_pattern": {}, "revision": None, "target_parameters": None, "task_type": "CAUSAL_LM",
-    "trainable_token_indices": None, "use_bdlora": None, "use_dora": False, "use_qalora": False, "use_rslora": False,
-    "velora_config": None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,15 +72,6 @@ def named(case: Case) -> str:
     return "-".join(filter(None, (case.model, case.name)))
 
 
-def write_adapter(folder: Path, halves: Mapping[str, Array], config: Mapping[str, Any], dtype: str = "F32") -> Path:
-    """A folder as PEFT writes it; ``halves`` by the names of modules with ``.lora_A`` and ``.lora_B``."""
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | dict(config)), encoding="utf-8")
-    tensors = {f"base_model.model.{name}.weight": np.ascontiguousarray(half) for name, half in halves.items()}
-    write_safetensors(folder / "adapter_model.safetensors", tensors, dtype)
-    return folder
-
-
 def by_end(values: Mapping[str, Any], name: str, default: Any) -> Any:
     return next((value for end, value in values.items() if name.endswith(end)), default)
 
@@ -130,7 +108,7 @@ def test_folders_of_peft_equal_merged_weights(tmp_path: Path, case: Case) -> Non
     plain = oracle.answer(IDS).numpy()
     halves = merged(oracle.model, case, np.random.default_rng(3))
     config = {"target_modules": case.modules, **case.config}
-    folder = write_adapter(tmp_path / "adapter", halves, config, case.dtype)
+    folder = write_peft_adapter(tmp_path / "adapter", halves, config, case.dtype)
     expected = oracle.answer(IDS).numpy()
     largest = np.abs(expected).max()
     assert np.abs(expected - plain).max() > 0.1 * largest  # the adapter matters
@@ -149,7 +127,7 @@ def test_models_open_with_folders(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "llama")
     oracle, case = oracle_of("llama"), Case("llama", ["q_proj", "down_proj"], 4.0)
     halves = merged(oracle.model, case, np.random.default_rng(2))
-    folder = write_adapter(tmp_path / "a", halves, {"target_modules": case.modules})
+    folder = write_peft_adapter(tmp_path / "a", halves, {"target_modules": case.modules})
     expected = oracle.answer(IDS).numpy()
     options = {"threads": 1, "n_ctx": 96, "kv_dtype": "f32"}
     for adapters in ([folder], [folder, (folder, 0.5), (folder, -0.5)]):
@@ -240,28 +218,29 @@ def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path) -> None:
     reader = GGUFReader(tmp_path / "x.gguf")
     usual = {"target_modules": ["q_proj"]}
     for i, config in enumerate(TAKEN):
-        assert refusal(write_adapter(tmp_path / f"taken{i}", pair(), usual | config), reader) == ""
+        assert refusal(write_peft_adapter(tmp_path / f"taken{i}", pair(), usual | config), reader) == ""
     for i, (config, words) in enumerate(FIELDS):
-        said = refusal(write_adapter(tmp_path / f"field{i}", pair(), usual | config), reader)
+        said = refusal(write_peft_adapter(tmp_path / f"field{i}", pair(), usual | config), reader)
         assert re.search(rf"^\[adapter\] .*{words}", said), (config, said)
     anything = {"target_modules": "all-linear"}
     for i, (tensors, words) in enumerate(TENSORS):
-        said = refusal(write_adapter(tmp_path / f"tensors{i}", tensors, anything), reader)
+        said = refusal(write_peft_adapter(tmp_path / f"tensors{i}", tensors, anything), reader)
         assert re.search(rf"^\[adapter\] .*{words}", said), (list(tensors), said)
     # Without its head, and as a part of a larger model.
     for module in ("layers.0.self_attn.q_proj", "model.language_model.layers.0.mlp.up_proj"):
         shape = {} if "q_proj" in module else {"n_out": 96}
-        assert refusal(write_adapter(tmp_path / module, pair(module, **shape), anything), reader) == ""
+        assert refusal(write_peft_adapter(tmp_path / module, pair(module, **shape), anything), reader) == ""
 
 
 def test_files_that_are_no_adapter(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "llama")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     reader = GGUFReader(tmp_path / "x.gguf")
-    good = write_adapter(tmp_path / "good", pair(), {"target_modules": ["q_proj"]})
+    good = write_peft_adapter(tmp_path / "good", pair(), {"target_modules": ["q_proj"]})
     weights = good / "adapter_model.safetensors"
     whole = weights.read_bytes()
     assert refusal(good, reader) == ""
+    assert "must be a GGUF file, or PEFT's folder itself" in refusal(weights, reader)
     for broken in (b"", whole[:-1], whole[:50], b"\xff" * 64):
         weights.write_bytes(broken)
         assert refusal(good, reader).startswith("[safetensors] ")

@@ -143,6 +143,8 @@ def opened_adapters(
         adapters = []
         for path, scale in given:
             if not Path(path).is_dir():
+                if Path(path).name in (CONFIG, _WEIGHTS, _PICKLE):
+                    raise LoadError(f"[adapter] {path} must be a GGUF file, or PEFT's folder itself, but lies in one")
                 adapters.append(Adapter(GGUFReader(path, load), scale))
                 continue
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-")))
