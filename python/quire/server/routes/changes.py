@@ -218,7 +218,7 @@ def _adapter_in(folder: str | None, name: str) -> str:
     path = None if home is None else home / name
     is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
     if home is None or path is None or not is_name or not _is_adapter(path) or path.resolve().parent != home:
-        text = f"an ADAPTER must be a file, or a folder of PEFT, beside the models but is {brief(name)}"
+        text = f"an ADAPTER must be a file beside the models, or a folder of PEFT, but is {brief(name)}"
         raise ApiError(400, "invalid_value", text, "modelfile")
     return str(path)
 
