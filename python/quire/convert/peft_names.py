@@ -16,6 +16,10 @@ from .made_reader import MadeReader
 __all__ = ["Place", "places_of"]
 
 _WEIGHT = ".weight"
+# The field that a key stands for, also where a function finds it for files.
+_SAME_EVERYWHERE = {"attention.head_count_kv": "num_key_value_heads"}
+# Fields with two names, of which a configuration has one.
+_OTHER_NAMES = {"n_head": "num_attention_heads"}
 _Found = dict[str, list[tuple[str, Source]]]  # by module: matrices of the file, and what they are made of
 
 
@@ -73,25 +77,36 @@ def _conversions(base: GGUFReader) -> Iterator[tuple[Checkpoint, Fields]]:
 
 
 class _FieldsOfFile(Fields):
-    """As much of config.json as the keys of a file hold as it was; UnsupportedError naming what else is read.
-
-    Of a field with several names one is there; ``has`` tells which.
-    """
+    """As much of config.json as the keys of a file hold as it was; UnsupportedError naming what else is asked for."""
 
     def __init__(self, mapping: Checkpoint, metadata: Metadata) -> None:
         arch, values = metadata.text("general.architecture"), dict[str, object]()
-        for name, key in mapping.keys.items():
-            if key.field and f"{arch}.{name}" in metadata:
-                values.setdefault(key.field, metadata[f"{arch}.{name}"])
+        fields = {name: key.field for name, key in mapping.keys.items() if key.field} | _SAME_EVERYWHERE
+        for name, field in fields.items():
+            if f"{arch}.{name}" in metadata:
+                values.setdefault(field, metadata[f"{arch}.{name}"])
         super().__init__("the model's file", values, "adapter")
+        self._known = {key.field for key in mapping.keys.values()}
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there; False as well for another name of one that is."""
+        if super().has(name):
+            return True
+        if name not in self._known and not super().has(_OTHER_NAMES.get(name, name)):
+            raise _unknown(name)
+        return False
 
     def value(self, name: str) -> object:
         if not self.has(name):
-            raise UnsupportedError(
-                f"[adapter] '{name}' of the checkpoint's config.json must be known for an adapter of PEFT but a GGUF"
-                " file does not tell it: open the checkpoint's folder instead"
-            )
+            raise _unknown(name)
         return super().value(name)
+
+
+def _unknown(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"[adapter] '{name}' of the checkpoint's config.json must be known for an adapter of PEFT but a GGUF file does"
+        " not tell it: open the checkpoint's folder instead"
+    )
 
 
 def _tables(mapping: Checkpoint) -> Iterator[dict[str, Source]]:
