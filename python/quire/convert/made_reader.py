@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from .._native.core import Tensor
@@ -12,11 +13,21 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..checkpoint import Checkpoint, Fields
+    from ..checkpoint import Checkpoint, Fields, Target
 
-__all__ = ["MadeReader"]
+__all__ = ["MadeReader", "Origin"]
 
 _Self = TypeVar("_Self", bound="MadeReader")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a checkpoint is converted: by its class in general, with what config.json says of the text model, and as the
+    tensors that are made of it."""
+
+    mapping: Checkpoint
+    config: Fields
+    targets: Sequence[Target]
 
 
 class MadeReader(GGUFReader):
@@ -43,9 +54,8 @@ class MadeReader(GGUFReader):
         return False
 
     @property
-    def checkpoint(self) -> tuple[Checkpoint, Fields] | None:
-        """How the checkpoint was converted that it is made from, and what its text model's config.json says; None for
-        other sources."""
+    def origin(self) -> Origin | None:
+        """The checkpoint that it is made from; None for other sources."""
         return None
 
     def made(self, name: str, pieces: Iterable[npt.NDArray[np.generic]]) -> Tensor:

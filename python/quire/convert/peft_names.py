@@ -20,6 +20,7 @@ _WEIGHT = ".weight"
 _SAME_EVERYWHERE = {"attention.head_count_kv": "num_key_value_heads"}
 # Fields with two names, of which a configuration has one.
 _OTHER_NAMES = {"n_head": "num_attention_heads"}
+_Table = Mapping[str, Source]
 _Found = dict[str, list[tuple[str, Source]]]  # by module: matrices of the file, and what they are made of
 
 
@@ -47,8 +48,8 @@ def places_of(shapes: Mapping[str, tuple[int, int]], base: GGUFReader) -> list[P
     """
     found: list[list[Place]] = []
     refusals: list[tuple[int, str]] = []  # modules without a place, and what is said then
-    for mapping, config in _conversions(base):
-        for table in _tables(mapping):
+    for config, tables in _conversions(base):
+        for table in tables:
             modules = _modules(table, shapes)
             if refusal := _refusal(modules, shapes, base):
                 refusals.append(refusal)
@@ -67,13 +68,15 @@ def places_of(shapes: Mapping[str, tuple[int, int]], base: GGUFReader) -> list[P
     return found[0]
 
 
-def _conversions(base: GGUFReader) -> Iterator[tuple[Checkpoint, Fields]]:
-    """How the model was converted, or may have been."""
-    if isinstance(base, MadeReader) and base.checkpoint is not None:
-        yield base.checkpoint
+def _conversions(base: GGUFReader) -> Iterator[tuple[Fields, list[_Table]]]:
+    """How the model was converted, or may have been: configurations, and tables of names that may be the adapter's."""
+    if isinstance(base, MadeReader) and (origin := base.origin) is not None:
+        # What became of this very checkpoint, where a class does more than its table says.
+        made = {target.name: Source(target.sources, target.change) for target in origin.targets if not target.stacked}
+        yield origin.config, [*_tables(origin.mapping), made]
         return
     for mapping in checkpoints_of(base.metadata.text("general.architecture")):
-        yield mapping, _FieldsOfFile(mapping, base.metadata)
+        yield _FieldsOfFile(mapping, base.metadata), _tables(mapping)
 
 
 class _FieldsOfFile(Fields):
@@ -109,17 +112,18 @@ def _unknown(name: str) -> UnsupportedError:
     )
 
 
-def _tables(mapping: Checkpoint) -> Iterator[dict[str, Source]]:
+def _tables(mapping: Checkpoint) -> list[_Table]:
     """A table of names, and what checkpoints of the model without its head, or of a larger one, make of them."""
     own = {target: Source.of(entry) for target, entry in mapping.tensors.items()}
-    yield own
-    if mapping.base:
-        yield {target: source.without(mapping.base) for target, source in own.items()}
-    for old, new in dict.fromkeys((*mapping.homes, *HOMES)):
-        yield {target: source.moved(old, new) for target, source in own.items()}
+    homes = dict.fromkeys((*mapping.homes, *HOMES))
+    return [
+        own,
+        {target: source.without(mapping.base) for target, source in own.items()},
+        *({target: source.moved(old, new) for target, source in own.items()} for old, new in homes),
+    ]
 
 
-def _modules(table: Mapping[str, Source], modules: Collection[str]) -> _Found:
+def _modules(table: _Table, modules: Collection[str]) -> _Found:
     """Of each module that a table knows: what matrices of the file are made of it.  Experts are not looked for."""
     numbers = {part for module in modules for part in module.split(".") if part.isascii() and part.isdecimal()}
     found: _Found = {}

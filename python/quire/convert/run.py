@@ -21,7 +21,7 @@ from ..errors import LoadError, QuireError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from .generation import write_sampling
-from .made_reader import MadeReader
+from .made_reader import MadeReader, Origin
 from .packing import Packer
 from .reranker import is_reranker, reranker_entries, reranker_head
 from .sentence import read_sentences
@@ -295,9 +295,9 @@ class CheckpointReader(MadeReader):
         return ""
 
     @property
-    def checkpoint(self) -> tuple[Checkpoint, Fields]:
-        """How it is converted, and its configuration."""
-        return self._todo.mapping, self._todo.config
+    def origin(self) -> Origin:
+        """How it is converted."""
+        return Origin(self._todo.mapping, self._todo.config, self._todo.targets)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
-from ..checkpoint import Checkpoint, Fields
-from ..convert import MadeReader
+from ..convert import MadeReader, Origin
 from ..gguf import GGUFReader, GGUFWriter
 from .importance import Importance
 from .run import Planned, Wishes, announce, pieces, plan
@@ -52,9 +51,9 @@ class QuantizedReader(MadeReader):
         return f"{own}{self._mix}\n" if own else ""
 
     @property
-    def checkpoint(self) -> tuple[Checkpoint, Fields] | None:
+    def origin(self) -> Origin | None:
         """That of the source."""
-        return self._source.checkpoint if isinstance(self._source, MadeReader) else None
+        return self._source.origin if isinstance(self._source, MadeReader) else None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the source's memory where it stays as it is, else in memory of its own."""
