@@ -162,6 +162,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"rank_pattern": {"q_proj": 5}}, r"must have lora_A \[5, in\]"),
     ({"rank_pattern": {"(": 5}}, "must hold expressions"),
     ({"lora_alpha": "16"}, "'lora_alpha' of adapter_config.json must be a number"),
+    ({"lora_alpha": 1e300}, "'lora_alpha' of adapter_config.json must be finite, and below"),
     ({"alpha_pattern": {"q_proj": float("nan")}}, "'q_proj' of adapter_config.json must be finite"),
     ({"target_modules": ["k_proj"]}, f"'{Q}' must be a module that adapter_config.json adapts"),
     ({"target_modules": r".*\.k_proj"}, f"'{Q}' must be a module"),
@@ -189,6 +190,7 @@ TENSORS: list[tuple[dict[str, Array], str]] = [
     (pair("model.layers.9.self_attn.q_proj"), "the model must have 'blk.9.attn_q.weight'"),
     (pair("model.layers.0.mlp.experts.0.w1"), "every module must be one that architecture 'llama'.* 1 are not: model.lay"),
     (pair(EMBEDDING, n_out=272), "1 are not: token_embd.weight"),
+    ({f"{Q}.lora_A": np.full((4, 64), np.inf, np.float32), f"{Q}.lora_B": np.ones((64, 4), np.float32)}, "finite"),
     ({f"{Q}.lora_A": np.ones((4, 64, 1), np.float32), f"{Q}.lora_B": np.ones((64, 4), np.float32)}, "must have lora_A"),
 ]  # fmt: skip
 

@@ -39,7 +39,8 @@ class Product:
     def times(self, factor: float) -> Product:
         import numpy as np
 
-        return Product(self.left * np.float32(factor), self.right)
+        with np.errstate(over="ignore"):
+            return Product(self.left * np.float32(factor), self.right)
 
 
 @dataclass(frozen=True, eq=False)

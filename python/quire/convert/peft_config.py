@@ -100,8 +100,8 @@ def _shown(value: object) -> str:
 
 
 def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise LoadError(f"[adapter] '{name}' of {CONFIG} must be finite but is {value}")
+    if not abs(value) < 2.0**64:  # NaN as well
+        raise LoadError(f"[adapter] '{name}' of {CONFIG} must be finite, and below 2^64, but is {value}")
     return value
 
 

@@ -94,6 +94,8 @@ class PeftReader(MadeReader):
     """
 
     def __init__(self, folder: Path, base: GGUFReader, scratch: Path) -> None:
+        import numpy as np
+
         peft = PeftFolder(folder)
         config, products = peft.config, peft.products
         factors = {module: config.factor_of(module, product.rank) for module, product in products.items()}
@@ -106,7 +108,12 @@ class PeftReader(MadeReader):
             product = products[place.module]
             if place.effect is not None:
                 product = place.effect.of(product.turned() if place.effect.turns else product)
-            self._products[place.target] = product if same else product.times(factors[place.module])
+            product = product if same else product.times(factors[place.module])
+            if not np.isfinite(product.left).all():
+                raise LoadError(
+                    f"[adapter] the numbers of '{place.module}' times their factor must be finite but are not"
+                )
+            self._products[place.target] = product
         writer = GGUFWriter(scratch / "adapter.gguf", base.metadata.text("general.architecture"))
         try:
             writer.set("general.type", "adapter")
