@@ -19,7 +19,6 @@ from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..hardware import find_device, has_gpu
 from ..models import load_model
-from ..nn import Adapter
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
@@ -173,13 +172,6 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
     return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
-def _adapters(config: EngineConfig) -> list[Adapter]:
-    for path, _ in config.adapters:
-        if Path(path).is_dir():
-            raise UnsupportedError(f"[adapter] {path} must be a GGUF file but is a folder")
-    return [Adapter(GGUFReader(path, config.load), scale) for path, scale in config.adapters]
-
-
 def _kernel_set(config: EngineConfig, device: Device, placement: Placement | None = None) -> KernelSet | None:
     """The kernels of our own that the model runs by, or its part on the CPU; None where it runs by ggml's."""
     if placement is not None and config.kernels != "auto":
@@ -253,7 +245,7 @@ def open_reader(
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
     device = find_device(config.device)
-    model, placement = _loaded(reader, config, device)
+    model, placement, adapter_bytes = _loaded(reader, config, device)
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -266,8 +258,28 @@ def open_reader(
         return _open_with(
             reader, path, config, device, model, placement=placement,
             tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
-            sums_inputs=sums_inputs,
+            sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
+
+
+def _loaded(reader: GGUFReader, config: EngineConfig, device: Device) -> tuple[LoadedModel, Placement | None, int]:
+    """The model with its adapters, which parts of it are the CPU's (all its weights are in the host's memory then), and
+    what the adapters take."""
+    if asks_for_two_devices(config):
+        model, n_bytes = _adapted(reader, config, lambda tensor: tensor)
+        if (placement := placement_of(config, device, model.config.n_layer)) is not None or device.kind == "cpu":
+            return model, placement, n_bytes
+    model, n_bytes = _adapted(reader, config, _placing(device))
+    return model, None, n_bytes
+
+
+def _adapted(reader: GGUFReader, config: EngineConfig, place: Callable[[Tensor], Tensor]) -> tuple[LoadedModel, int]:
+    if not config.adapters:
+        return load_model(reader, place), 0
+    from ..convert import opened_adapters
+
+    with opened_adapters(config.adapters, reader, config.load) as adapters:
+        return load_model(reader, place, adapters), sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
@@ -284,6 +296,7 @@ def _open_with(
     draft: DraftModel | None,
     repack: Literal["no", "keep", "release", "lock"] | None,
     sums_inputs: bool,
+    adapter_bytes: int,
 ) -> OpenedModel:
     n_vocab = model.config.n_vocab
     cache = CacheLayout(model.cache, kv_dtype)
@@ -293,6 +306,7 @@ def _open_with(
         )
     advice = text_advice(reader.metadata)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
+    needs = replace(needs, weights_bytes=needs.weights_bytes + adapter_bytes)
     if draft is not None:
         needs = draft.add_to(needs)
     if placement is None:
@@ -408,15 +422,6 @@ def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
     return MappingProxyType({name: getattr(params, name) for name in advice})
 
 
-def _loaded(reader: GGUFReader, config: EngineConfig, device: Device) -> tuple[LoadedModel, Placement | None]:
-    """The model with its weights where it runs, or in the host's memory where that is on two devices."""
-    if asks_for_two_devices(config):
-        model = load_model(reader, adapters=_adapters(config))
-        if (placement := placement_of(config, device, model.config.n_layer)) is not None or device.kind == "cpu":
-            return model, placement
-    return load_model(reader, _placing(device), _adapters(config)), None
-
-
 def _placing(device: Device) -> Callable[[Tensor], Tensor]:
     if device.kind == "cpu":
         return lambda tensor: tensor
@@ -484,9 +489,7 @@ def _needs(
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes
-        + (_packing_bytes(reader) if own_kernels else 0)
-        + sum(Path(adapter).stat().st_size for adapter, _ in config.adapters),
+        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
