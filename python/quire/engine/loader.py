@@ -26,7 +26,7 @@ from .draft import DraftModel, opened_draft
 from .engine import Pooling
 from .memory import memory_at_hand
 from .model_output import ModelOutput, output_of, pooling_of
-from .placement import Placement, asks_for_two_devices, needs_of_parts, placement_of
+from .placement import Placement, asks_for_two_devices, memory_of_all, needs_of_parts, placement_of
 from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes, sizes_of_parts
 from .text_advice import TextAdvice, text_advice
 
@@ -200,7 +200,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
     ):
         if config.quantize is not None:
             return _open_quantized(reader, config, sums_inputs)
-        check_weights(folder.name, reader.size_bytes, _memory_of_all(config, find_device(config.device)))
+        check_weights(folder.name, reader.size_bytes, memory_of_all(config, find_device(config.device)))
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
@@ -215,7 +215,7 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool)
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
         QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
     ):
-        available = _memory_of_all(config, find_device(config.device))
+        available = memory_of_all(config, find_device(config.device))
         check_weights(Path(source.path).name, reader.size_bytes, available)
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
@@ -224,7 +224,7 @@ def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedMod
     device = find_device(config.device)
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
-    available = _memory_of_all(config, device)
+    available = memory_of_all(config, device)
     if config.quantize is not None:
         return _open_quantized(GGUFReader(path), config, sums_inputs)
     if path.is_file():
@@ -434,14 +434,6 @@ def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
     shown = tokenizer.all_token_bytes()
     shown += [b""] * (n_vocab - len(shown))
     return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)
-
-
-def _memory_of_all(config: EngineConfig, device: Device) -> int:
-    """The CPU's as well, where it may have a part of the model."""
-    found = memory_at_hand(config, device)
-    if device.kind == "cpu" or not asks_for_two_devices(config):
-        return found
-    return found + memory_at_hand(config, find_device("cpu"))
 
 
 def kinds_of(cache: CacheLayout) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from .._native.graph import CacheSpec
 from .._native.kv import CacheLayout
 from ..errors import RequestError, UnsupportedError
+from .memory import memory_at_hand
 
 if TYPE_CHECKING:
     from .._native.core import Device
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .config import CacheDType, EngineConfig
     from .sizes import ModelNeeds
 
-__all__ = ["Placement", "asks_for_two_devices", "needs_of_parts", "placement_of"]
+__all__ = ["Placement", "asks_for_two_devices", "memory_of_all", "needs_of_parts", "placement_of"]
 
 Place = Literal["cpu", "device"]
 
@@ -70,6 +71,16 @@ class Placement:
 def asks_for_two_devices(config: EngineConfig) -> bool:
     """Whether a part of the model may be on the CPU that is otherwise on a device."""
     return bool(config.n_gpu_layers is not None or config.n_cpu_moe or config.override_tensor)
+
+
+def memory_of_all(config: EngineConfig, device: Device) -> int:
+    """The CPU's as well, where it may have a part of the model."""
+    from ..hardware import find_device
+
+    found = memory_at_hand(config, device)
+    if device.kind == "cpu" or not asks_for_two_devices(config):
+        return found
+    return found + memory_at_hand(config, find_device("cpu"))
 
 
 def needs_of_parts(
