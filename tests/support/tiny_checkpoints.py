@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +87,19 @@ def tokenizer_json() -> dict[str, object]:
     }  # fmt: skip
 
 
-def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
-    """F32 tensors as a safetensors file."""
+def stored_as(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """Numbers as safetensors stores them; for BF16, those that it holds exactly."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(np.float16) if dtype == "F16" else values
+
+
+def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]], dtype: str = "F32") -> None:
+    """Tensors of F32, F16 or BF16 as a safetensors file."""
     header, offset = {}, 0
+    tensors = {name: stored_as(values, dtype) for name, values in tensors.items()}
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
         offset += values.nbytes
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))

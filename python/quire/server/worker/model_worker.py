@@ -77,8 +77,7 @@ class ModelWorker(LLMBase):
 
     def info(self) -> wire.ModelInfo:
         """What the listener is told of the model."""
-        tokenizer = self.tokenizer
-        texts = tokenizer.special_texts
+        tokenizer, texts = self.tokenizer, self.tokenizer.special_texts
         return wire.ModelInfo(
             name=self.model_name,
             architecture=self.architecture,
@@ -94,6 +93,7 @@ class ModelWorker(LLMBase):
             version=__version__,
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
+            adapters=[(Path(path).name, scale) for path, scale in self.config.adapters],
         )
 
     def beat(self) -> wire.Beat:
