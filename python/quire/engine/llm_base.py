@@ -182,6 +182,11 @@ class LLMBase:
         """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
         return self._advice.prompts
 
+    @property
+    def shows_raw_scores(self) -> bool:
+        """Whether a cross-encoder's makers show its scores as they are: a server does not bring them to 0 to 1 then."""
+        return self._advice.is_score_raw
+
     def _taps_requests(self, prompts: Prompt | Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
         """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
         items = prompt_list(prompts)

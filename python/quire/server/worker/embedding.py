@@ -82,10 +82,17 @@ class Scoring(_OneAnswer):
     """Of a request to score classes."""
 
     def __init__(
-        self, id_: int, n_tokens: int, end: End, scores: Callable[[Array], Array], labels: Sequence[str]
+        self,
+        id_: int,
+        n_tokens: int,
+        end: End,
+        scores: Callable[[Array], Array],
+        labels: Sequence[str],
+        *,
+        is_raw: bool,
     ) -> None:
         super().__init__(id_, n_tokens, end)
-        self._scores, self._labels = scores, labels
+        self._scores, self._labels, self._is_raw = scores, labels, is_raw
 
     def values(self, vector: Array) -> dict[str, object]:
         scores = self._scores(vector[np.newaxis])
@@ -94,6 +101,7 @@ class Scoring(_OneAnswer):
             "labels": list(self._labels),
             "relevance": float(relevance(scores, self._labels)[0]),
             "is_judged": is_judged(self._labels),
+            "is_raw": self._is_raw,
         }
 
 
