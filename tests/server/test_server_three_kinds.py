@@ -86,8 +86,8 @@ def test_constraints_that_do_not_hold_are_refused_by_name(path: str) -> None:
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
         {"modalities": ["audio"]}, {"audio": {}}, {"web_search_options": {}}, {"documents": [{}]}, {"lora": [{"id": 0}]},
-        {"use_beam_search": True}, {"skip_special_tokens": False}, {"chat_template": "x"}, {"post_sampling_probs": True},
-        {"min_keep": 5}, {"add_generation_prompt": False}, {"bad_words": ["x"]}, {"functions": [{}]},
+        {"use_beam_search": True}, {"skip_special_tokens": False}, {"chat_template": "x"},
+        {"add_generation_prompt": False}, {"bad_words": ["x"]}, {"functions": [{}]},
         {"continue_final_message": True, "add_generation_prompt": True}, {"truncate_prompt_tokens": 5},
     ],
     "/v1/completions": [{"use_beam_search": True}, {"lora": [{"id": 0}]}, {"truncate_prompt_tokens": 5}],

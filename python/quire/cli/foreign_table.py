@@ -378,6 +378,9 @@ _VLLM = (
     _note("--guided-decoding-backend --structured-outputs-config", "llguidance compiles all of them", takes=True),
     _note("--swap-space --cpu-offload-gb --max-parallel-loading-workers", "there is no such part", takes=True),
     _note("--max-seq-len-to-capture --max-logprobs --load-format", "there is no such part", takes=True),
+    _refused(
+        "--logprobs-mode", "a request says it: post_sampling_probs, in Python processed_logprobs", neutral="raw_logprobs"
+    ),
     _note("--quantization -q", "the file says it", takes=True),
     _note("--generation-config", "the file's advice is always followed", takes=True),
     _refused("--tensor-parallel-size -tp --pipeline-parallel-size -pp", _ONE_DEVICE, neutral="1"),
