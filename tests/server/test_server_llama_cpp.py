@@ -229,6 +229,25 @@ def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
     assert whole["content"] == "".join(event["content"] for event in events)
 
 
+def test_the_last_message_goes_on(client: httpx.Client, llm: LLM) -> None:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    whole = llm.chat(messages, max_tokens=32, temperature=0.0)
+    begun = whole.text[:12]
+    ids = llm.tokenizer.encode(begun, add_special=False)
+    n_same = len(ids) if whole.token_ids[: len(ids)] == ids else 0
+    said = [*messages, {"role": "assistant", "content": begun}]
+    rest = llm.chat(said, max_tokens=32, temperature=0.0, continue_final_message=True)
+    assert rest.prompt_token_ids == [*whole.prompt_token_ids, *ids]
+    if n_same:
+        assert begun + rest.text == whole.text
+    body = {"messages": said, "temperature": 0, "max_tokens": 32, "continue_final_message": True}
+    answer = client.post("/v1/chat/completions", json={**body, "add_generation_prompt": False}).json()
+    assert answer["choices"][0]["message"]["content"] == rest.text
+    for wrong in (messages, [*messages, {"role": "assistant", "content": ""}]):
+        response = client.post("/v1/chat/completions", json={**body, "messages": wrong})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+
+
 # Without a model.
 
 
