@@ -97,9 +97,9 @@ def cells(kind: str, row: list[str]) -> list[str]:
         body, *rest = rest
         method = "" if " " in first else "POST "
         first = f"{method}{first}" + (f"\n{body}" if body not in ("", "{}") else "")
-    if kind == "asks":
-        rest[0] = rest[0] or "the package's"
     shown = [code(cell) for cell in rest] if kind != "note" else [rest[0].replace("|", "\\|")]
+    if kind == "asks" and not rest[0]:
+        shown[0] = "the package's"
     return [origin, code(first), *shown]
 
 

@@ -125,6 +125,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "checkpoint").mkdir()
     (made / "notes").write_text("hello")
     (made / "question.txt").write_text("Is it from a file?\n")
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'ab' * 32}", "size": len(TINY)}
+    manifest = made / ".ollama/models/manifests/registry.ollama.ai/library/llama3/8b"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [layer]}))
+    for path in (
+        f".ollama/models/blobs/sha256-{'ab' * 32}", ".lmstudio/models/lmstudio-community/Tiny-GGUF/tiny-Q8_0.gguf",
+        ".cache/llama.cpp/ggml-org_tiny_tiny-Q8_0.gguf",
+    ):  # fmt: skip
+        (made / path).parent.mkdir(parents=True)
+        (made / path).symlink_to(packaged_model())
     return made
 
 

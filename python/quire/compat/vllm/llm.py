@@ -220,7 +220,8 @@ class LLM:
         """How well each text of ``data_2`` answers that of ``data_1``.
 
         By a model with a classifier of one class, or of yes and no: a probability, or with ``use_activation=False``, or
-        where the model's makers name no activation but Identity, what it is made of.  By one that gives vectors: their cosine.
+        where the model's makers name Identity as its activation, what it is made of.  By one that gives vectors: their
+        cosine.
         """
         _refuse_lora(lora_request)
         params = pooling_params or PoolingParams()

@@ -179,8 +179,8 @@ class Settings:
         p = self.params
         same = (
             "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p",
-            "xtc_probability", "xtc_threshold", "min_keep", "mirostat", "mirostat_tau", "mirostat_eta", "presence_penalty",
-            "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
+            "xtc_probability", "xtc_threshold", "min_keep", "mirostat", "mirostat_tau", "mirostat_eta",
+            "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
         )  # fmt: skip
         form = p.structured_outputs
         return {
