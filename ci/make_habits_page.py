@@ -106,17 +106,16 @@ def cells(kind: str, row: list[str]) -> list[str]:
 def page() -> str:
     """The whole page."""
     given = habits()
-    parts, part = [HEAD], ""
-    values = "; ".join(f"`${name}` is {code(text)}" for name, text in given.values.items())
-    beside = "; ".join(f"{code(path)}: {code(body)}" for path, body in given.beside.items())
+    parts, part = [HEAD, "Requests have these fields, unless a row names the same:\n\n| to | fields |\n|---|---|\n"], ""
+    parts += [f"| {code(path)} | {code(body)} |\n" for path, body in given.beside.items()]
+    parts.append("\nNames in them stand for\n\n| name | value |\n|---|---|\n")
+    parts += [f"| `${name}` | {code(text)} |\n" for name, text in given.values.items()]
+    parts.append('| `$ids`, `$once` | the tokens of "Once upon"; those of "Once", without brackets |\n')
+    parts.append("| `$long` | a message of 5000 words |\n\n")
     for table in given.tables:
         if table.part != part:
             part = table.part
             parts.append(f"## {part}\n\n")
-            if part == "Requests of real clients":
-                parts.append(
-                    f"Fields are sent beside these, unless they name the same. {beside}.\n\nHere {values}.\n\n"
-                )
         parts.append(f"### {table.title}\n\n")
         if table.about:
             parts.append(f"{table.about}\n\n")
