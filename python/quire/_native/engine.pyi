@@ -47,6 +47,7 @@ class SamplingParams:
     top_n_sigma: float | None
     xtc_probability: float
     xtc_threshold: float
+    min_keep: int
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
@@ -65,6 +66,7 @@ class SamplingParams:
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    processed_logprobs: bool
     samplers: Sequence[str]
     def __init__(self) -> None: ...
     def validate(self, vocab: VocabInfo | None = None) -> None:
