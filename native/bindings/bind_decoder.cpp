@@ -102,7 +102,8 @@ void bind_mask_job(py::module_ &m) {
         .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
         .def_readonly("choice", &MaskJob::choice)
         .def_readonly("position", &MaskJob::position)
-        .def_readonly("token", &MaskJob::token)
+        .def_readonly("tokens", &MaskJob::tokens)
+        .def_readonly("n_hoped", &MaskJob::n_hoped)
         .def("__repr__", [](const MaskJob &self) {
             return cat("<MaskJob of request ", static_cast<uint64_t>(self.request), ", choice ", self.choice,
                        ", token ", self.position, ">");
@@ -385,10 +386,13 @@ void bind_decoder(py::module_ &m) {
                const std::vector<int32_t> &forced) {
                 std::vector<uint32_t> words = words_of(mask);
                 py::gil_scoped_release release;
-                self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
+                return self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
             },
             py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert(),
             py::arg("forced") = std::vector<int32_t>())
+        .def(
+            "decline_mask", [](Decoder &self, uint64_t id, int choice) { self.decline_mask(RequestId{id}, choice); },
+            py::arg("request_id"), py::arg("choice"))
         .def("wait", &Decoder::wait, py::arg("timeout_s"), py::kw_only(), py::arg("gather_s") = 0.0, Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)

@@ -83,7 +83,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_visible(request, *vocab);
     check_prediction(request, *vocab);
     if (request.task != Task::generate) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}, {}});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -96,7 +96,6 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
                            Sampler(request.params, vocab, i),
                            nullptr,
                            StopMatcher(p.stop, mode),
-                           {},
                            {}});
 }
 

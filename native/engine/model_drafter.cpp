@@ -62,7 +62,7 @@ void ModelDrafter::extend(const PlanItem &item, const ItemRows &rows) {
     const auto found = wishes_.find(item.id);
     if (item.n_logit_rows == 0 || found == wishes_.end()) return;
     DraftWish &wish = *found->second;
-    const std::span<float> logits = rows.last().logits;
+    const std::span<float> logits = rows.last(1).logits;
     const auto token = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
     wish.proposal.push_back(token);
     if (static_cast<int>(wish.proposal.size()) < wish.most)

@@ -208,6 +208,17 @@ void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     }
 }
 
+std::span<const int32_t> Speculator::begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most) {
+    const auto certain =
+        std::ranges::find_if(drafters_, [](const Entry &entry) { return entry.drafter->is_certain(); });
+    if (certain == drafters_.end()) return {};
+    forced = forced.first(std::min({forced.size(), static_cast<size_t>(most), static_cast<size_t>(max_draft_depth)}));
+    State &state = this->state(sequence);
+    state.certain_drafter = static_cast<size_t>(certain - drafters_.begin());
+    state.n_certain = static_cast<int>(forced.size());
+    return forced;
+}
+
 void Speculator::planned(SequenceId sequence, int n_drafted) {
     State &state = sequences_.at(sequence);
     state.position = 0;

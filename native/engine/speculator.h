@@ -49,6 +49,9 @@ class Speculator {
     };
     // Fills the proposals of sequences that are in a step of n_rows rows and n_tokens drawn tokens.
     void propose(std::vector<Wish> &wishes, int n_tokens, int n_rows);
+    // What is proposed for the beginning of an answer, beside the end of its prompt: forced tokens alone, at most so many.
+    // They save a step and cost nothing, as they are computed in any case.
+    std::span<const int32_t> begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most);
     // Of the last proposal for a sequence so many tokens are in the step.
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them

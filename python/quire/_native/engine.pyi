@@ -189,8 +189,11 @@ class Request:
 
 @final
 class MaskJob:
-    """A mask to be computed: that of generated token number ``position``, once ``token`` was generated (None before the
-    first)."""
+    """A mask to be computed: that of generated token number ``position``.
+
+    ``tokens``: generated before it, as far as that is new; whoever was told others in their places forgets those.  The
+    last ``n_hoped`` of them may turn out to be others.
+    """
 
     @property
     def request_id(self) -> int: ...
@@ -199,7 +202,9 @@ class MaskJob:
     @property
     def position(self) -> int: ...
     @property
-    def token(self) -> int | None: ...
+    def tokens(self) -> list[int]: ...
+    @property
+    def n_hoped(self) -> int: ...
 
 @final
 class Timings:
@@ -552,14 +557,17 @@ class Decoder:
         position: int,
         mask: npt.NDArray[np.uint32],
         forced: Sequence[int] = [],
-    ) -> None:
+    ) -> int | None:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
 
         ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
-        the token behind them, and the next job comes after that.
+        the token behind them.  The job goes on with the mask behind the token that is returned, which may turn out to be
+        another; None: it is done.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
+    def decline_mask(self, request_id: int, choice: int) -> None:
+        """There is no mask behind the hoped tokens of a job, which is done.  If they are drawn, it is asked for again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
 
