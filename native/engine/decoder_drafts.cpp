@@ -7,39 +7,51 @@
 namespace quire {
 namespace {
 
-constexpr double most_waited = 0.5;    // of a step's time, for masks
-constexpr double least_wait_s = 10e-6; // what waiting itself takes
+constexpr double patience_at_beginning = 0.5; // of a step of one row
 
 } // namespace
 
-// Forced tokens that are known before a step save one.  So the mask is waited for, a part of a step, as long as masks come
-// with forced tokens.
-void DecoderLoop::await_mask(MaskLease &masks, int choice, double end_s) {
-    const double wait_s = masks.forced_rate() * (end_s - now_s());
-    if (wait_s < least_wait_s) return;
-    const auto wait =
-        std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(wait_s));
-    masks.wait_provided(choice, std::chrono::steady_clock::now() + wait);
+// Forced tokens that are known before a step save one.  So masks are waited for, unless they are likely to be late anyway.
+void DecoderLoop::await_mask(MaskLease &masks, int choice, double start_s, double patience_s) {
+    if (masks.seconds() > patience_s) return;
+    const std::chrono::duration<double> left(start_s + patience_s - now_s());
+    masks.wait_provided(choice, std::chrono::steady_clock::now() +
+                                    std::chrono::duration_cast<std::chrono::steady_clock::duration>(left));
 }
 
 // What a grammar forces at the start of an answer is computed beside the end of its prompt.
-void DecoderLoop::draft_beginning(const Sequence &sequence) {
+void DecoderLoop::draft_beginning(const Sequence &sequence, double start_s) {
     const auto [request, choice] = owners_.at(sequence.id);
     if (!request->masks || sequence.n_tokens() > sequence.n_prompt || sequence.n_pending() > pace_.tokens()) return;
     const int64_t limit = scheduler_.draft_limit(sequence);
     if (limit == 0 || (request->drafters & speculator_.certain()) == 0) return;
-    await_mask(*request->masks, choice, now_s() + most_waited * speculator_.step_seconds(1));
+    await_mask(*request->masks, choice, start_s, patience_at_beginning * speculator_.step_seconds(1));
     const Outlook outlook = request->masks->outlook(choice);
     scheduler_.draft(sequence.id, speculator_.begin(sequence.id, outlook.forced, limit));
 }
 
 void DecoderLoop::draft_beginnings() {
     if (speculator_.certain() == 0) return;
-    for (const Sequence *s : scheduler_.running()) draft_beginning(*s);
+    const double start_s = now_s();
+    for (const Sequence *s : scheduler_.running()) draft_beginning(*s, start_s);
     const auto n_most = static_cast<size_t>(scheduler_.config().max_running);
     const size_t n_free = n_most - std::min(n_most, scheduler_.running().size());
     for (size_t i = 0; i < std::min(n_free, scheduler_.waiting().size()); ++i)
-        draft_beginning(*scheduler_.waiting()[i]);
+        draft_beginning(*scheduler_.waiting()[i], start_s);
+}
+
+// How long masks are waited for before a step: as long as the steps take that their forced tokens are likely to save.
+double DecoderLoop::forced_text_patience(int n_drawn, int n_rows) {
+    int n_masked = 0;
+    MaskLease *masks = nullptr;
+    for (const Sequence *s : scheduler_.running()) {
+        const auto [request, choice] = owners_.at(s->id);
+        if (!request->masks || (request->drafters & speculator_.certain()) == 0 || scheduler_.draft_limit(*s) == 0) continue;
+        ++n_masked;
+        masks = request->masks.get();
+    }
+    if (masks == nullptr) return 0;
+    return std::min(1.0, masks->n_forced() * n_masked / n_drawn) * speculator_.step_seconds(n_rows);
 }
 
 // Proposes tokens for the sequences that will draw in the next step.
@@ -51,13 +63,15 @@ void DecoderLoop::draft() {
     outlooks.reserve(scheduler_.running().size());
     int n_drawn = 0;
     int64_t n_rows = 0;
-    for (const Sequence *s : scheduler_.running()) n_rows += s->has_work() ? s->n_pending() : 0;
+    for (const Sequence *s : scheduler_.running()) {
+        n_rows += s->has_work() ? s->n_pending() : 0;
+        n_drawn += s->has_work() && (scheduler_.draft_limit(*s) > 0 || s->is_decoding());
+    }
     n_rows = std::min<int64_t>(n_rows, pace_.tokens());
-    const double wait_end_s = now_s() + most_waited * speculator_.step_seconds(static_cast<int>(n_rows));
+    const double start_s = now_s(), patience_s = forced_text_patience(n_drawn, static_cast<int>(n_rows));
     for (const Sequence *s : scheduler_.running()) {
         if (!s->has_work()) continue;
         const int64_t limit = scheduler_.draft_limit(*s);
-        n_drawn += limit > 0 || s->is_decoding();
         const auto [request, choice] = owners_.at(s->id);
         if (limit == 0 || request->drafters == 0 || s->n_tokens() <= s->n_prompt) continue;
         Speculator::Wish wish;
@@ -71,7 +85,8 @@ void DecoderLoop::draft() {
         wish.room = static_cast<int>(std::min<int64_t>(limit, max_draft_depth + speculator_.most()));
         wish.drafters = request->drafters;
         if (request->masks) {
-            if ((request->drafters & speculator_.certain()) != 0) await_mask(*request->masks, choice, wait_end_s);
+            if ((request->drafters & speculator_.certain()) != 0)
+                await_mask(*request->masks, choice, start_s, patience_s);
             outlooks.push_back(request->masks->outlook(choice));
             wish.forced = outlooks.back().forced;
             wish.mask = outlooks.back().mask;

@@ -73,9 +73,10 @@ class DecoderLoop {
         ItemRows rows;
     };
     void draft(); // decoder_drafts.cpp
-    void draft_beginning(const Sequence &sequence);
+    void draft_beginning(const Sequence &sequence, double start_s);
     void draft_beginnings();
-    void await_mask(MaskLease &masks, int choice, double end_s);
+    void await_mask(MaskLease &masks, int choice, double start_s, double patience_s);
+    double forced_text_patience(int n_drawn, int n_rows);
     void hope(const Plan &plan);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);

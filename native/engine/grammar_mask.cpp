@@ -124,9 +124,9 @@ void MaskExchange::wait_provided(RequestId request, int choice, Clock::time_poin
     });
 }
 
-double MaskExchange::forced_rate() {
+double MaskExchange::n_forced() {
     std::lock_guard lock(mutex_);
-    return forced_rate_;
+    return n_forced_;
 }
 
 double MaskExchange::seconds() {
@@ -178,7 +178,7 @@ MaskExchange::Provided MaskExchange::provide(RequestId request, int choice, int6
     Provided provided;
     if (slot.masks.empty()) {
         provided.was_waited_for = std::exchange(slot.waited_for, false);
-        forced_rate_ += mean_weight * ((forced.empty() ? 0.0 : 1.0) - forced_rate_);
+        n_forced_ += mean_weight * (static_cast<double>(forced.size()) - n_forced_);
         seconds_ += mean_weight * (std::chrono::duration<double>(Clock::now() - slot.asked_at).count() - seconds_);
     }
     for (int32_t token : forced) {

@@ -55,8 +55,8 @@ class MaskExchange {
     Outlook outlook(RequestId request, int choice);
     // Waits until the mask of a choice's next token is there, not beyond a time of the steady clock.
     void wait_provided(RequestId request, int choice, std::chrono::steady_clock::time_point end);
-    // How often the mask of a next token came with forced tokens lately, and how long one took since it was asked for.
-    double forced_rate();
+    // What the masks of next tokens were lately: with how many forced tokens one came, and how long after it was asked for.
+    double n_forced();
     double seconds();
 
     // The side that computes.  None after timeout_s seconds, and at once after close().
@@ -99,7 +99,7 @@ class MaskExchange {
     const int32_t n_vocab_;
     std::mutex mutex_;
     std::condition_variable arrived_, provided_;
-    double forced_rate_ = 0.3, seconds_ = 0; // means of the last answers
+    double n_forced_ = 0.5, seconds_ = 0; // means of the last answers
     std::deque<Place> jobs_;
     std::unordered_map<RequestId, std::vector<Slot>> slots_;
     bool closed_ = false;
@@ -123,7 +123,7 @@ class MaskLease {
     void wait_provided(int choice, std::chrono::steady_clock::time_point end) {
         exchange_->wait_provided(request_, choice, end);
     }
-    double forced_rate() { return exchange_->forced_rate(); }
+    double n_forced() { return exchange_->n_forced(); }
     double seconds() { return exchange_->seconds(); }
     void ask(int choice, int64_t position, int32_t after) { exchange_->ask(request_, choice, position, after); }
     void hope(int choice, std::span<const int32_t> draft) { exchange_->hope(request_, choice, draft); }
