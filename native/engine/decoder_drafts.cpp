@@ -11,9 +11,8 @@ constexpr double patience_at_beginning = 0.5; // of a step of one row
 
 } // namespace
 
-// Forced tokens that are known before a step save one.  So masks are waited for, unless they are likely to be late anyway.
 void DecoderLoop::await_mask(MaskLease &masks, int choice, double start_s, double patience_s) {
-    if (masks.seconds() > patience_s) return;
+    if (masks.seconds() > patience_s) return; // it is likely to be late anyway
     const std::chrono::duration<double> left(start_s + patience_s - now_s());
     masks.wait_provided(choice, std::chrono::steady_clock::now() +
                                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(left));
@@ -40,38 +39,40 @@ void DecoderLoop::draft_beginnings() {
         draft_beginning(*scheduler_.waiting()[i], start_s);
 }
 
-// How long masks are waited for before a step: as long as the steps take that their forced tokens are likely to save.
-double DecoderLoop::forced_text_patience(int n_drawn, int n_rows) {
-    int n_masked = 0;
-    MaskLease *masks = nullptr;
+// Forced tokens that are known before a step save one.  So masks are waited for, as long as the steps take that are likely
+// to be saved.  Events come after that, as who reads them wants the interpreter that computes masks.
+void DecoderLoop::await_forced_text() {
+    std::vector<Owner> awaited;
+    int n_drawn = 0;
     for (const Sequence *s : scheduler_.running()) {
-        const auto [request, choice] = owners_.at(s->id);
-        if (!request->masks || (request->drafters & speculator_.certain()) == 0 || scheduler_.draft_limit(*s) == 0) continue;
-        ++n_masked;
-        masks = request->masks.get();
+        if (!s->has_work() || scheduler_.draft_limit(*s) == 0) continue;
+        ++n_drawn;
+        const Owner owner = owners_.at(s->id);
+        if (owner.request->masks && (owner.request->drafters & speculator_.certain()) != 0) awaited.push_back(owner);
     }
-    if (masks == nullptr) return 0;
-    return std::min(1.0, masks->n_forced() * n_masked / n_drawn) * speculator_.step_seconds(n_rows);
+    if (awaited.empty()) return;
+    const double n_forced = awaited.front().request->masks->n_forced();
+    const double share = n_forced * static_cast<double>(awaited.size()) / n_drawn;
+    const double start_s = now_s(), patience_s = std::min(1.0, share) * speculator_.step_seconds(n_drawn);
+    for (const Owner &owner : awaited) await_mask(*owner.request->masks, owner.choice, start_s, patience_s);
 }
 
 // Proposes tokens for the sequences that will draw in the next step.
 void DecoderLoop::draft() {
     if (speculator_.empty()) return;
     draft_beginnings();
+    if (!std::exchange(awaited_, false)) await_forced_text();
     std::vector<Speculator::Wish> wishes;
     std::vector<Outlook> outlooks;
     outlooks.reserve(scheduler_.running().size());
     int n_drawn = 0;
     int64_t n_rows = 0;
-    for (const Sequence *s : scheduler_.running()) {
-        n_rows += s->has_work() ? s->n_pending() : 0;
-        n_drawn += s->has_work() && (scheduler_.draft_limit(*s) > 0 || s->is_decoding());
-    }
+    for (const Sequence *s : scheduler_.running()) n_rows += s->has_work() ? s->n_pending() : 0;
     n_rows = std::min<int64_t>(n_rows, pace_.tokens());
-    const double start_s = now_s(), patience_s = forced_text_patience(n_drawn, static_cast<int>(n_rows));
     for (const Sequence *s : scheduler_.running()) {
         if (!s->has_work()) continue;
         const int64_t limit = scheduler_.draft_limit(*s);
+        n_drawn += limit > 0 || s->is_decoding();
         const auto [request, choice] = owners_.at(s->id);
         if (limit == 0 || request->drafters == 0 || s->n_tokens() <= s->n_prompt) continue;
         Speculator::Wish wish;
@@ -85,8 +86,6 @@ void DecoderLoop::draft() {
         wish.room = static_cast<int>(std::min<int64_t>(limit, max_draft_depth + speculator_.most()));
         wish.drafters = request->drafters;
         if (request->masks) {
-            if ((request->drafters & speculator_.certain()) != 0)
-                await_mask(*request->masks, choice, start_s, patience_s);
             outlooks.push_back(request->masks->outlook(choice));
             wish.forced = outlooks.back().forced;
             wish.mask = outlooks.back().mask;

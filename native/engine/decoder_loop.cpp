@@ -116,6 +116,8 @@ bool DecoderLoop::step() {
         guarded(*at.request, [&] { take_rows(at, item, rows); });
     }
     speculator_.took(plan.n_tokens, step_s + draw_late(step_s));
+    await_forced_text();
+    awaited_ = true;
     ++totals_.n_steps;
     totals_.n_step_sequences += static_cast<int64_t>(plan.items.size());
     if (checks_every_step) check();

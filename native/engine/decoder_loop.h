@@ -76,7 +76,7 @@ class DecoderLoop {
     void draft_beginning(const Sequence &sequence, double start_s);
     void draft_beginnings();
     void await_mask(MaskLease &masks, int choice, double start_s, double patience_s);
-    double forced_text_patience(int n_drawn, int n_rows);
+    void await_forced_text();
     void hope(const Plan &plan);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
@@ -109,6 +109,7 @@ class DecoderLoop {
     std::unordered_map<SequenceId, Owner> owners_;
     std::vector<Event> events_;
     std::vector<Late> late_; // empty between steps
+    bool awaited_ = false;   // the forced text of the next step was waited for
     DecoderStats totals_;
 };
 
