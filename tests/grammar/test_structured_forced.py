@@ -100,6 +100,33 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
             assert grammar.n_drafted_tokens - grammar.n_accepted_tokens < 64 + 6 * 4
 
 
+@pytest.mark.parametrize(
+    ("options", "n_prompt", "n_steps"),
+    [({}, 21, 1), ({"max_rows": 16, "max_logit_rows": 8}, 9, 1), ({"max_rows": 16, "max_logit_rows": 8}, 30, 3)],
+    ids=["whole", "few-rows", "parts"],
+)
+def test_forced_text_begins_beside_the_prompt(options: dict[str, object], n_prompt: int, n_steps: int) -> None:
+    # Few rows: of 16 the prompt has 9.  Parts: 16 and 14 of the prompt, so that two tokens fit, and the others after that.
+    run, config = [5, 9, 2, 44, 17, 3], {"speculation": "auto", "draft_min": 6}
+    with Client(max_sequences=1, drafters=[GrammarDrafter()], config=config, **options) as client:
+        first = client.submit(prompt(5), params(max_tokens=1), grammar=True)
+        ids = [client.submit(prompt(n_prompt, seed), params(max_tokens=7), grammar=True) for seed in (1, 2)]
+        other = client.submit(prompt(n_prompt, 3), params(max_tokens=7), grammar=True, speculation="off")
+        jobs = [client.decoder.wait_mask_job(10.0) for _ in range(4)]
+        # The first comes last: until it is drawn, the others have no place.
+        for job in jobs[1:]:
+            assert job is not None
+            client.decoder.provide_mask(job.request_id, 0, 0, mask_of([8]), run)
+        client.decoder.provide_mask(first, 0, 0, mask_of([1]))
+        client.run()
+        assert client.answer(first).token_ids == [1]
+        for id_ in (*ids, other):
+            assert client.answer(id_).token_ids == [*run, 8]
+        n_off = 6 + -(-n_prompt // 16 if options else -1)
+        assert client.decoder.n_steps == 1 + 2 * n_steps + n_off
+        client.expect_all_free()
+
+
 def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
     text = prompt(9)
     right, wrong = [*text, 3, 4, 5, 6, 7], [*text, 3, 4, 9, 6, 7]
