@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-constexpr double patience_at_beginning = 0.5; // of a step of one row
+constexpr double most_patience = 2.0; // in steps
 
 } // namespace
 
@@ -19,24 +19,23 @@ void DecoderLoop::await_mask(MaskLease &masks, int choice, double start_s, doubl
 }
 
 // What a grammar forces at the start of an answer is computed beside the end of its prompt.
-void DecoderLoop::draft_beginning(const Sequence &sequence, double start_s) {
+void DecoderLoop::draft_beginning(const Sequence &sequence) {
     const auto [request, choice] = owners_.at(sequence.id);
     if (!request->masks || sequence.n_tokens() > sequence.n_prompt || sequence.n_pending() > pace_.tokens()) return;
     const int64_t limit = scheduler_.draft_limit(sequence);
     if (limit == 0 || (request->drafters & speculator_.certain()) == 0) return;
-    await_mask(*request->masks, choice, start_s, patience_at_beginning * speculator_.step_seconds(1));
+    await_mask(*request->masks, choice, request->submitted_s, speculator_.step_seconds(1)); // the step that it saves
     const Outlook outlook = request->masks->outlook(choice);
     scheduler_.draft(sequence.id, speculator_.begin(sequence.id, outlook.forced, limit));
 }
 
 void DecoderLoop::draft_beginnings() {
     if (speculator_.certain() == 0) return;
-    const double start_s = now_s();
-    for (const Sequence *s : scheduler_.running()) draft_beginning(*s, start_s);
+    for (const Sequence *s : scheduler_.running()) draft_beginning(*s);
     const auto n_most = static_cast<size_t>(scheduler_.config().max_running);
     const size_t n_free = n_most - std::min(n_most, scheduler_.running().size());
     for (size_t i = 0; i < std::min(n_free, scheduler_.waiting().size()); ++i)
-        draft_beginning(*scheduler_.waiting()[i], start_s);
+        draft_beginning(*scheduler_.waiting()[i]);
 }
 
 // Forced tokens that are known before a step save one.  So masks are waited for, as long as the steps take that are likely
@@ -53,7 +52,7 @@ void DecoderLoop::await_forced_text() {
     if (awaited.empty()) return;
     const double n_forced = awaited.front().request->masks->n_forced();
     const double share = n_forced * static_cast<double>(awaited.size()) / n_drawn;
-    const double start_s = now_s(), patience_s = std::min(1.0, share) * speculator_.step_seconds(n_drawn);
+    const double start_s = now_s(), patience_s = std::min(most_patience, share) * speculator_.step_seconds(n_drawn);
     for (const Owner &owner : awaited) await_mask(*owner.request->masks, owner.choice, start_s, patience_s);
 }
 

@@ -73,7 +73,7 @@ class DecoderLoop {
         ItemRows rows;
     };
     void draft(); // decoder_drafts.cpp
-    void draft_beginning(const Sequence &sequence, double start_s);
+    void draft_beginning(const Sequence &sequence);
     void draft_beginnings();
     void await_mask(MaskLease &masks, int choice, double start_s, double patience_s);
     void await_forced_text();

@@ -14,6 +14,8 @@ constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.
 constexpr double weight_of_expected = 8, weight_of_kind = 2;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
 constexpr double sequence_memory = 0.95, kind_memory = 0.995, idle_memory = 0.99;
+constexpr double token_s_memory = 0.995; // per step in which proposing seemed too slow
+constexpr double answer_weight = 0.1;    // in the mean length
 constexpr int most_since_without = 64, most_refused = 64;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -134,16 +136,32 @@ void Speculator::ask_certain(size_t drafter, std::vector<Wish> &wishes) {
     }
 }
 
+// Seconds that a sequence's drafts are likely to save until its answer ends.  How long that is, is known of other answers, and
+// of what it has already.
+double Speculator::worth_s(const Wish &wish, double advantage, int n_tokens, int n_rows) const {
+    const auto n_answer = static_cast<double>(wish.tokens.size()) - static_cast<double>(wish.n_prompt);
+    const auto n_possible = static_cast<double>(wish.max_tokens) - static_cast<double>(wish.tokens.size());
+    const double n_left = std::min(n_possible, std::max(answer_tokens_ - n_answer, n_answer));
+    return n_left * cost_.seconds(n_rows) / n_tokens * (1 - 1 / advantage);
+}
+
 void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows) {
     Entry &entry = drafters_[drafter];
     int depth = config_.draft_max;
     if (entry.drafter->costs_time() && config_.draft_min < config_.draft_max) {
         std::vector<double> rates;
         for (const Wish *wish : wishes) rates.push_back(rate(*wish, drafter, model_draft_kind));
-        depth =
-            std::max(config_.draft_min, choose_depth(rates, config_.draft_max, n_tokens, n_rows, cost_, entry.token_s));
+        const DepthChoice choice = choose_depth(rates, config_.draft_max, n_tokens, n_rows, cost_, entry.token_s);
+        depth = std::max(config_.draft_min, choice.depth);
+        const auto is_unworthy = [&](const Wish *wish) {
+            const double reading_s = entry.drafter->reading_s(*wish);
+            return reading_s > 0 && reading_s > worth_s(*wish, choice.advantage, n_tokens, n_rows);
+        };
+        if (config_.draft_min == 0 && depth > 0) std::erase_if(wishes, is_unworthy);
+        if (wishes.empty()) return;
     }
     if (depth == 0) {
+        entry.token_s *= token_s_memory;
         for (Wish *wish : wishes) state(wish->sequence).rates[drafter].fade(idle_memory);
         for (DraftRate &rate : entry.rates) rate.fade(idle_memory);
         return;
@@ -162,6 +180,7 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
         return;
     }
     const double seconds = now_s() - started_s;
+    const double drafting_s = std::max(0.0, seconds - entry.drafter->read_s());
     entry.stats.seconds += seconds;
     size_t longest = 0;
     for (Wish *wish : wishes) {
@@ -173,7 +192,7 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
         state.kind = wish->kind;
     }
     if (entry.drafter->costs_time() && longest > 0) {
-        const double token_s = seconds / static_cast<double>(longest);
+        const double token_s = drafting_s / static_cast<double>(longest);
         entry.token_s = entry.token_s == 0 ? token_s : 0.9 * entry.token_s + 0.1 * token_s;
     }
 }
@@ -248,6 +267,7 @@ void Speculator::judge(SequenceId sequence, bool is_right) {
 
 void Speculator::forget(SequenceId sequence, std::span<const int32_t> answer) {
     if (sequences_.erase(sequence) == 0) return;
+    answer_tokens_ += answer_weight * (static_cast<double>(answer.size()) - answer_tokens_);
     for (Entry &entry : drafters_) entry.drafter->forget(sequence, answer);
 }
 

@@ -78,6 +78,7 @@ class Speculator {
     double rate(const Wish &wish, size_t drafter, int kind);
     void ask_certain(size_t drafter, std::vector<Wish> &wishes);
     void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);
+    double worth_s(const Wish &wish, double advantage, int n_tokens, int n_rows) const;
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
     void try_one_more(std::span<DraftOffer> offers);
@@ -87,6 +88,7 @@ class Speculator {
     std::vector<Entry> drafters_;
     std::unordered_map<SequenceId, State> sequences_;
     StepCost cost_;
+    double answer_tokens_ = 128; // of an answer, a mean of the last ones
     int n_since_without_ = 0; // steps since one without drafts
     int n_refused_ = 0;       // steps in a row that had less than what was proposed
 };

@@ -367,10 +367,19 @@ class ScriptedDrafter(Drafter):
     """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
 
     Each position is right with the probability ``agreement``, decided by a hash; wrong tokens are the next id.  To test
-    and measure speculation.  RequestError where ``agreement`` is not from 0 to 1.
+    and measure speculation.  ``token_read_s``: it tells that reading a token takes so long, once for each sequence.
+    RequestError where ``agreement`` is not from 0 to 1.
     """
 
-    def __init__(self, scripts: Sequence[Sequence[int]], *, agreement: float, seed: int = 0, n_vocab: int) -> None: ...
+    def __init__(
+        self,
+        scripts: Sequence[Sequence[int]],
+        *,
+        agreement: float,
+        seed: int = 0,
+        n_vocab: int,
+        token_read_s: float = 0.0,
+    ) -> None: ...
 
 @final
 class StepCost:
@@ -392,11 +401,15 @@ class Speculator:
         n_rows: int,
         forced: Sequence[Sequence[int]] = [],
         masks: Sequence[Sequence[int]] = [],
+        n_prompt: int = 0,
     ) -> list[list[int]]:
         """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
 
-        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``: tokens
+        of each text that are its prompt; at most 1000 more follow.
         """
+    def forget(self, sequence_id: int, answer: Sequence[int]) -> None:
+        """A sequence has ended."""
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
     def took(self, n_rows: int, seconds: float) -> None:
