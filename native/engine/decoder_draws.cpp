@@ -16,7 +16,8 @@ void DecoderLoop::provide_logits(RequestId id, int index, std::span<float> logit
             request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
             throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
         Choice &choice = request.choices[static_cast<size_t>(index)];
-        std::ranges::copy(logits, choice.held_rows.begin() + static_cast<ptrdiff_t>(choice.n_held_drawn * logits.size()));
+        std::ranges::copy(logits,
+                          choice.held_rows.begin() + static_cast<ptrdiff_t>(choice.n_held_drawn * logits.size()));
         draw_held(request, index);
     });
 }
@@ -123,7 +124,9 @@ double DecoderLoop::draw_late(double step_s) {
 void DecoderLoop::draw_held(ActiveRequest &request, int index) {
     Choice &choice = request.choices[static_cast<size_t>(index)];
     const auto n_vocab = static_cast<size_t>(request.vocab->n_vocab);
-    const auto row = [&] { return LogitRow{std::span(choice.held_rows).subspan(choice.n_held_drawn * n_vocab, n_vocab)}; };
+    const auto row = [&] {
+        return LogitRow{std::span(choice.held_rows).subspan(choice.n_held_drawn * n_vocab, n_vocab)};
+    };
     if (!draw_when_masked(request, index, row())) return;
     while (++choice.n_held_drawn * n_vocab < choice.held_rows.size() && awaits_token(choice))
         if (!next_token(request, index, row())) return;

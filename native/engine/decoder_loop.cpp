@@ -115,7 +115,8 @@ bool DecoderLoop::step() {
         const Owner at = owner->second;
         guarded(*at.request, [&] { take_rows(at, item, rows); });
     }
-    speculator_.took(plan.n_tokens, step_s + draw_late(step_s), plan.n_logit_rows == plan.n_tokens);
+    const double waited_s = draw_late(step_s);
+    speculator_.took(plan.n_tokens, step_s + waited_s, plan.n_logit_rows == plan.n_tokens);
     await_forced_text();
     awaited_ = true;
     ++totals_.n_steps;

@@ -155,7 +155,8 @@ MaskExchange::Slot *MaskExchange::find(RequestId request, int choice) {
     const auto found = slots_.find(request);
     if (found == slots_.end()) return nullptr;
     if (choice < 0 || static_cast<size_t>(choice) >= found->second.size())
-        throw RequestError("grammar_mask", cat("a mask must have been asked for but that of choice ", choice, " was not"));
+        throw RequestError("grammar_mask",
+                           cat("a mask must have been asked for but that of choice ", choice, " was not"));
     return &found->second[static_cast<size_t>(choice)];
 }
 

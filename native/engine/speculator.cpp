@@ -108,13 +108,16 @@ void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
 }
 
 // What is known to be forbidden is not computed; the next drafter may know better.
-void Speculator::cut_forbidden(Wish &wish) {
+bool Speculator::cut_forbidden(Wish &wish) {
     for (size_t i = 0; i < wish.proposal.size(); ++i) {
         const int32_t token = wish.proposal[i];
         const size_t at = wish.certain.size() + i, n_forced = wish.forced.size();
-        if (at > n_forced || (at == n_forced && !wish.mask)) return; // its mask is not known
-        if (at < n_forced ? token != wish.forced[at] : !wish.mask->allows(token)) return wish.proposal.resize(i);
+        if (at > n_forced || (at == n_forced && !wish.mask)) return false; // its mask is not known
+        if (at < n_forced ? token == wish.forced[at] : wish.mask->allows(token)) continue;
+        wish.proposal.resize(i);
+        return i == 0;
     }
+    return false;
 }
 
 // The first of the chain: what others propose comes behind it.
@@ -185,9 +188,12 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
     size_t longest = 0;
     for (Wish *wish : wishes) {
         longest = std::max(longest, wish->proposal.size());
-        cut_forbidden(*wish);
-        if (wish->proposal.empty()) continue;
         State &state = this->state(wish->sequence);
+        if (cut_forbidden(*wish)) { // that is as wrong as another token
+            state.rates[drafter].judge(false, sequence_memory);
+            entry.rates[static_cast<size_t>(wish->kind)].judge(false, kind_memory);
+        }
+        if (wish->proposal.empty()) continue;
         state.drafter = drafter;
         state.kind = wish->kind;
     }

@@ -82,7 +82,7 @@ class Speculator {
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
     void try_one_more(std::span<DraftOffer> offers);
-    static void cut_forbidden(Wish &wish);
+    static bool cut_forbidden(Wish &wish); // whether nothing is left
 
     SpeculationConfig config_;
     std::vector<Entry> drafters_;

@@ -387,7 +387,10 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
     scripts = [text + answer for text, answer in zip(prompts, expected, strict=True)]
     with Client(drafters=[scripted(scripts, agreement)], config=ALWAYS, step_s=0.001) as client:
         thread = MaskThread(client, every_third, pause_s=pause_s, declines=declines)
-        ids = [client.submit(text, params(max_tokens=24), grammar=True, external_logits=i > 5) for i, text in enumerate(prompts)]
+        ids = [
+            client.submit(text, params(max_tokens=24), grammar=True, external_logits=i > 5)
+            for i, text in enumerate(prompts)
+        ]
         while any(client.open.values()):
             for event in client.poll():
                 if event.kind == "logits":

@@ -146,6 +146,25 @@ def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
     assert proposed([3, 4], allows_5) == [3, 4]
 
 
+def test_who_proposes_what_is_forbidden_is_not_asked_any_more() -> None:
+    text = prompt(9)
+    drafter = ScriptedDrafter([[*text, 3, 4, 5]], agreement=1.0, n_vocab=N_VOCAB, token_read_s=1e-9)
+    speculator = Speculator([drafter], draft_max=2)
+
+    def proposed(*allowed: int) -> list[int]:
+        for n_rows in (1, 1, 2, 3):
+            speculator.took(n_rows, 1.0 + 0.1 * n_rows)
+        mask = [int(word) for word in mask_of(allowed)]
+        (draft,) = speculator.propose([(0, text)], 1, masks=[mask], n_prompt=5)
+        return draft
+
+    proposed(3)  # what a step costs is not known before
+    assert proposed(3) == [3, 4]
+    for _ in range(60):
+        assert proposed(4) == []
+    assert proposed(3) == []  # it is not worth its time
+
+
 def test_forced_tokens_are_checked() -> None:
     with Client() as client:
         id_ = client.submit(prompt(6), params(max_tokens=3), grammar=True)

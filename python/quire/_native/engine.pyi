@@ -406,8 +406,8 @@ class Speculator:
     ) -> list[list[int]]:
         """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
 
-        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``: tokens
-        of each text that are its prompt; at most 1000 more follow.
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``:
+        tokens of each text that are its prompt; at most 1000 more follow.
         """
     def forget(self, sequence_id: int, answer: Sequence[int]) -> None:
         """A sequence has ended."""
@@ -575,13 +575,13 @@ class Decoder:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
 
         ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
-        the token behind them.  The job goes on with the mask behind the token that is returned, which may turn out to be
-        another; None: it is done.
+        the token behind them.  The job goes on with the mask behind the token that is returned, which may turn out to
+        be another; None: it is done.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
     def decline_mask(self, request_id: int, choice: int) -> None:
-        """There is no mask behind the hoped tokens of a job, which is done.  If they are drawn, it is asked for again."""
+        """There is no mask behind the hoped tokens of a job, which is done; if they are drawn, it is asked for again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
 
