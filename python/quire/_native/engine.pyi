@@ -581,7 +581,7 @@ class Decoder:
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
     def decline_mask(self, request_id: int, choice: int) -> None:
-        """There is no mask behind the hoped tokens of a job, which is done; if they are drawn, it is asked for again."""
+        """A job is done without the mask behind its hoped tokens; if they are drawn, that is asked for again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
 
