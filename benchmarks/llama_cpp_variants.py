@@ -74,6 +74,13 @@ VARIANTS = {
         {r"^decoder\.block\.2\.": None},
         kernels="stock",  # by the same table of GELU
     ),
+    **{
+        name: Variant("llama.cpp looks GELU up in a table of f16: compared with ggml's operators", kernels="stock")
+        for name in ("mt5", "umt5")
+    },
+    "nomic-bert-moe": Variant(
+        "llama.cpp leaves the bias of the experts' sum out: compared without", {}, {r"experts\.bias": None}
+    ),
     "afmoe": Variant(
         "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
         {"global_attn_every_n_layers": 4},

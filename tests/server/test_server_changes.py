@@ -155,6 +155,12 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
     (tmp_path / "style.gguf").touch()
     body = CreateBody(model="x", modelfile="FROM m\nADAPTER style.gguf")
     assert _preset_of(body, str(tmp_path)).options == {"lora": [str(tmp_path / "style.gguf")]}
+    (tmp_path / "tone").mkdir()
+    body = CreateBody(model="x", modelfile="FROM m\nADAPTER tone")
+    with pytest.raises(ApiError, match="an ADAPTER must be a file beside the models, or a folder of PEFT,"):
+        _preset_of(body, str(tmp_path))
+    (tmp_path / "tone" / "adapter_config.json").touch()
+    assert _preset_of(body, str(tmp_path)).options == {"lora": [str(tmp_path / "tone")]}
 
 
 @pytest.mark.parametrize(

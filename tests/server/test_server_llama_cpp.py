@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine import LLM
 from quire.engine.infill import FillInTokens, infill_tokens
@@ -301,7 +302,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
     ("fields", "name"),
     [
         ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
-        ({"lora": [{"id": 0}]}, "lora"), ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"lora": [{"id": 0, "scale": 1}]}, "lora"), ({"post_sampling_probs": True}, "post_sampling_probs"),
         ({"adaptive_target": 0.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"), ({"samplers": ["infill"]}, "samplers"),
         ({"samplers": "kk"}, "samplers"), ({"samplers": "k", "min_p": 0.1}, "samplers"), ({"n_probs": 21}, "n_probs"),
@@ -327,6 +328,35 @@ def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str
 def test_what_asks_for_nothing_is_taken() -> None:
     body = {"n_keep": 0, "id_slot": -1, "lora": [], "grammar": "", "t_max_predict_ms": 0, "min_keep": 0, "stop": None}
     assert sent(body) == sent({})
+
+
+def test_adapters_are_shown_and_their_scales_stay() -> None:
+    """A request may name the scales that all requests have: of an adapter that it leaves out, that is 0."""
+    adapters = [{"id": 0, "path": "style.gguf", "scale": 0.5}, {"id": 1, "path": "tone", "scale": 0.0}]
+
+    def engine() -> FakeEngine:
+        fake = FakeEngine()
+        fake.info = msgspec.structs.replace(INFO, adapters=[("style.gguf", 0.5), ("tone", 0.0)])
+        return fake
+
+    assert call("GET", "/lora-adapters", engine=engine()).json() == adapters
+    params = call("GET", "/props", engine=engine()).json()["default_generation_settings"]["params"]
+    assert params["lora"] == [{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.0}]
+    (model,) = call("GET", "/v1/models", engine=engine()).json()["data"]
+    assert model["meta"]["lora_adapters"] == adapters
+    bodies = {
+        "/completion": {"prompt": "x"}, "/v1/completions": {"prompt": "x"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    }  # fmt: skip
+    kept = [[], [{"id": 0, "scale": 0.5}], [{"id": 0, "scale": 0.5}, {"id": 1}]]
+    other = [[{"id": 0}], [{"id": 1, "scale": 0.5}], [{"id": 0, "scale": 0.5}, {"id": 2, "scale": 1}], [{"scale": 0.5}]]
+    for path, body in bodies.items():
+        for lora in kept:
+            assert post(path, {**body, "lora": lora}, engine=engine()).status_code == 200, (path, lora)
+        for lora in other:
+            response = post(path, {**body, "lora": lora}, engine=engine())
+            assert response.status_code == 400, (path, lora)
+            assert "lora" in response.json()["error"]["message"]
 
 
 def test_a_failure_in_a_stream_is_one_event() -> None:

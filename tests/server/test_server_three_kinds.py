@@ -85,16 +85,16 @@ def test_constraints_that_do_not_hold_are_refused_by_name(path: str) -> None:
 # Fields that change the answer and are not there: never dropped.
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
-        {"modalities": ["audio"]}, {"audio": {}}, {"web_search_options": {}}, {"documents": [{}]}, {"lora": [{"id": 0}]},
+        {"modalities": ["audio"]}, {"audio": {}}, {"web_search_options": {}}, {"documents": [{}]}, {"lora": [{"id": 0, "scale": 1}]},
         {"use_beam_search": True}, {"skip_special_tokens": False}, {"chat_template": "x"}, {"post_sampling_probs": True},
         {"min_keep": 5}, {"add_generation_prompt": False}, {"bad_words": ["x"]}, {"functions": [{}]},
         {"continue_final_message": True, "add_generation_prompt": True}, {"truncate_prompt_tokens": 5},
     ],
-    "/v1/completions": [{"use_beam_search": True}, {"lora": [{"id": 0}]}, {"truncate_prompt_tokens": 5}],
+    "/v1/completions": [{"use_beam_search": True}, {"lora": [{"id": 0, "scale": 1}]}, {"truncate_prompt_tokens": 5}],
     "/v1/responses": [{"background": True}, {"conversation": "x"}, {"prompt": {"id": "x"}}, {"top_logprobs": 3}],
     "/v1/messages": [{"mcp_servers": [{}]}, {"container": "x"}],
     "/api/generate": [{"template": "x"}, {"context": [1]}, {"images": ["x"]}, {"options": {"vocab_only": True}}],
-    "/completion": [{"adaptive_target": 0.5}, {"lora": [{"id": 0}]}, {"n_indent": 4}, {"grammar_lazy": True}],
+    "/completion": [{"adaptive_target": 0.5}, {"lora": [{"id": 0, "scale": 1}]}, {"n_indent": 4}, {"grammar_lazy": True}],
 }  # fmt: skip
 
 

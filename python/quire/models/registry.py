@@ -91,6 +91,12 @@ def checkpoint_of(name: str) -> Checkpoint:
     return cast("Mapping[str, Checkpoint]", vars(module)["HF"])[name]
 
 
+def checkpoints_of(arch: str) -> list[Checkpoint]:
+    """How checkpoints are converted whose files may be of an architecture, by all of transformers' classes."""
+    module = model_file(arch)
+    return [checkpoint_of(name) for name, found in sorted(_index("HF").items()) if found == module]
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model with its weights in place."""

@@ -15,6 +15,7 @@ from ..body_types import Body, TimedBody
 from ..failures import ApiError, of_quire
 from ..service.caller import Caller
 from ..worker.protocol import ModelInfo, SchedulingHints
+from .adapter_scales import LoraScales, check_scales
 
 __all__ = [
     "ConstrainedBody",
@@ -168,6 +169,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[Id], Meta(max_length=1024)] = []
     include_stop_str_in_output: bool = False
     min_tokens: Count = 0
+    lora: LoraScales = []
     repetition_penalty: Positive | None = None
     repeat_penalty: Positive | None = None
     repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -218,7 +220,6 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "adaptive_target": (-1,),
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
-        "lora": ([],),
     }
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +230,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         """The parameters, with what is usual where nothing is said.  RequestError names a field."""
         if self.repeat_penalty is not None and self.repetition_penalty is not None:
             raise RequestError("[sampling] repeat_penalty must come without repetition_penalty but both are given")
+        check_scales(self.lora, info)
         given = self.same_names()
         values = {**self.usual(info, given), **given, **further}
         penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty

@@ -14,6 +14,7 @@ from ....sampling_defaults import chat_defaults
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
+from ..adapter_scales import LoraScales, check_scales, shown_adapters
 from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text
 from ..stages import LLAMA_CPP_ORDER, stages_of
 
@@ -73,6 +74,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     t_max_predict_ms: Limit = 0
     timings_per_token: bool = False
     return_progress: bool = False
+    lora: LoraScales = []
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **SamplingFields.hints,
@@ -116,7 +118,6 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
         "echo": (False,),
         "image_data": ([],),
         "system_prompt": ("",),
-        "lora": ([],),
     }
 
     def one_of(self, *names: str) -> Any:
@@ -170,10 +171,11 @@ class InfillBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an answer is generated.  ``n_new`` 0: only the prompt is read."""
+    """How an answer is generated.  ``n_new`` 0: only the prompt is read.  ``lora``: the scales of the adapters."""
 
     params: SamplingParams
     n_new: int | None
+    lora: list[dict[str, Any]]
 
     def shown(self) -> dict[str, Any]:
         """By llama.cpp's names."""
@@ -200,6 +202,7 @@ class Settings:
             "grammar": "" if form is None or form.grammar is None else form.grammar,
             "logit_bias": [{"token": id_, "bias": bias} for id_, bias in p.logit_bias.items()]
             + [{"token": id_, "bias": False} for id_ in p.bad_token_ids],
+            "lora": self.lora,
         }
 
 
@@ -214,6 +217,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
+    check_scales(body.lora, info)
     n_new, n_shown = body.n_new, body.n_shown_probabilities
     stop = body.stop if body.stop is not None else []
     if body.dry_sequence_breakers:
@@ -233,7 +237,8 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "logprobs": n_shown or None,
         "structured_outputs": body.wanted_form(),
     }
-    return Settings(SamplingParams(**{**values, **more}), n_new)
+    lora = [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in shown_adapters(info)]
+    return Settings(SamplingParams(**{**values, **more}), n_new, lora)
 
 
 async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[int]]:
