@@ -51,9 +51,22 @@ void lock(uint8_t *memory, size_t size_bytes) {
 
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
 
-PackedWeights packed_form(const KernelSet &kernels, const Tensor &tensor) {
+// Matrices whose rows are looked up and no more.
+std::set<const Weight *> tables_of(const Trace &trace) {
+    std::set<const Weight *> tables, multiplied;
+    for (const Trace *pass : {&trace, static_cast<const Trace *>(trace.encoder.get())}) {
+        if (pass == nullptr) continue;
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->matrices())
+                (operation.kind->table() == weight.get() ? tables : multiplied).insert(weight.get());
+    }
+    for (const Weight *weight : multiplied) tables.erase(weight);
+    return tables;
+}
+
+PackedWeights packed_form(const KernelSet &kernels, const Tensor &tensor, bool is_multiplied = true) {
     const int64_t n_in = tensor.shape().back();
-    const bool is_rounded = tensor.dtype() == DType::f16 && kernels.multiplies_bf16();
+    const bool is_rounded = is_multiplied && tensor.dtype() == DType::f16 && kernels.multiplies_bf16();
     const WeightFormat format = is_rounded ? WeightFormat::bf16 : *packed_format(tensor.dtype());
     return {format, tensor.n_elements() / n_in, n_in, nullptr, is_rounded};
 }
@@ -119,7 +132,7 @@ PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack,
 
 PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
                          const std::optional<PackedCacheOptions> &cache_options)
-    : kernels_(kernels) {
+    : kernels_(kernels), tables_(tables_of(trace)) {
     std::vector<WeightRef> weights;
     for (const WeightRef &weight : matrices_of(trace)) {
         if (can_pack(weight->tensor)) weights.push_back(weight);
@@ -149,7 +162,9 @@ PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack re
     cache_notes_ = cache.notes();
 }
 
-PackedWeights PackedModel::form_of(const WeightRef &weight) const { return packed_form(kernels_, weight->tensor); }
+PackedWeights PackedModel::form_of(const WeightRef &weight) const {
+    return packed_form(kernels_, weight->tensor, tables_.count(weight.get()) == 0);
+}
 
 void PackedModel::pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache) {
     // One piece of memory: large pages would cover little of matrices that begin and end within them.
