@@ -340,6 +340,7 @@ SAMPLING = {
     "--tfs 0.8": ("tfs_z", 0.8),
     "--xtc-probability 0.5": ("xtc_probability", 0.5),
     "--xtc-threshold 0.2": ("xtc_threshold", 0.2),
+    "--min-keep 3": ("min_keep", 3),
     "--dynatemp-range 0.3": ("dynatemp_range", 0.3),
     "--dynatemp-exp 2": ("dynatemp_exponent", 2.0),
     "--repeat-penalty 1.1": ("repetition_penalty", 1.1),
@@ -376,7 +377,7 @@ def test_every_sampling_parameter_has_an_option() -> None:
 
     elsewhere = {
         "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
-        "prompt_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
+        "prompt_logprobs", "processed_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
     }  # fmt: skip
     assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
 

@@ -65,7 +65,7 @@ class _Conversion:
         self.arch = self.mapping.arch_of(self.config)
         with possible("the numbers of config.json"):
             self.entries = list(self.mapping.entries(self.config))
-        self.sentences = read_sentences(source)
+        self.sentences = read_sentences(source, self.whole)
         known = {key for key, _, _ in self.entries}
         self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
         self.is_reranker = is_reranker(source, self.whole)

@@ -27,6 +27,7 @@ _Maker = Callable[[Keys, Weights, int], Model]
 _HERE = Path(__file__).parent
 
 
+@cache
 def _names(module: Path, variable: str) -> list[str]:
     """The strings of a module's tuple, or the keys of its dictionary."""
     for statement in ast.parse(module.read_text(encoding="utf-8")).body:

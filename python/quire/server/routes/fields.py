@@ -134,6 +134,7 @@ class SamplingFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     top_n_sigma: Positive | None = None
     xtc_probability: Share | None = None
     xtc_threshold: Share | None = None
+    min_keep: Count | None = None
     dynatemp_range: NotNegative | None = None
     dynatemp_exponent: Positive | None = None
     mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
@@ -173,6 +174,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: Positive | None = None
     repeat_penalty: Positive | None = None
     repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    post_sampling_probs: bool = False
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] = {}
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
@@ -214,8 +216,6 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "bad_words": ([],),
         "return_tokens_as_token_ids": (False,),
         "return_token_ids": (False,),
-        "post_sampling_probs": (False,),
-        "min_keep": (0, 1),
         "n_indent": (0,),
         "adaptive_target": (-1,),
         "grammar_lazy": (False,),
@@ -245,6 +245,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
                 "max_tokens": info.advised.get("max_tokens") if max_tokens is None else max_tokens,
                 "min_tokens": self.min_tokens,
                 "n": self.n,
+                "processed_logprobs": self.post_sampling_probs,
                 "seed": seed_of(self.seed),
                 "stop": [stop] if isinstance(stop, str) else stop,
                 "stop_token_ids": self.stop_token_ids,

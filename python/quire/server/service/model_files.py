@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
@@ -64,10 +65,17 @@ def _is_adapter(path: Path) -> bool:
     if path.suffix != ".gguf" or not path.is_file():
         return False
     try:
-        with path.open("rb") as file:
-            return _ADAPTER_KEY in file.read(_FIRST_BYTES)
+        status = path.stat()
+        return _begins_as_adapter(path, status.st_mtime_ns, status.st_size)
     except OSError:
         return False
+
+
+@lru_cache(4096)
+def _begins_as_adapter(path: Path, mtime_ns: int, size: int) -> bool:
+    """Of a file as it was at that time: folders are looked through at each request of a name that is not known."""
+    with path.open("rb") as file:
+        return _ADAPTER_KEY in file.read(_FIRST_BYTES)
 
 
 def size_of(path: Path) -> int:

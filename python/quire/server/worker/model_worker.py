@@ -278,7 +278,7 @@ class ModelWorker(LLMBase):
             given = message.text
             pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
             request = self._score_request(pair, options, text, message.instruction)
-            answer = Scoring(message.id, len(request.token_ids), self._end, self._scores, self.labels)
+            answer = Scoring(message.id, len(request.token_ids), self._end, self._class_values)
         else:
             request = self._embedding_request(message.prompt, message.pooling, options, text)
             answer = Embedding(message, len(request.token_ids), self._end)

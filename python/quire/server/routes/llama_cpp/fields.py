@@ -67,6 +67,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     stop: Stop | Stops | None = None
     n_probs: Probabilities | None = None
     logprobs: Probabilities | None = None
+    post_sampling_probs: bool = False
     grammar: Annotated[str, Meta(max_length=1 << 18)] = ""
     json_schema: dict[str, Any] | bool | None = None
     cache_prompt: bool = True
@@ -109,9 +110,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "n_indent": (0,),
-        "min_keep": (0, 1),
         "adaptive_target": (-1,),
-        "post_sampling_probs": (False,),
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
         "continue_final_message": (False,),
@@ -182,8 +181,8 @@ class Settings:
         p = self.params
         same = (
             "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p",
-            "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "presence_penalty",
-            "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
+            "xtc_probability", "xtc_threshold", "min_keep", "mirostat", "mirostat_tau", "mirostat_eta",
+            "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
         )  # fmt: skip
         form = p.structured_outputs
         return {
@@ -198,6 +197,7 @@ class Settings:
             "max_tokens": -1 if self.n_new is None else self.n_new,
             "stop": list(p.stop),
             "n_probs": 0 if p.logprobs is None else p.logprobs,
+            "post_sampling_probs": p.processed_logprobs,
             "samplers": list(p.samplers),
             "grammar": "" if form is None or form.grammar is None else form.grammar,
             "logit_bias": [{"token": id_, "bias": bias} for id_, bias in p.logit_bias.items()]
@@ -235,6 +235,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,
+        "processed_logprobs": body.post_sampling_probs,
         "structured_outputs": body.wanted_form(),
     }
     lora = [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in shown_adapters(info)]
