@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -77,8 +78,7 @@ class ModelWorker(LLMBase):
 
     def info(self) -> wire.ModelInfo:
         """What the listener is told of the model."""
-        tokenizer = self.tokenizer
-        texts = tokenizer.special_texts
+        tokenizer, texts = self.tokenizer, self.tokenizer.special_texts
         return wire.ModelInfo(
             name=self.model_name,
             architecture=self.architecture,
@@ -94,6 +94,7 @@ class ModelWorker(LLMBase):
             version=__version__,
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
+            adapters=[(Path(path).name, scale) for path, scale in self.config.adapters],
         )
 
     def beat(self) -> wire.Beat:
@@ -277,7 +278,7 @@ class ModelWorker(LLMBase):
             given = message.text
             pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
             request = self._score_request(pair, options, text, message.instruction)
-            answer = Scoring(message.id, len(request.token_ids), self._end, self._scores, self.labels)
+            answer = Scoring(message.id, len(request.token_ids), self._end, self._class_values)
         else:
             request = self._embedding_request(message.prompt, message.pooling, options, text)
             answer = Embedding(message, len(request.token_ids), self._end)
