@@ -1,4 +1,6 @@
-"""Print a table of the processor time that each part of a build takes: python ci/build_costs.py [CMAKE OPTION ...]
+"""Print a table of the processor time that each part of a build takes.
+
+    python ci/build_costs.py [--target T] [CMAKE OPTION ...]      # T: this and what it needs; default: all
 
 A clean build in build/costs, by one process at a time and without a cache.  Compilers and linkers are started by this
 file, which writes down what each used; so the figures do not depend on what else the machine does.
@@ -6,7 +8,9 @@ file, which writes down what each used; so the figures do not depend on what els
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import platform
 import re
 import resource
@@ -61,7 +65,7 @@ def part_of(made: str) -> str:
     return "linking our module"
 
 
-def build(options: list[str]) -> None:
+def build(target: str, options: list[str]) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     start = f"{sys.executable} {Path(__file__).resolve()} --launch"
@@ -72,16 +76,25 @@ def build(options: list[str]) -> None:
     hook.write_text(rules, encoding="utf-8")
     for command in (
         ["cmake", "-S", ROOT, "-B", FOLDER, "-G", "Ninja", f"-DCMAKE_PROJECT_INCLUDE={hook}",
-         f"-DPython_EXECUTABLE={sys.executable}", *options],
-        ["cmake", "--build", FOLDER, "-j", "1"],
+         f"-DPython_EXECUTABLE={sys.executable}", "-DGGML_CCACHE=OFF", *options],
+        ["cmake", "--build", FOLDER, "-j", "1", "--target", target],
     ):  # fmt: skip
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "CCACHE_DISABLE": "1"},
+        )
         if done.returncode != 0:
             sys.exit(done.stdout[-4000:] + done.stderr[-4000:])
 
 
-def main(options: list[str]) -> None:
-    build(options)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="all")
+    known, options = parser.parse_known_args()
+    build(known.target, options)
     costs: defaultdict[str, Cost] = defaultdict(Cost)
     for line in LOG.read_text(encoding="utf-8").splitlines():
         made, seconds = json.loads(line)
@@ -94,12 +107,11 @@ def main(options: list[str]) -> None:
     print("| part | commands | processor s | the slowest | s |\n|---|---:|---:|---|---:|")
     for name, cost in sorted(costs.items(), key=lambda item: -item[1].seconds):
         print(f"| {name} | {cost.n_commands} | {cost.seconds:.1f} | `{cost.slowest}` | {cost.slowest_s:.1f} |")
-    print(
-        f"| **together** | {sum(c.n_commands for c in costs.values())} | {sum(c.seconds for c in costs.values()):.0f} | | |"
-    )
+    n_commands, seconds = sum(cost.n_commands for cost in costs.values()), sum(cost.seconds for cost in costs.values())
+    print(f"| **together** | {n_commands} | {seconds:.0f} | | |")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--launch"]:
         sys.exit(launch(sys.argv[2:]))
-    main(sys.argv[1:])
+    main()

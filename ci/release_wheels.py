@@ -26,8 +26,8 @@ DIST = ROOT / "dist"
 TOOLS = Path(sys.executable).parent
 OTHER_BYTES = "OTHER BYTES the second time"
 GLIBC = "2.28"  # what manylinux_2_28 has: Debian 10, RHEL 8
-# Of the processor's instructions, of Python's interface, and of the libraries' places.  Where a foreign machine's programs
-# are emulated, at a tenth of the speed and without children, what the kernels, the graph and the tokenizers compute.
+# Of the processor's instructions, of Python's interface, and of the libraries' places.  Where a foreign machine's
+# programs are emulated, at a tenth of the speed and without children, what kernels, graph and tokenizers compute.
 TESTS = {
     True: [
         "tests/kernels",
@@ -180,6 +180,7 @@ def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str
         "SKBUILD_BUILD_DIR": str(work / "objects"),
         "SOURCE_DATE_EPOCH": epoch,
         "PYTHONPATH": "",
+        "CCACHE_DISABLE": "1",  # which ggml's build would ask; a second build must compile
     }
     if not machine.is_here:
         variables["_PYTHON_HOST_PLATFORM"] = f"linux-{machine.name}"
