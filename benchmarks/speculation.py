@@ -49,7 +49,8 @@ from quire.engine.loader import OpenedModel, open_model
 PARTS = ("rows", "rates", "models", "forms", "peer")
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 N_PROMPT = 32
-TOKENS = {1: 64, 8: 32, 32: 16}  # of an answer, by streams
+TOKENS = {1: 64, 8: 48, 32: 32}  # of an answer, by streams
+ROW_STEPS = 40  # of each number of rows, so that the first ones do not count for much
 GOALS = {(1, 0.6): 1.5, (1, 0.7): 1.8, (1, 0.8): 2.1, (1, 0.9): 2.7, (8, 0.8): 1.2}
 SALTS = (str(i).encode() for i in itertools.count())  # nothing of a round is found in the next
 
@@ -185,7 +186,7 @@ def timed(streams: Streams, prompts: Sequence[Sequence[int]], n_tokens: int) -> 
 
 def opened_alone(file: Path, threads: int) -> OpenedModel:
     """A model whose own decoder has ended, so that others may use its executor one after another."""
-    opened = open_model(file, EngineConfig(n_ctx=512, threads=threads, max_sequences=32, load="copy"))
+    opened = open_model(file, EngineConfig(n_ctx=1024, threads=threads, max_sequences=32, load="copy"))
     opened.decoder.close()
     return opened
 
@@ -193,7 +194,7 @@ def opened_alone(file: Path, threads: int) -> OpenedModel:
 def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
     """Seconds of a step of n rows of one sequence: every draft is right, and always as long as it may be."""
     prompts = prompts_for(1, opened.n_vocab)
-    n_tokens = 16 * max(ROWS) + 1
+    n_tokens = ROW_STEPS * max(ROWS) + 1
     script = Streams(opened, []).answers(prompts, n_tokens)[1][0]
     costs: dict[int, list[float]] = {n: [] for n in ROWS}
     for i in range(rounds + 1):
@@ -201,7 +202,7 @@ def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
             drafters: list[Drafter] = [ScriptedDrafter([[*prompts[0], *script]], agreement=1.0, n_vocab=opened.n_vocab)]
             streams = Streams(opened, drafters if n > 1 else [], max(1, n - 1), n - 1 if n > 1 else 0)
             steps = streams.decoder.n_steps
-            seconds, _, n_drafted, n_accepted = streams.answers(prompts, 16 * n + 1)
+            seconds, _, n_drafted, n_accepted = streams.answers(prompts, ROW_STEPS * n + 1)
             n_steps = streams.decoder.n_steps - steps - 1  # but for the prompt's
             streams.decoder.close()
             if i:
@@ -274,7 +275,7 @@ def results_of(work: Callable[[], Sequence[Any]]) -> tuple[float, int, int, int]
 def models(options: argparse.Namespace) -> list[dict[str, object]]:
     lines: list[dict[str, object]] = []
     openings = ("Once upon a time", "The fox went to", "Why is the sky blue?", "One day, the")
-    free = {"temperature": 0.0, "max_tokens": 96, "ignore_eos": True}
+    free = {"temperature": 0.0, "max_tokens": 256, "ignore_eos": True}
     with LLM(draft=options.draft, threads=options.threads, n_ctx=512, load="copy") as llm:
         kinds = ["off", "lookup", *(["draft", "auto"] if options.draft else [])]
 

@@ -268,7 +268,7 @@ void bind_speculator(py::module_ &m) {
     using Wishes = std::vector<std::pair<uint64_t, std::vector<int32_t>>>;
     py::class_<StepCost>(m, "StepCost")
         .def(py::init<>())
-        .def("took", &StepCost::took, py::arg("n_rows"), py::arg("seconds"))
+        .def("took", &StepCost::took, py::arg("n_rows"), py::arg("seconds"), py::arg("all_have_logits") = true)
         .def("seconds", &StepCost::seconds, py::arg("n_rows"));
     py::class_<Speculator>(m, "Speculator")
         .def(py::init([](std::vector<std::shared_ptr<Drafter>> drafters, int draft_max, int draft_min) {
@@ -306,7 +306,7 @@ void bind_speculator(py::module_ &m) {
         .def(
             "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
             py::arg("sequence_id"), py::arg("is_right"))
-        .def("took", &Speculator::took, py::arg("n_rows"), py::arg("seconds"));
+        .def("took", &Speculator::took, py::arg("n_rows"), py::arg("seconds"), py::arg("all_have_logits") = true);
 }
 
 void bind_drafters(py::module_ &m) {

@@ -183,7 +183,7 @@ bool DecoderLoop::step() {
     if (!run(plan)) return true;
     const double step_s = now_s() - started_s;
     pace_.took(plan.n_tokens, step_s);
-    speculator_.took(plan.n_tokens, step_s);
+    speculator_.took(plan.n_tokens, step_s, plan.n_logit_rows == plan.n_tokens);
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {
         const ItemRows rows = runner_.next_rows(item);

@@ -9,7 +9,7 @@ namespace {
 constexpr double memory = 0.9;           // of the mean of a bin, per step
 constexpr double outlier = 3.0;          // times the mean: the machine did something else
 constexpr double unseen_row = 0.01;      // of a step's time, for each row more than were seen
-constexpr double least_advantage = 1.01; // a draft that promises less is not worth its risk
+constexpr double least_advantage = 1.04; // a draft that promises less is not worth its risk
 
 } // namespace
 
@@ -18,8 +18,11 @@ size_t StepCost::bin(int n_rows) {
     return static_cast<size_t>(above - knots.begin()) - 1;
 }
 
-void StepCost::took(int n_rows, double seconds) {
-    Bin &bin = bins_[this->bin(n_rows)];
+void StepCost::took(int n_rows, double seconds, bool all_have_logits) {
+    add((all_have_logits ? bins_ : prompt_bins_)[bin(n_rows)], n_rows, seconds);
+}
+
+void StepCost::add(Bin &bin, int n_rows, double seconds) {
     if (outlier * seconds < bin.seconds) bin = {}; // that was the machine, as when memory is touched first
     if (bin.n > 2) seconds = std::min(seconds, outlier * bin.seconds);
     const double weight = std::max(1 - memory, 1.0 / ++bin.n);
@@ -30,7 +33,10 @@ void StepCost::took(int n_rows, double seconds) {
 
 double StepCost::seconds(int n_rows) const {
     double rows = 0, seconds = 0; // of the last bin with fewer rows
-    for (const Bin &bin : bins_) {
+    const auto last = std::find_if(bins_.rbegin(), bins_.rend(), [](const Bin &bin) { return bin.n > 0; });
+    for (size_t i = 0; i < bins_.size(); ++i) {
+        const bool is_beyond = i >= static_cast<size_t>(bins_.rend() - last);
+        const Bin &bin = is_beyond ? prompt_bins_[i] : bins_[i];
         if (bin.n == 0) continue;
         const double here = std::max(bin.seconds, seconds);
         if (bin.rows >= n_rows) {

@@ -11,8 +11,11 @@ namespace quire {
 // What a step costs by its rows, as it was lately.  Rows are nearly free as long as reading the weights is what takes time.
 class StepCost {
   public:
-    void took(int n_rows, double seconds);
-    bool knows(int n_rows) const { return bins_[bin(n_rows)].n > 1; } // steps of about so many rows
+    // A prompt's rows have no logits: its steps tell what so many rows cost at least, where nothing better is known.
+    void took(int n_rows, double seconds, bool all_have_logits = true);
+    bool knows(int n_rows) const { // steps of about so many rows
+        return bins_[bin(n_rows)].n > 1 || prompt_bins_[bin(n_rows)].n > 1;
+    }
     // Never less for more rows.  More than were ever seen are expected to cost little more, until that is seen.
     double seconds(int n_rows) const;
 
@@ -25,7 +28,9 @@ class StepCost {
         double rows = 0, seconds = 0; // means
         int n = 0;
     };
-    std::array<Bin, knots.size()> bins_;
+    using Bins = std::array<Bin, knots.size()>;
+    static void add(Bin &bin, int n_rows, double seconds);
+    Bins bins_, prompt_bins_;
 };
 
 // How often drafted tokens were right, the latest weighted most.

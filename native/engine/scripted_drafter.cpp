@@ -22,9 +22,9 @@ int ScriptedDrafter::find(const DraftWish &wish) const {
     return -1;
 }
 
-int32_t ScriptedDrafter::token(int script, size_t position) const {
+int32_t ScriptedDrafter::token(SequenceId sequence, int script, size_t position) const {
     const int32_t right = scripts_[static_cast<size_t>(script)][position];
-    const bool agrees = token_random(seed_, static_cast<uint32_t>(script), position).draw < agreement_;
+    const bool agrees = token_random(seed_, static_cast<uint32_t>(sequence), position).draw < agreement_;
     return agrees ? right : (right + 1) % n_vocab_;
 }
 
@@ -35,7 +35,7 @@ void ScriptedDrafter::propose(std::span<DraftWish *const> wishes) {
         if (entry->second < 0) continue;
         const size_t size = scripts_[static_cast<size_t>(entry->second)].size(), n = wish->tokens.size();
         for (size_t i = n; i < std::min(size, n + static_cast<size_t>(wish->most)); ++i)
-            wish->proposal.push_back(token(entry->second, i));
+            wish->proposal.push_back(token(wish->sequence, entry->second, i));
     }
 }
 

@@ -9,7 +9,7 @@
 namespace quire {
 
 // Proposes what follows in the script that a sequence is the beginning of: texts of prompt and answer, which somebody has
-// computed before.  Each position is right with the probability `agreement`, decided by a hash of seed, script and position;
+// computed before.  Each position is right with the probability `agreement`, decided by a hash of seed, sequence and position;
 // a wrong token is the next id.
 class ScriptedDrafter : public Drafter {
   public:
@@ -21,7 +21,7 @@ class ScriptedDrafter : public Drafter {
 
   private:
     int find(const DraftWish &wish) const;
-    int32_t token(int script, size_t position) const;
+    int32_t token(SequenceId sequence, int script, size_t position) const;
     std::vector<std::vector<int32_t>> scripts_;
     double agreement_;
     uint64_t seed_;

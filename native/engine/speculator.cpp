@@ -11,9 +11,9 @@ namespace {
 
 // What is expected of a kind before anything was seen, and how much that weighs, in tokens.
 constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.9};
-constexpr double weight_of_expected = 8, weight_of_kind = 2;
+constexpr double weight_of_expected = 8, weight_of_kind = 3;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
-constexpr double sequence_memory = 0.95, kind_memory = 0.995, idle_memory = 0.99;
+constexpr double sequence_memory = 0.97, kind_memory = 0.995, idle_memory = 0.99;
 constexpr int most_since_without = 64, most_refused = 64;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }

@@ -53,7 +53,7 @@ class Speculator {
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them
     double step_seconds(int n_rows) const { return cost_.seconds(n_rows); } // 0: not known
-    void took(int n_rows, double seconds) { cost_.took(n_rows, seconds); }
+    void took(int n_rows, double seconds, bool all_have_logits = true) { cost_.took(n_rows, seconds, all_have_logits); }
     void forget(SequenceId sequence, std::span<const int32_t> answer);
     std::vector<DrafterStats> stats() const;
 

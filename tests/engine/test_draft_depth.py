@@ -119,3 +119,17 @@ def test_cost_follows_the_machine() -> None:
     for _ in range(80):
         cost.took(1, 6.0)  # a row alone is not dearer than eight of them
     assert cost.seconds(8) >= cost.seconds(1)
+
+
+def test_steps_of_prompts_tell_what_rows_cost_at_least() -> None:
+    cost = StepCost()
+    for _ in range(3):
+        cost.took(8, 2.0)
+        cost.took(64, 9.0, all_have_logits=False)
+    assert cost.seconds(8) == 2.0
+    assert cost.seconds(36) == pytest.approx(5.5)  # halfway: nothing better is known
+    assert cost.seconds(64) == pytest.approx(9.0)
+    cost.took(64, 12.0)
+    assert cost.seconds(64) == pytest.approx(12.0)  # of drafted rows all have logits
+    cost.took(64, 3.0, all_have_logits=False)
+    assert cost.seconds(64) == pytest.approx(12.0)

@@ -470,6 +470,8 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
             shared, own, seed = job.pop("shared"), job.pop("own"), job.pop("seed")
             cancel_after, paused = job.pop("cancel_after"), job.pop("paused")
             tokens = prompt(12)[:shared] + prompt(own, seed=1 + seed)  # type: ignore[operator, arg-type]
+            if layout.source_group is not None:  # encoded as a whole, beside the first token of an answer
+                tokens = tokens[: sim.config.max_step_tokens - 1]
             ids = sim.submit(tokens, **job)  # type: ignore[arg-type]
             if cancel_after is not None:
                 cancels[ids[seed % len(ids)]] = n_steps + cancel_after  # type: ignore[operator]

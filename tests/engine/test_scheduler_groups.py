@@ -161,7 +161,8 @@ def test_a_full_pool_is_slower_and_loses_nothing(name: str) -> None:
     whole = 5 * layout.all_block_bytes + layout.state_bytes * layout.has_state
     sim = Simulation(layout=layout, n_blocks=40, budget_bytes=int(2.5 * whole), kept_back_blocks=0)
     for i in range(6):
-        sim.submit(prompt(6 + i, seed=i), n_new=10, n_choices=1 + i % 2)
+        n_new = 10 if layout.source_group is None else 26  # a source's rows do not grow
+        sim.submit(prompt(6 + i, seed=i), n_new=n_new, n_choices=1 + i % 2)
     sim.run()
     assert sim.scheduler.stats.n_preemptions > 0 or name in ("state-alone", "window-alone")
 

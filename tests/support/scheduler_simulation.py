@@ -17,17 +17,22 @@ from quire._native.scheduler import Plan, Scheduler, SchedulerConfig
 
 BLOCK = 4
 N_VOCAB = 5
+START = N_VOCAB  # what an answer to a source text begins with
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the made-up model keeps: groups of (window, chunk), 0 for none, and perhaps a recurrent state."""
+    """What the made-up model keeps: groups of (window, chunk), 0 for none, and perhaps a recurrent state.
+
+    One group may hold the rows of a source text: then prompts are encoded, and answers begin with START.
+    """
 
     groups: tuple[tuple[int, int], ...] = ((0, 0),)
     has_state: bool = False
     undivided: bool = False
     group_bytes: tuple[int, ...] = ()  # of a block of each group; none: 3
     state_bytes: int = 7
+    source_group: int | None = None
 
     @classmethod
     def of(cls, layers: list[CacheSpec]) -> Layout:
@@ -62,6 +67,8 @@ STATE = Layout(has_state=True)
 STATE_ALONE = Layout(groups=(), has_state=True)
 MIXED = Layout(groups=((0, 8), (5, 0)), has_state=True)
 LATENT = Layout.of([CacheSpec.latent(rank=3, n_rot=2)] * 2 + [CacheSpec(n_kv_head=2, head_dim=4, window=6)])
+SOURCE = Layout(groups=((0, 0), (0, 0)), source_group=1)
+SOURCE_WINDOW = Layout(groups=((0, 0), (0, 0), (6, 0)), source_group=1)
 NOTHING = Layout(groups=(), undivided=True)
 LAYOUTS = {
     "full": FULL,
@@ -71,12 +78,14 @@ LAYOUTS = {
     "state-alone": STATE_ALONE,
     "window-chunk-state": MIXED,
     "latent": LATENT,
+    "source": SOURCE,
+    "source-window": SOURCE_WINDOW,
 }
 
 
 def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None) -> CachePool:
     groups = [
-        PoolGroup(n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c)
+        PoolGroup(n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c, of_source=i == layout.source_group)
         for i, (w, c) in enumerate(layout.groups)
     ]
     return CachePool(
@@ -112,9 +121,18 @@ class Job:
     n_new: int
     choice: int
     salt: str
+    source: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     logit_positions: list[int] = field(default_factory=list)
     finished_s: float | None = None
+
+    def seen(self, tokens: list[int]) -> list[int]:
+        """What the model sees of this sequence: the source, too."""
+        return [*self.source, *tokens]
+
+    def source_row(self, position: int) -> int:
+        """What a layer keeps of a token of the source, which depends on all of it."""
+        return context_hash([*self.source, position], self.salt)
 
 
 class Simulation:
@@ -150,6 +168,10 @@ class Simulation:
     def submit(
         self, prompt: list[int], n_new: int = 1, n_choices: int = 1, salt: str = "", **options: object
     ) -> list[int]:
+        source: list[int] = []
+        if self.layout.source_group is not None:
+            source, prompt = prompt, [START]
+            options["source"] = source
         ids = self.scheduler.submit(
             prompt,
             max_tokens=len(prompt) + n_new,
@@ -159,7 +181,7 @@ class Simulation:
             **options,  # type: ignore[arg-type]
         )
         for choice, id_ in enumerate(ids):
-            self.jobs[id_] = Job(prompt, n_new, choice, salt)
+            self.jobs[id_] = Job(prompt, n_new, choice, salt, source)
         return ids
 
     @property
@@ -188,18 +210,21 @@ class Simulation:
         for edit in plan.edits:
             self.make(edit)
         batch = self.scheduler.batch(plan)
-        assert batch["row_begin"][-1] == len(batch["tokens"]) == plan.n_tokens
+        n_rows = plan.n_tokens - sum(item.n_encoded for item in plan.items)
+        assert batch["row_begin"][-1] == len(batch["tokens"]) == n_rows
         assert len(batch["logit_rows"]) == plan.n_logit_rows
         assert len(batch["groups"]) == len(self.layout.groups)
         assert len(set(batch["states"])) == len(batch["states"]) == len(plan.items) * self.layout.has_state
-        for group in batch["groups"]:
-            assert len(set(group["slots"])) == len(group["slots"]) == plan.n_tokens
+        for g, group in enumerate(batch["groups"]):
+            n_written = 0 if g == self.layout.source_group else n_rows
+            assert len(set(group["slots"])) == len(group["slots"]) == n_written
             assert all(slot >= BLOCK for slot in group["slots"])
+        self.encode(plan)
         contexts = []
         for i, item in enumerate(plan.items):
             state = self.scheduler.sequence(item.sequence_id)
-            salt = self.jobs[item.sequence_id].salt
-            tokens = state.tokens + state.drafted
+            job = self.jobs[item.sequence_id]
+            salt, tokens = job.salt, state.tokens + state.drafted
             contexts.append((tokens, salt))
             begin, end = batch["row_begin"][i], batch["row_begin"][i + 1]
             assert len(state.drafted) == item.n_drafted
@@ -208,6 +233,8 @@ class Simulation:
             assert batch["positions"][begin:end] == list(range(item.first, item.first + item.n_tokens))
             assert batch["n_kv"][i] == item.first + item.n_tokens
             for g, group in enumerate(batch["groups"]):
+                if g == self.layout.source_group:
+                    continue
                 for position, slot in zip(batch["positions"][begin:end], group["slots"][begin:end], strict=True):
                     self.slots[g, slot] = context_hash(tokens[: position + 1], salt)
             if self.layout.has_state:
@@ -215,9 +242,34 @@ class Simulation:
         for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: nobody overwrites another's
             for g, group in enumerate(batch["groups"]):
                 table = group["tables"][group["table_begin"][i] :]
+                if g == self.layout.source_group:
+                    self.expect_source(self.jobs[plan.items[i].sequence_id], table)
+                    assert group["n_source"][i] == len(self.jobs[plan.items[i].sequence_id].source)
+                    continue
                 for position in range(self.layout.first_seen(g, plan.items[i].first), batch["n_kv"][i]):
                     slot = table[position // BLOCK] * BLOCK + position % BLOCK
                     assert self.slots.get((g, slot)) == context_hash(tokens[: position + 1], salt)
+
+    def encode(self, plan: Plan) -> None:
+        """The rows of the sources that this step encodes, each as a whole."""
+        encoded = [item for item in plan.items if item.n_encoded]
+        if not encoded:
+            return
+        batch, g = self.scheduler.source_batch(plan), self.layout.source_group
+        assert g is not None
+        slots = batch["groups"][g]["slots"]
+        assert len(set(slots)) == len(slots) == len(batch["tokens"])
+        for i, item in enumerate(encoded):
+            job, begin = self.jobs[item.sequence_id], batch["row_begin"][i]
+            assert batch["tokens"][begin : batch["row_begin"][i + 1]] == job.source
+            for position, slot in enumerate(slots[begin : begin + len(job.source)]):
+                self.slots[g, slot] = job.source_row(position)
+
+    def expect_source(self, job: Job, table: list[int]) -> None:
+        assert self.layout.source_group is not None
+        for position in range(len(job.source)):
+            slot = table[position // BLOCK] * BLOCK + position % BLOCK
+            assert self.slots.get((self.layout.source_group, slot)) == job.source_row(position)
 
     def advance_state(self, slot: int, tokens: list[int], begin: int, end: int, salt: str) -> None:
         assert slot != 0
@@ -231,7 +283,8 @@ class Simulation:
         assert plan.n_tokens <= self.config.max_step_tokens
         assert plan.n_logit_rows <= self.config.max_step_logit_rows
         if self.config.max_step_kv_tokens is not None:
-            assert sum(item.first + item.n_tokens for item in plan.items) <= self.config.max_step_kv_tokens
+            read = (max(i.first + i.n_tokens, len(self.jobs[i.sequence_id].source)) for i in plan.items)
+            assert sum(read) <= self.config.max_step_kv_tokens
         self.run_batch(plan)
         self.now_s += self.step_s
         following = [id_ for id_ in self.jobs if id_ in self.scheduler and self.queue(id_) == "following"]
@@ -260,7 +313,7 @@ class Simulation:
             n = min(self.scheduler.draft_limit(id_), self.rng.randint(0, self.draft_max))
             drafted: list[int] = []
             for _ in range(n):
-                right = next_token(tokens + drafted, job.choice, job.salt)
+                right = next_token(job.seen(tokens + drafted), job.choice, job.salt)
                 wrong = (right + self.rng.randrange(1, N_VOCAB)) % N_VOCAB
                 drafted.append(right if self.rng.random() < self.agreement else wrong)
             self.scheduler.draft(id_, drafted)
@@ -269,7 +322,7 @@ class Simulation:
         """Draws a token, and goes on while it was drafted: its row is there already."""
         job = self.jobs[id_]
         while id_ in self.scheduler and not self.scheduler.sequence(id_).has_work:
-            job.answer.append(next_token(self.scheduler.sequence(id_).tokens, job.choice, job.salt))
+            job.answer.append(next_token(job.seen(self.scheduler.sequence(id_).tokens), job.choice, job.salt))
             self.scheduler.append(id_, job.answer[-1])
             if len(job.answer) == job.n_new:
                 job.finished_s = self.now_s
@@ -294,7 +347,7 @@ class Simulation:
             if job.finished_s is None:
                 assert id_ not in self.scheduler  # removed by the test
                 continue
-            assert job.answer == answer_alone(job.prompt, job.n_new, job.choice, job.salt)
+            assert job.answer == answer_alone(job.seen(job.prompt), job.n_new, job.choice, job.salt)
         if all(id_ not in self.scheduler for id_ in self.jobs):
             assert self.pool.held_bytes == 0
 

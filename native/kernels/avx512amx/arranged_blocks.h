@@ -10,11 +10,11 @@
 namespace quire {
 namespace {
 
-// Of a step through the keys.
+// Sizes for one step through the keys.
 constexpr int long_step_blocks = 8, long_step = long_step_blocks * block_tokens;
 
-// Memory to prefetch while there is other work.  Blocks lie anywhere, so the hardware does not foresee them; it has few
-// buffers for lines under way, so they are prefetched little by little.
+// A list of memory to prefetch while other work goes on.  Blocks lie anywhere, so the hardware prefetcher does not find
+// them.  Its line fill buffers are few, so the list is prefetched a few lines at a time.
 class Ahead {
   public:
     void clear() { n_pieces_ = next_ = n_lines_ = 0; }
@@ -42,7 +42,8 @@ class Ahead {
     int n_pieces_ = 0, next_ = 0, n_lines_ = 0;
 };
 
-// A block's keys to [dim / 2][32 tokens][2], with zeros up to whole tiles.  `ask` is called for every two dimensions.
+// Arranges a block's keys as [dim / 2][32 tokens][2], padded with zeros to whole tiles.  Calls `ask` for every two
+// dimensions.
 template <class Ask>
 [[gnu::always_inline]] inline void arrange_keys(const uint16_t *from, int head_dim, int64_t dim, uint16_t *to,
                                                 const Ask &ask) {
@@ -57,9 +58,9 @@ template <class Ask>
     }
 }
 
-// Values from dimension d on, of `tokens` of a block, to [pairs of tokens][16 n dimensions][2], where interleave() leaves
-// these tokens' weights; zeros for its other tokens.  If `asked`, marks in `strange` which are not finite.  Calls `ask`
-// for every two tokens.
+// Arranges values from dimension d on, of `tokens` of a block, as [pairs of tokens][16 n dimensions][2], in the order in
+// which interleave() leaves these tokens' weights.  The block's other tokens become zeros.  If `asked`, marks in `strange`
+// the values that are not finite.  Calls `ask` for every two tokens.
 template <int n, class Ask>
 [[gnu::always_inline]] inline void arrange_values(const uint16_t *from, int64_t dim, int64_t d, Range tokens,
                                                   uint16_t *to, bool asked, __mmask32 &strange, const Ask &ask) {
@@ -88,8 +89,8 @@ template <int n, class Ask>
     }
 }
 
-// The same where values are the first `dim` dimensions of the keys, [dimension][32 tokens]: two tokens of a dimension lie
-// side by side there, and are moved as one number.
+// The same for a latent cache, where the values are the first `dim` dimensions of the keys, [dimension][32 tokens].  Two
+// tokens of a dimension lie side by side there and are moved as one number.
 template <int n, class Ask>
 [[gnu::always_inline]] inline void arrange_values_of_keys(const uint16_t *keys, int64_t dim, int64_t d, Range tokens,
                                                           uint16_t *to, bool asked, __mmask32 &strange,

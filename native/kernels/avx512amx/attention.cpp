@@ -1,8 +1,7 @@
-// Attention to a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone: queries and
-// weights are rounded to BF16, and 32 dimensions (of scores) or the 32 tokens of a block (of sums of values) are
-// multiplied at a time.
+// Attention to a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone.  Queries and
+// weights are rounded to BF16.  Scores multiply 32 dimensions at a time, sums of values the 32 tokens of a block.
 //
-// For a few queries it takes longer to arrange keys and values for tiles than to multiply them without (VDPBF16PS).
+// For a few queries, arranging keys and values for tiles takes longer than multiplying them without (VDPBF16PS).
 #include "kernels/avx512amx/query_attention.h"
 
 namespace quire {

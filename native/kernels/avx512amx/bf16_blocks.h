@@ -1,6 +1,6 @@
-// Products of BF16 in blocks of up to 32 rows and 32 output rows: every tile that is loaded is multiplied twice, so that
-// loading them takes less time than the products; or of up to 16 rows and 64 output rows, for few rows.  AMX's TDPBF16PS,
-// or the same in software: see bf16_tiles.h.
+// BF16 products in blocks of up to 32 rows and 32 output rows.  Every loaded tile is used in two products, so that loads
+// take less time than products.  Few rows use blocks of up to 16 rows and 64 output rows.  The instruction is AMX's
+// TDPBF16PS or its software model: see bf16_tiles.h.
 #pragma once
 
 #include "kernels/avx512amx/bf16_tiles.h"
@@ -10,16 +10,16 @@ namespace quire {
 namespace {
 
 constexpr int64_t tile_bytes_bf16 = 1024;
-constexpr int64_t strip_bytes = 4 * 64; // a line of each of four tiles, side by side in memory
+constexpr int64_t strip_bytes = 4 * 64; // one line of each of four tiles that lie side by side in memory
 constexpr int64_t steps_ahead = 2;
-// A ring keeps the tiles of so many steps.  They are made so many steps before their products, to reach the cache by
-// then.
+// The ring holds the tiles of this many steps.  A tile is made this many steps before its product, so that it has reached
+// the cache by then.
 constexpr int64_t made_steps = 8, made_ahead = 6;
 constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
-// Few rows read the lines of four tiles side by side, and prefetch them so far ahead, from so many pages in turn.
+// Few rows read the lines of four tiles side by side.  They prefetch this far ahead, from this many pages in turn.
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
-constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // with every step of two tiles
+constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // prefetched with every step of two tiles
 static_assert(asked_bytes == 8 * piece_bytes);
 
 // `locality`: 3 for the first-level cache, 2 for the second-level one.
@@ -30,7 +30,7 @@ template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uin
     }
 }
 
-// C [i][j] = what stood there before + A [i] x B [j], over some steps of 32 columns, i and j counting tiles.
+// C [i][j] += A [i] x B [j] over some steps of 32 columns; i and j count tiles.
 struct BlockProduct {
     const uint8_t *a[2];
     int64_t a_stride; // of a row, in bytes
@@ -40,10 +40,11 @@ struct BlockProduct {
     const float *from[2][4]; // whole tiles; null: zeros
     float *to[2][4];
     int64_t to_stride[4]; // of a row, in bytes
-    const uint8_t *ask; // what is read later: asked_bytes of it with every step; null: nothing
+    const uint8_t *ask; // read later: asked_bytes of it are prefetched with every step; null: nothing
 };
 
-// Registers 0 to 3 are C, 4 and 5 A, 6 and 7 B; they have their shapes while such an object lives.
+// Registers 0 to 3 hold C, 4 and 5 hold A, 6 and 7 hold B.  The object configures their shapes and resets them when it
+// goes.
 class Bf16Blocks : TileInstructions {
   public:
     explicit Bf16Blocks(int n_rows) { // of a tile of A, 1 to 16
@@ -58,8 +59,8 @@ class Bf16Blocks : TileInstructions {
         p.b_stride == 64 ? multiply_tiles<rows, columns, 64>(p) : multiply_tiles<rows, columns, strip_bytes>(p);
     }
 
-    // From zeros, with B that make(step, j, to) makes, one tile behind the other, some steps before they are multiplied:
-    // what it does takes place while products are under way.  `ring`: of ring_bytes.
+    // Starts from zeros.  make(step, j, to) makes the tiles of B one after the other, some steps before their products, so
+    // that its work overlaps with products.  `ring` has ring_bytes.
     template <int rows, int columns, class Make>
     void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
         constexpr int64_t step_bytes = columns * tile_bytes_bf16;
@@ -88,7 +89,7 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // One tile of A with four of B, whose lines lie side by side; prefetches what is read soon.
+    // Multiplies one tile of A with four of B, whose lines lie side by side, and prefetches what is read soon.
     void multiply_strip(const BlockProduct &p) const {
         begin<0, 0, 0>(p);
         begin<1, 0, 1>(p);
@@ -114,7 +115,7 @@ class Bf16Blocks : TileInstructions {
     }
 
   private:
-    // b_stride as a constant, so that addresses are made without registers.
+    // b_stride is a constant, so that addresses need no registers.
     template <int rows, int columns, int b_stride> void multiply_tiles(const BlockProduct &p) const {
         begin<0, 0, 0>(p);
         if constexpr (columns > 1) begin<1, 0, 1>(p);
@@ -125,8 +126,8 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // Prefetches what the steps after the next one read: neither 32 rows nor two tiles' columns stay in the first-level
-    // cache.  A little of it between any two tile instructions: all at once would take a third longer.
+    // Prefetches what the steps after the next one read, as neither 32 rows nor two tiles' columns stay in the first-level
+    // cache.  Does a little between any two tile instructions: doing it all at once takes a third longer.
     template <int rows, int columns, int b_stride, bool asks>
     [[gnu::always_inline]] static void multiply_steps(const BlockProduct &p) {
         Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, b_stride, p.b_step};
@@ -148,7 +149,7 @@ class Bf16Blocks : TileInstructions {
         };
         multiply_step<rows, columns, false>(at, rest);
     }
-    // Half of a tile's lines.
+    // Prefetches half of a tile's lines.
     [[gnu::always_inline]] static void ask(const uint8_t *lines, int64_t stride) {
         for (int r = 0; r < block_rows / 2; ++r) __builtin_prefetch(lines + r * stride);
     }

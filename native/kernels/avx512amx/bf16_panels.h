@@ -1,11 +1,11 @@
-// Products of rows of BF16 with weights of BF16, or such that are brought to it.  For many rows panel by panel: some columns
-// of all output rows of a part, which stay in the second-level cache while all rows of the part are multiplied with them;
-// sums wait in memory in between.  For up to 32 rows tile by tile, each multiplied at once.  The order of all operations is
-// the same for one row and for many, and however rows and output rows are divided.
+// Products of BF16 rows with BF16 weights, or with weights that are converted to BF16.  Many rows go panel by panel: a panel
+// is some columns of all output rows of a part.  It stays in the second-level cache while all rows of the part are
+// multiplied with it, and sums wait in memory in between.  Up to 32 rows go tile by tile, and each tile is multiplied at
+// once.  All operations have the same order for one row and for many, however rows and output rows are divided.
 //
-// Weights: a class with
-// - columns_at_once(number of rows, first column): how many columns of a panel, from a multiple of 32 on;
-// - prepare(first column, columns, panel): make the panel, of tiles for the second operand;
+// `Weights` is a class with
+// - columns_at_once(number of rows, first column): how many columns a panel has; the first is a multiple of 32;
+// - prepare(first column, columns, panel): make the panel's tiles, for the second operand;
 // - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is;
 // - if not are_made: ask_first(columns) for what the first tiles of so many columns read; read_after(tile, first column,
 //   columns): what to ask for while two tiles from `tile` on are multiplied for the first time, or null;
@@ -26,7 +26,7 @@ static_assert(bf16_part_rows % block_rows == 0 && bf16_scratch_bytes >= ring_byt
 static_assert(bf16_scratch_bytes >=
               bf16_part_tiles * (bf16_part_rows / block_rows * tile_bytes_bf16 + panel_tile_bytes));
 
-// A tile of the second operand and those of the next steps.
+// A tile of the second operand, and where those of the next steps are.
 struct TilePlace {
     const uint8_t *first;
     int64_t stride, step;
@@ -37,7 +37,7 @@ inline TilePlace place_in_panel(const uint8_t *panel, int tile) {
 
 template <class Blocks, class Weights> class PanelProduct {
   public:
-    // `tiles_per`: tiles of 16 output rows that one of part.weights' is.
+    // `tiles_per`: how many tiles of 16 output rows are in one tile of part.weights.
     PanelProduct(const MatmulPart &part, Weights weights, int tiles_per)
         : part_(part), weights_(weights), rows_(part.n_rows < block_rows ? part.n_rows : block_rows),
           n_blocks_((part.n_rows + block_rows - 1) / block_rows), first_column_(part.first_tile * tiles_per * 16),
@@ -73,7 +73,7 @@ template <class Blocks, class Weights> class PanelProduct {
         bool are_first, are_last;
     };
 
-    // The last of several blocks begins early enough to be whole, and computes some rows a second time.
+    // The last of several blocks begins early enough to be whole, so it computes some rows a second time.
     int first_row(int block) const {
         const int row = block * block_rows;
         return part_.first_row + (row + rows_ <= part_.n_rows ? row : part_.n_rows - rows_);
@@ -90,7 +90,7 @@ template <class Blocks, class Weights> class PanelProduct {
             block + 1 < n_blocks_ ? multiply_from<2>(blocks, k, block, t) : multiply_from<1>(blocks, k, block, t);
     }
 
-    // All tiles from t on.
+    // Multiplies all tiles from t on.
     template <int rows> void multiply_from(const Blocks &blocks, const Columns &k, int block, int t) const {
         for (; t + 1 < n_tiles_; t += 2) multiply<rows, 2>(blocks, k, block, t);
         if (t < n_tiles_) multiply<rows, 1>(blocks, k, block, t);
@@ -114,7 +114,8 @@ template <class Blocks, class Weights> class PanelProduct {
         }
     }
 
-    // All columns, every tile for all rows at once: it is read from the first-level cache, and sums stay in registers.
+    // Multiplies all columns.  Each tile serves all rows at once: it is read from the first-level cache, and sums stay in
+    // registers.
     template <int rows> void make_and_multiply(const Blocks &blocks) const {
         int t = 0;
         for (; t + 1 < n_tiles_; t += 2) make_and_multiply<rows, 2>(blocks, t);
@@ -129,7 +130,7 @@ template <class Blocks, class Weights> class PanelProduct {
         blocks.template multiply_made<rows, columns>(product_of<rows, columns>(all, 0, t), panel_, make);
     }
 
-    // But for B.
+    // Everything but B.
     template <int rows, int columns> BlockProduct product_of(const Columns &k, int block, int t) const {
         const int64_t stride = bf16_row_bytes(part_.weights->n_in);
         BlockProduct p{};
@@ -138,7 +139,7 @@ template <class Blocks, class Weights> class PanelProduct {
         for (int i = 0; i < rows; ++i)
             p.a[i] = reinterpret_cast<const uint8_t *>(part_.bf16) + first_row(block + i) * stride + k.first * 2;
         for (int j = 0; j < columns; ++j) {
-            // Sums of the last columns go where they belong, if a whole tile fits there.
+            // The last columns' sums go straight to the output, if a whole tile fits there.
             const bool to_out = k.are_last && is_whole(t + j);
             p.to_stride[j] = to_out ? part_.out_stride * 4 : 64;
             for (int i = 0; i < rows; ++i) {
@@ -147,14 +148,14 @@ template <class Blocks, class Weights> class PanelProduct {
                 p.to[i][j] = kept;
                 if (!to_out) continue;
                 p.to[i][j] = part_.out + first_row(block + i) * part_.out_stride + first_column_ + (t + j) * 16;
-                // What is written there comes from memory first; a store of a tile would wait for it.
+                // A store first reads its lines from memory, and a tile store would wait for them: prefetch them.
                 for (int r = 0; r < rows_; ++r) __builtin_prefetch(p.to[i][j] + r * part_.out_stride, 1);
             }
         }
         return p;
     }
 
-    // The sums of the last tile, where it has output rows beyond the matrix, wait in memory.
+    // Where the last tile has output rows beyond the matrix, its sums wait in memory.
     void write_narrow_tile() const {
         const int t = n_tiles_ - 1;
         if (t < 0 || is_whole(t)) return;

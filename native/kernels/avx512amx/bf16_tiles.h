@@ -1,9 +1,9 @@
-// Products of tiles of BF16, C [rows][16] += A [rows][32] x B [16 pairs][16][2]: AMX's TDPBF16PS, or the same in
-// software, so that what surrounds it can be tested on machines without it.
+// Products of BF16 tiles, C [rows][16] += A [rows][32] x B [16 pairs][16][2]: AMX's TDPBF16PS, or a software model of it,
+// so that the code around it can be tested on machines without AMX.
 //
-// The instruction adds products of even columns and those of odd ones by themselves, each by a fused operation, then both
-// sums, then what C held; subnormal numbers count as zero, also in between (Intel's Software Developer's Manual, volume
-// 2, TDPBF16PS).  So a product with zeros changes no bit of a sum.
+// The instruction sums the products of even columns and those of odd columns separately, each with fused multiply-adds.
+// It adds the two sums, then adds C.  Subnormal numbers count as zero, also in between (Intel's Software Developer's
+// Manual, volume 2, TDPBF16PS).  So a product with zeros changes no bit of a sum.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int pair_columns = 32; // columns of one product
 
-// Some products, one on top of the other; all strides and steps in bytes.
+// Products that add up in the same C.  All strides and steps are in bytes.
 struct TileProducts {
     const void *a;
     int64_t a_stride; // of a row; 64 bytes of it are a step
@@ -51,25 +51,25 @@ struct TileInstructions {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
     }
 
-    // Where the next step of 1 or 2 A, one below the other, and of 1 or 2 B, side by side, is read; all strides in bytes.
+    // Where the next step is read: 1 or 2 A, one below the other, and 1 or 2 B, side by side.  All strides are in bytes.
     struct Operands {
         const uint8_t *a0, *a1, *b0, *b1;
         int64_t a_stride, b_stride, b_step;
     };
 
-    // All of a step but the second A, which has a register for half of the step only.
+    // Loads all of a step but the second A, which has a register for half of the step only.
     template <int rows, int columns> [[gnu::always_inline]] static void load_first(const Operands &at) {
         load<4>(at.a0, at.a_stride);
         load<6>(at.b0, at.b_stride);
         if constexpr (columns > 1) load<7>(at.b1, at.b_stride);
     }
 
-    // One step on top of registers 0 to 3, of A in 4 and 5 and B in 6 and 7; `more`: another one comes.
+    // Adds one step to registers 0 to 3, with A in 4 and 5 and B in 6 and 7.  `more`: another step follows.
     //
-    // Each register is loaded for the next step as soon as its last product has begun; between(0) to between(7) run
-    // between any two tile instructions.  Both matter where another thread shares the core, which then looks less far
-    // ahead, and where a load directly after a product stalls: with operands in the first-level cache a product takes
-    // 27 ns, with six other instructions in between 18 ns, alone 16 ns.
+    // Each register is loaded for the next step as soon as its last product has begun.  between(0) to between(7) run
+    // between tile instructions.  Both matter where another thread shares the core, which then looks less far ahead, and
+    // where a load right after a product stalls: with operands in the first-level cache a product takes 27 ns, with six
+    // other instructions in between 18 ns, and alone 16 ns.
     template <int rows, int columns, bool more, class Between>
     [[gnu::always_inline]] static void multiply_step(Operands &at, const Between &between) {
         add_product<0, 4, 6>();
@@ -90,7 +90,7 @@ struct TileInstructions {
         between(7);
         at.a1 += 64;
     }
-    // Where there is nothing else to do between.
+    // For where there is nothing to do in between.
     [[gnu::always_inline]] static void pause() { asm volatile("nop; nop; nop; nop; nop; nop"); }
 };
 
@@ -117,12 +117,12 @@ class Bf16TilesInSoftware {
         const __mmask16 subnormal = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-126F), _CMP_LT_OQ);
         return _mm512_mask_mov_ps(x, subnormal, sign);
     }
-    // The two numbers of every pair.
+    // Splits every pair into its two numbers.
     static __m512 first(__m512i pairs) { return flushed(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))); }
     static __m512 second(__m512i pairs) {
         return flushed(_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000)))));
     }
-    // [32] x [16 pairs][16][2] on top of c [16].
+    // Adds [32] x [16 pairs][16][2] to c [16].
     static void add_row(const uint8_t *a, const uint8_t *b, int64_t b_stride, float *c) {
         __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
         for (int pair = 0; pair < 16; ++pair) {

@@ -1,4 +1,4 @@
-// Quantized weights as panels of BF16: see bf16_panels.h.
+// Dequantizes weights into panels of BF16: see bf16_panels.h.
 #pragma once
 
 #include "kernels/avx512/code_lanes.h"
@@ -15,7 +15,7 @@ struct UnsignedCodeLanes : CodeLanes {
     static constexpr bool signed_codes = false;
 };
 
-// Every value rounded to the nearest BF16, halves away from zero.
+// Rounds every value to the nearest BF16, ties away from zero.
 template <WeightFormat format> struct DequantizedWeights {
     using From = Packed<UnsignedCodeLanes, format>;
     static constexpr bool are_made = true;
@@ -38,7 +38,7 @@ template <WeightFormat format> struct DequantizedWeights {
         }
     }
 
-    // Prefetches what is read so much later: while products run, the processor hardly looks ahead by itself.
+    // Prefetches this far ahead: while products run, the processor hardly looks ahead by itself.
     [[gnu::always_inline]] void ask_ahead(int64_t tile, int64_t group) const {
         constexpr int64_t group_bytes = From::chunk_bytes / From::chunk_groups;
         const uint8_t *at = first + tile * tile_bytes + group * group_bytes + made_ahead_bytes;
@@ -53,15 +53,15 @@ template <WeightFormat format> struct DequantizedWeights {
   private:
     static constexpr int halves = group_columns / From::scale_columns; // scales of a group
     static constexpr float too_much = 256.0F + From::zero_point;
-    // Powers of two may be so large that 256 times one is none any more.
+    // A scale that is a power of two may be so large that 256 times it overflows.
     static constexpr bool any_size = From::layout.scales == ScaleForm::powers;
 
-    // The 32 columns of a group, 4 of them at a time.
+    // Makes the 32 columns of a group, 4 at a time.
     [[gnu::always_inline]] static void fill_group(const From &chunk, int g, uint8_t *to) {
 #pragma GCC unroll 2
         for (int half = 0; half < halves; ++half) {
             const __m512 scale = chunk.scale(g * halves + half, 0);
-            // Codes come as 256 + code, of which this takes 256 and the zero point; the product is exact.
+            // Codes come as 256 + code.  This subtracts 256 and the zero point; the product is exact.
             __m512 offset = _mm512_mul_ps(scale, _mm512_set1_ps(-too_much));
             if constexpr (From::has_minima) offset = _mm512_add_ps(offset, chunk.minimum(g * halves + half, 0));
             constexpr int n = group_steps / halves;
@@ -76,7 +76,7 @@ template <WeightFormat format> struct DequantizedWeights {
         }
     }
 
-    // A code in bits 15 to 22: the significand of 256 + code.
+    // Puts a code into bits 15 to 22, the significand of 256 + code.
     [[gnu::always_inline]] static __m512 value(__m512i code, __m512 scale, __m512 offset) {
         constexpr int and_or = 0xEA; // (a & b) | c
         const __m512i bits =

@@ -1,12 +1,12 @@
-// Products of BF16 with BF16 by tiles, for one row and for many: every row count goes through the same instruction, so
-// that a row's bits depend on it alone.  Weights of other types are left to AVX-512.
+// Products of BF16 with BF16 by tiles, for one row and for many: any number of rows goes through the same instruction, so
+// that a row's bits depend on it alone.  AVX-512 takes weights of other types.
 #include "kernels/avx512amx/bf16_panels.h"
 
 namespace quire {
 namespace {
 
-// Tiles of 64 output rows in pairs of columns, which are tiles of the instruction's second operand; only columns behind
-// the last 32 whole ones are copied, with zeros behind them.
+// Packed weights are tiles of 64 output rows in pairs of columns, which the instruction takes as its second operand as they
+// are.  Only the columns after the last whole 32 are copied, and padded with zeros.
 struct Bf16Weights {
     static constexpr bool are_made = false;
     const uint8_t *first;
@@ -17,7 +17,7 @@ struct Bf16Weights {
         const int64_t left = (column < whole_columns() ? whole_columns() : n_in) - column;
         return n_rows <= block_rows || left < panel_columns ? left : panel_columns;
     }
-    // Pairs of columns, of all 64 output rows.
+    // Counts pairs of columns of all 64 output rows.
     const uint8_t *pairs(int64_t tile, int64_t column) const {
         return first + tile * tile_bytes + column * float_tile_rows * 2;
     }
@@ -25,7 +25,7 @@ struct Bf16Weights {
         if (n < pair_columns) return place_in_panel(panel, tile);
         return {pairs(tile / 4, column) + tile % 4 * 64, strip_bytes, strip_bytes * pair_columns / 2};
     }
-    // The first half of the first strip's columns.
+    // Prefetches the first half of the first strip's columns.
     void ask_first(int64_t n) const { ask_in_turn<2>(first, n / pair_columns * asked_bytes); }
     // The four tiles of a strip are multiplied two by two.  The first two prefetch the second half of the strip's columns,
     // the others the first half of the next strip's.

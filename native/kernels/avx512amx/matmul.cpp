@@ -1,6 +1,6 @@
-// Products of many rows by tiles, 16 at a time; few rows, and those left over, go without (up to most_few_rows by
-// few_rows.cpp, else as avx512vnni's).  The bits are the same: products of codes are exact in both, and both scale and add
-// them in the same order.
+// Products of many rows by tiles, 16 rows at a time.  Few rows, and those left over, do without tiles: up to most_few_rows
+// go through few_rows.cpp, others as in avx512vnni.  The bits are the same: products of codes are exact in both, and both
+// scale and add them in the same order.
 #include "kernels/avx512amx/dequantized.h"
 #include "kernels/avx512amx/tile_registers.h"
 #include "kernels/matmul/matmul_tile.h"
@@ -8,14 +8,14 @@
 namespace quire {
 namespace {
 
-// Unpacked codes are signed, with the zero point taken off.
+// Unpacked codes are signed: the zero point is subtracted.
 struct TileLanes : CodeLanes {
     static constexpr bool signed_codes = true;
     static constexpr int code_class(int) { return 255; }
 };
 
-// 16 rows times one tile of 16 output rows.  The sums over the columns of one scale go from the tile registers to memory
-// while those of the next scale are computed.
+// Multiplies 16 rows with one tile of 16 output rows.  The sums over the columns of one scale go from the tile registers to
+// memory while those of the next scale are computed.
 template <template <int> class Tiles, class Weights> class TileBlock {
     using L = TileLanes;
     using Vec = L::Vec;
@@ -45,7 +45,7 @@ template <template <int> class Tiles, class Weights> class TileBlock {
     }
 
   private:
-    // i: which scale, counted over all chunks.
+    // i counts scales over all chunks.
     Weights chunk_of(int64_t i) const { return {weights_.chunk + i / chunk_scales * Weights::chunk_bytes}; }
 
     template <int slot> [[gnu::always_inline]] void multiply(Tiles<k> &tiles, int64_t i) {
@@ -114,7 +114,7 @@ void quantize_as_vnni(const float *x, int64_t first, int64_t last, QuantizedRows
 template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPart &part) {
     MatmulPart some = part;
     some.n_rows = part.n_rows / block_rows * block_rows;
-    // So few rows are read as they lie in memory, without unpacking.
+    // Up to this many rows read weights as they lie in memory, without unpacking.
     if (part.n_rows <= few_packed_rows) some.n_rows = 0;
     if (some.n_rows > 0) multiply_any_by_tiles<Tiles>(some);
     some.first_row += some.n_rows;

@@ -1,9 +1,9 @@
-// The attention of a tile of queries to a BF16 cache, by products of tiles.  As in attention_tile.h softmax is taken in one
-// pass over chunks, but in longer steps, and queries go through a step 32 at a time: what belongs to those stays in the
-// first-level cache, K and V of the step arranged for products in the second-level one.
+// The attention of a tile of queries to a BF16 cache, by products of tiles.  As in attention_tile.h, softmax is taken in one
+// pass over chunks, but with longer steps.  Queries go through a step 32 at a time: their data stays in the first-level
+// cache, and K and V of the step, arranged for products, stay in the second-level cache.
 //
-// Columns of products are in the order of interleave() (column_pairs.h): tokens of a block in scores and weights, 32
-// dimensions in sums until they leave a chunk.
+// Columns of products are in the order of interleave() (column_pairs.h): the tokens of a block in scores and weights, and
+// 32 dimensions at a time in sums, until a chunk ends.
 #pragma once
 
 #include "kernels/avx512amx/arranged_blocks.h"
@@ -16,8 +16,8 @@ namespace {
 
 static_assert(kv_chunk_tokens % long_step == 0);
 constexpr int group_queries = 32;
-constexpr int score_stride = long_step + lanes; // whose rows' beginnings are not all in one set of the cache
-constexpr int strip_dims = 64; // of V that are arranged at a time
+constexpr int score_stride = long_step + lanes; // padded, so that rows do not all begin in one cache set
+constexpr int strip_dims = 64; // of V, arranged at a time
 
 // Not the library's: see attention_kernels.h.
 inline int smaller(int a, int b) { return a < b ? a : b; }
@@ -51,24 +51,24 @@ template <class Tiles> class QueryAttention {
     }
 
   private:
-    // Of a query in a step: those who share its blocks, and what they see of them.
+    // The queries that share blocks in a step, and what they see of them.
     struct Run {
-        Range queries, seen; // of any of them
+        Range queries, seen; // by any of them
         const int32_t *table; // from the step's first block on
-        int head; // of the tile's
-        bool is_ragged; // some see other tokens than others
-        bool several; // groups of queries
+        int head; // one of the tile's
+        bool is_ragged; // not all see the same tokens
+        bool several; // the step has several groups of queries
     };
     struct Group {
         int first, n;
-        Range blocks; // that any of them sees
+        Range blocks; // seen by any of them
         bool is_fresh; // no sums yet
         float *scores; // then weights
         int n_weighed;
         Range tokens() const { return {blocks.begin * block_tokens, blocks.end * block_tokens}; }
     };
 
-    // Up to whole tiles, with zeros.
+    // Pads to whole tiles with zeros.
     void prepare(int i, float factor) {
         const float *q = tile_.queries[i].q;
         for (int d = 0; d < dim_; d += lanes) {
@@ -98,7 +98,7 @@ template <class Tiles> class QueryAttention {
         return static_cast<const uint16_t *>(tile_.v_pool) + at * block_tokens * shape_.v_head_dim;
     }
 
-    // Values of this run, and the keys that are read after it.
+    // Prefetches the values of this run, and the keys that are read after it.
     void find_ahead(int step, const Run &run) {
         const int64_t k_size = int64_t{block_tokens} * shape_.head_dim,
                       v_size = int64_t{block_tokens} * shape_.v_head_dim;
@@ -112,7 +112,7 @@ template <class Tiles> class QueryAttention {
         const int end = smaller(query.newest / block_tokens + 1, tile_.last_chunk * (kv_chunk_tokens / block_tokens));
         for (int b = first; b < first + long_step_blocks && b < end; ++b)
             ahead_.add(keys_of(query.table[b], next_head ? run.head + 1 : 0), k_size);
-        // With one group, half of it while blocks are arranged; with several, all of it during the products.
+        // One group prefetches half of it while blocks are arranged; several prefetch all of it during the products.
         const int n_blocks = (run.seen.end + block_tokens - 1) / block_tokens - run.seen.begin / block_tokens;
         const int k_steps = n_blocks * static_cast<int>(dim_ / pair_columns);
         const int v_steps = n_blocks * static_cast<int>((states_.stride() + strip_dims - 1) / strip_dims);
@@ -129,7 +129,7 @@ template <class Tiles> class QueryAttention {
         }
     }
 
-    // Queries of one step that read the same blocks.
+    // Attends for the queries of one step that read the same blocks.
     void attend(int step, Range queries, int head) {
         Run run{queries, steps_.seen(queries.begin, step),           nullptr, head,
                 false,   queries.end - queries.begin > group_queries};
@@ -144,7 +144,7 @@ template <class Tiles> class QueryAttention {
         run.table = tile_.queries[longest].table + step * long_step_blocks;
         find_ahead(step, run);
         is_arranged_ = 0;
-        // Weights of a group are found while scores of the next one are multiplied.
+        // A group's weights are computed while the next group's scores are multiplied.
         Group group = group_from(run, queries.begin);
         Tiles::set_rows(group.n);
         score(run, group, nullptr);
@@ -177,7 +177,7 @@ template <class Tiles> class QueryAttention {
         return group;
     }
 
-    // Whether the sums of all of a group begin here; those of some become zero.
+    // Whether the sums of the whole group begin here.  Where only some begin, those are set to zero.
     void begin_sums(Group &group) {
         int n_begun = 0;
         for (int i = group.first; i < group.first + group.n; ++i) n_begun += states_.has_sums(i) ? 1 : 0;
@@ -189,7 +189,7 @@ template <class Tiles> class QueryAttention {
         }
     }
 
-    // A block's keys are arranged while those of the block before it are multiplied.
+    // Arranges a block's keys while those of the block before it are multiplied.
     void score(const Run &run, const Group &group, Group *before) {
         arrange_block(run, group.blocks.begin);
         for (int b = group.blocks.begin; b < group.blocks.end; ++b) {
@@ -212,7 +212,7 @@ template <class Tiles> class QueryAttention {
 
     uint16_t *arranged_keys(const Run &run, int b) { return keys_ + (run.several ? b : b % 2) * block_tokens * dim_; }
 
-    // Once for all groups.
+    // Done once for all groups.
     void arrange_block(const Run &run, int b) {
         if ((is_arranged_ >> b & 1U) != 0) return;
         is_arranged_ |= 1U << b;
@@ -220,7 +220,7 @@ template <class Tiles> class QueryAttention {
                      [&]() __attribute__((always_inline)) { ahead_.ask(lines_with_keys_); });
     }
 
-    // Scores of a query become weights relative to its largest score so far.
+    // Turns a query's scores into weights relative to its largest score so far.
     [[gnu::noinline]] void weigh_next(Group &group) {
         const int i = group.first + group.n_weighed;
         float *scores = group.scores + group.n_weighed * score_stride;
@@ -244,14 +244,14 @@ template <class Tiles> class QueryAttention {
         states_.total(i) += weigh_scores<Tiles>(scores, tokens.begin, tokens.end, states_.largest(i));
     }
 
-    // Sums of 16 n dimensions from d on.
+    // Adds to the sums of 16 n dimensions from d on.
     template <int n> void add_strip(const Run &run, const Group &group, int64_t d) {
         uint16_t *values = run.several ? values_ + d * long_step : values_;
         bool &is_sound = is_sound_[d / strip_dims];
         if (group.first == run.queries.begin) is_sound = arrange_strip<n>(run, run.seen, d, values, run.is_ragged);
         float *sums = states_.sums(group.first) + d;
         if (is_sound) return add_values<n>(group.blocks, group.is_fresh, group.scores, values, sums);
-        // What a query does not see has no weight, but no weight makes a value zero that is not finite.
+        // What a query does not see has weight zero, but zero times a value that is not finite is not zero.
         Tiles::set_rows(1);
         for (int i = group.first; i < group.first + group.n; ++i) {
             arrange_strip<n>(run, seen_[i], d, own_, false);
@@ -277,7 +277,7 @@ template <class Tiles> class QueryAttention {
         is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
     }
 
-    // Dimensions from d on of these tokens' blocks.  If `asked`, tells whether all of it is finite.
+    // Arranges the dimensions from d on of these tokens' blocks.  If `asked`, returns whether all are finite.
     template <int n> bool arrange_strip(const Run &run, Range tokens, int64_t d, uint16_t *to, bool asked) {
         __mmask32 strange = 0;
         for (int b = tokens.begin / block_tokens; b * block_tokens < tokens.end; ++b) {
@@ -298,12 +298,12 @@ template <class Tiles> class QueryAttention {
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     TileSteps<long_step_blocks> steps_;
-    int n_, step_ = 0; // the step at hand
+    int n_, step_ = 0; // the current step
     int64_t dim_; // of a query: whole tiles
     TileStates states_;
-    float *scores_; // of the group at hand
+    float *scores_; // of the current group
     uint16_t *queries_; // times the factor
-    // Of a step, arranged; where there is one group of queries, of two blocks and one strip only.  Values for one query.
+    // K and V of a step, arranged.  With one group of queries they hold two blocks and one strip only.
     uint16_t *keys_, *values_, *own_;
     bool *is_sound_; // by strip: all values that some do not see are finite
     uint32_t is_arranged_ = 0; // by block: its keys

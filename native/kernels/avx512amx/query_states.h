@@ -1,4 +1,4 @@
-// What attention by tiles knows of each query of a tile; sums are in the order that products of tiles leave.
+// The softmax state of each query of a tile.  Sums are in the order in which products of tiles leave them.
 #pragma once
 
 #include "kernels/attention/query_states.h"
@@ -15,11 +15,11 @@ class TileStates : public QueryStates<Lanes> {
     using Base = QueryStates<Lanes>;
 
   public:
-    // `memory`: of 2 * n_queries * stride() numbers.
+    // `memory` has 2 * n_queries * stride() numbers.
     TileStates(const AttentionTile &tile, float *memory)
         : Base(tile, memory, whole_strips(tile.shape->v_head_dim)), n_(tile.n_queries) {}
 
-    // False until the chunk has sums of it.
+    // False until the chunk has sums for the query.
     bool &has_sums(int i) { return has_sums_[i]; }
 
     void begin_chunk() {

@@ -1,5 +1,5 @@
-// Products of tiles of BF16 for 1 to 32 rows at a time: as bf16_tiles.h has them, but two A one below the other where there
-// are more than 16 rows, so that each load of a tile serves two products.
+// Products of BF16 tiles for 1 to 32 rows at a time, over bf16_tiles.h.  More than 16 rows take two A, one below the other,
+// so that each tile of B is loaded once for two products.
 #pragma once
 
 #include "kernels/avx512/bf16_pairs.h"
@@ -19,7 +19,7 @@ constexpr TileShapes query_shapes(int n_rows) {
 
 class QueryTileRegisters : TileInstructions {
   public:
-    // Of A and C in this thread, until release().
+    // Configures the shapes of A and C in this thread, until release().
     static void set_rows(int n_rows) {
         if (rows_ == n_rows) return;
         const TileShapes shapes = query_shapes(n_rows);
@@ -31,7 +31,8 @@ class QueryTileRegisters : TileInstructions {
         rows_ = 0;
     }
 
-    // n C side by side, 2 or 4; on top of what they hold, or of zeros.  Meanwhile, n_steps or twice as often, other().
+    // Computes n C side by side (2 or 4), on top of what they hold or from zeros.  Calls other() in between, n_steps times
+    // or twice as often.
     template <int n, bool fresh, class Other>
     [[gnu::always_inline]] static void add(const TileProducts &p, Other other) {
         if (rows_ <= 16) return add_few<n, fresh>(p, other);
@@ -39,7 +40,7 @@ class QueryTileRegisters : TileInstructions {
             add_many<fresh>(p, static_cast<const uint8_t *>(p.b) + i * p.b_tile, p.c + i * 16, other);
     }
 
-    // To the nearest even; subnormal numbers become zero.
+    // Rounds to nearest even; subnormal numbers become zero.
     [[gnu::always_inline]] static __m512i to_bf16(__m512 low, __m512 high) {
         __m512i both;
         asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
@@ -56,7 +57,7 @@ class QueryTileRegisters : TileInstructions {
             begin<3, fresh>(p.c + 48, p.c_stride);
         }
         const auto *a = static_cast<const uint8_t *>(p.a), *b = static_cast<const uint8_t *>(p.b);
-        // Tiles are loaded before all products that want them: 15 to 35 % faster than by turns.
+        // Loads tiles before all products that use them: 15 to 35 % faster than loading and multiplying in turn.
         for (int64_t step = 0; step < p.n_steps; ++step, a += 64, b += p.b_step) {
             load<4>(a, p.a_stride);
             load<5>(b, p.b_stride);

@@ -1,6 +1,6 @@
 // Scores of one query for the tokens of a step, before they become weights.
 //
-// Numbers of 32 tokens stand in the order of interleave() (column_pairs.h): where products leave them.
+// The numbers of 32 tokens are in the order of interleave() (column_pairs.h), as products leave them.
 #pragma once
 
 #include "kernels/attention/attention_tile.h"
@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Scores of tokens in `tokens` but not in `seen` count for nothing; `tokens` are whole blocks.
+// Scores of tokens in `tokens` but not in `seen` are ignored.  `tokens` are whole blocks.
 inline void hide_unseen(float *scores, Range tokens, Range seen) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
     const __m512 nothing = _mm512_set1_ps(-infinity);

@@ -372,7 +372,8 @@ class StepCost:
     """Seconds of a step by its number of rows, as they were lately."""
 
     def __init__(self) -> None: ...
-    def took(self, n_rows: int, seconds: float) -> None: ...
+    def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
+        """A step of so many rows took so long; one with rows of a prompt has no logits of them and is cheaper."""
     def seconds(self, n_rows: int) -> float:
         """What is expected: never less for more rows; little more for more than were ever seen."""
 
@@ -394,8 +395,8 @@ class Speculator:
         """
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
-    def took(self, n_rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+    def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
+        """A step of so many rows took so long, as for :class:`StepCost`."""
 
 @final
 class SuffixAutomaton:
