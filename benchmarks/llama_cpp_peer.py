@@ -20,7 +20,8 @@ class Peer:
     """llama.cpp, given one path after the other.
 
     ``source`` is a checkout of llama.cpp, ``build`` the folder of its libraries (``build/bin``), ``work`` one for what
-    is compiled.  Of each prompt, logits of all its tokens are computed, and of ``n_new`` greedy tokens but the last.
+    is compiled.  Of each prompt, logits of all its tokens are computed, and of ``n_new`` greedy tokens but the last;
+    of encoders, with 0, vectors.
     """
 
     def __init__(self, source: Path, build: Path, work: Path, prompts: Sequence[Sequence[int]], n_new: int = 1) -> None:

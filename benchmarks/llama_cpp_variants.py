@@ -74,10 +74,22 @@ VARIANTS = {
         {r"^decoder\.block\.2\.": None},
         kernels="stock",  # by the same table of GELU
     ),
+    **{
+        name: Variant("llama.cpp looks GELU up in a table of f16: compared with ggml's operators", kernels="stock")
+        for name in ("mt5", "umt5")
+    },
+    "nomic-bert-moe": Variant(
+        "llama.cpp leaves the bias of the experts' sum out: compared without", {}, {r"experts\.bias": None}
+    ),
     "afmoe": Variant(
         "llama.cpp turns all but every fourth layer, wherever windows are: compared with windows there",
         {"global_attn_every_n_layers": 4},
     ),
+    "baichuan": Variant("llama.cpp rotates where there are 32 layers, and else knows no positions"),
+    **{name: Variant("llama.cpp names GPT-J and computes nothing of it") for name in ("codegen", "gptj")},
+    "distilbert": Variant("llama.cpp wants types of tokens, of which DistilBERT has none"),
+    "gemma3n": Variant("llama.cpp has four streams, whatever the file says"),
+    "jina-bert-v3-rank": Variant("llama.cpp reads no classifier here"),
     "deepseek2-groups": Variant(
         "llama.cpp ranks groups by their two best experts, not by the best: compared without groups",
         {"topk_method": "greedy"},
@@ -101,6 +113,10 @@ VARIANTS = {
         "llama.cpp has no groups of heads here: compared with as many heads of k and v as of q",
         {"num_key_value_heads": 6},
         {r"[kv]_proj\.weight": [96, 48]},
+    ),
+    "exaone-moe": Variant(
+        "llama.cpp chooses another group of experts in one row: compared without groups",
+        {"n_group": 1, "topk_group": 1},
     ),
     "exaone4": Variant(
         "llama.cpp reads windows where there are 64 layers: compared without",

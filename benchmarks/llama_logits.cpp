@@ -75,6 +75,8 @@ bool run(llama_context *context, Part part, const Tokens &tokens, int begin) {
 bool write_vectors(llama_context *context, const llama_model *model,
                    const Tokens &prompt, std::ofstream &out) {
   llama_set_embeddings(context, true);
+  if (llama_memory_t memory = llama_get_memory(context))
+    llama_memory_clear(memory, true);
   const bool encodes = llama_model_has_encoder(model);
   if (!run(context, encodes ? Part::encoder : Part::decoder, prompt, 0))
     return false;
@@ -132,9 +134,9 @@ int write_all(const std::string &path, const std::vector<Tokens> &prompts,
     return 1;
   std::ofstream out(path + ".logits", std::ios::binary);
   const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-  // Only encoders without a decoder keep nothing, but T5's.
+  // Only encoders without a decoder keep nothing, but T5's and llama's.
   const bool is_encoder =
-      llama_get_memory(context) == nullptr ||
+      n_new == 0 || llama_get_memory(context) == nullptr ||
       (llama_model_has_encoder(model) && !llama_model_has_decoder(model));
   for (const Tokens &prompt : prompts) {
     const bool is_written =

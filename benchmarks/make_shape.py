@@ -37,6 +37,13 @@ LAYER_LISTS = ("layer_types", "mlp_layer_types")
 SMALLER = {"q4_k": "q4_0", "q6_k": "q8_0", "q5_k": "q5_0"}  # blocks of 32 instead of 256
 
 
+def shared_layers(kinds: list[str], n: int) -> int:
+    """How many of the last layers share K and V, at most ``n``, so that those before them are of every kind."""
+    while set(kinds[: len(kinds) - n]) != set(kinds):
+        n -= 1
+    return n
+
+
 def config_of(shape: str, layers: int | None) -> dict[str, object]:
     path = HERE / "shapes" / f"{shape}.json"
     config: dict[str, object] = json.loads((path if path.is_file() else Path(shape)).read_text())
@@ -46,7 +53,7 @@ def config_of(shape: str, layers: int | None) -> dict[str, object]:
             if isinstance(kinds := config.get(name), list):
                 config[name] = kinds[:layers]
         if isinstance(n_shared := config.get("num_kv_shared_layers"), int):
-            config["num_kv_shared_layers"] = min(n_shared, layers // 2)
+            config["num_kv_shared_layers"] = shared_layers(config["layer_types"], min(n_shared, layers // 2))  # type: ignore[arg-type]
     return config
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from limits import Kind, Machine, other_load, warning_of_load
 from quire import DType, Tensor, quantize
 from quire._native.kernels import KernelSet, PackedMatrix
+from quire._native.quant import needs_importance
 
 TYPES = [
     "f32",
@@ -42,6 +43,17 @@ TYPES = [
     "iq4_xs",
     "mxfp4",
     "nvfp4",
+    "iq1_s",
+    "iq1_m",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq2_s",
+    "iq3_xxs",
+    "iq3_s",
+    "tq1_0",
+    "tq2_0",
+    "q1_0",
+    "q2_0",
 ]
 FEW_ROWS = 16
 LARGE_BYTES = 200e6
@@ -58,7 +70,8 @@ class Limits:
 
 def weights_of(dtype: str, n_out: int, n_in: int) -> Tensor:
     """Some quantized rows, again and again."""
-    few = quantize(np.random.default_rng(0).standard_normal((64, n_in)).astype(np.float32), dtype)
+    importance = np.ones(n_in, np.float32) if needs_importance(dtype) else None
+    few = quantize(np.random.default_rng(0).standard_normal((64, n_in)).astype(np.float32), dtype, importance)
     storage = few.numpy().view(np.uint8).reshape(64, -1)
     return Tensor.from_numpy(np.tile(storage, (n_out // 64, 1)).view(STORAGE.get(dtype, np.uint8)), dtype)
 

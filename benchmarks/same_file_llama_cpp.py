@@ -179,8 +179,8 @@ def main() -> None:
     rows, prompts = [], prompts_of()
     with tempfile.TemporaryDirectory() as folder:
         short = [ids[:N_ENCODED] for ids in prompts]
-        of = partial(Peer, arguments.source, arguments.build, Path(folder), n_new=N_NEW)
-        peers = of(short), of(prompts)
+        of = partial(Peer, arguments.source, arguments.build, Path(folder))
+        peers = of(short, n_new=0), of(prompts, n_new=N_NEW)
         for name in arguments.names:
             rows.append(compare(name, prompts, peers, Path(folder)))
             lines.append(rows[-1].line())

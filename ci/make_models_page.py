@@ -26,8 +26,9 @@ HEAD = """# Models
 Every architecture that Quire opens, as GGUF files name it. For each there are random tiny models. Their logits and
 greedy tokens are compared with those that transformers computes with the same weights, by our own kernels and by ggml's
 operators. The largest difference is that of any logit of a prompt of 40 tokens, relative to the largest; the tests
-allow 0.001. Of encoders, vectors or scores are compared. `quire info --architectures` prints the same list, and
-[models_llama_cpp.md](models_llama_cpp.md) compares with llama.cpp.
+allow 0.001. Of encoders, vectors or scores are compared. Models that transformers does not have are compared with what
+is put together of others' parts, or with their paper's formula (`tests/support`). `quire info --architectures` prints
+the same list, and [models_llama_cpp.md](models_llama_cpp.md) compares with llama.cpp.
 This page is written by `ci/make_models_page.py`.
 
 | architecture | what it is | transformers' classes | largest difference: ours, ggml's |

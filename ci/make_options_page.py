@@ -44,7 +44,7 @@ INTROS = {
     "llama.cpp": "Names of `llama-cli`, `llama-server` and their kin, long and short. A short name of several letters"
     " is never torn apart into others.",
     "vLLM": "Names of `vllm serve`, with dashes or underscores.",
-    "Ollama": "Variables; Ollama's commands have few options.",
+    "Ollama": "Options of `ollama run`, `pull` and `show`, and variables.",
 }
 
 

@@ -102,7 +102,8 @@ void bind_mask_job(py::module_ &m) {
         .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
         .def_readonly("choice", &MaskJob::choice)
         .def_readonly("position", &MaskJob::position)
-        .def_readonly("token", &MaskJob::token)
+        .def_readonly("tokens", &MaskJob::tokens)
+        .def_readonly("n_hoped", &MaskJob::n_hoped)
         .def("__repr__", [](const MaskJob &self) {
             return cat("<MaskJob of request ", static_cast<uint64_t>(self.request), ", choice ", self.choice,
                        ", token ", self.position, ">");
@@ -279,12 +280,14 @@ void bind_speculator(py::module_ &m) {
         .def(
             "propose",
             [](Speculator &self, const Wishes &texts, int n_rows, const std::vector<std::vector<int32_t>> &forced,
-               const std::vector<std::vector<uint32_t>> &masks) {
+               const std::vector<std::vector<uint32_t>> &masks, int64_t n_prompt) {
                 std::vector<Speculator::Wish> wishes;
                 for (const auto &[id, tokens] : texts) {
                     Speculator::Wish wish;
                     wish.sequence = SequenceId{id};
                     wish.tokens = tokens;
+                    wish.n_prompt = n_prompt;
+                    wish.max_tokens = static_cast<int64_t>(tokens.size()) + 1000;
                     wish.most = wish.room = self.most();
                     wish.drafters = self.set("auto");
                     const size_t i = wishes.size();
@@ -302,7 +305,13 @@ void bind_speculator(py::module_ &m) {
                 return proposals;
             },
             py::arg("texts"), py::arg("n_rows"), py::arg("forced") = std::vector<std::vector<int32_t>>(),
-            py::arg("masks") = std::vector<std::vector<uint32_t>>())
+            py::arg("masks") = std::vector<std::vector<uint32_t>>(), py::arg("n_prompt") = 0)
+        .def(
+            "forget",
+            [](Speculator &self, uint64_t id, const std::vector<int32_t> &answer) {
+                self.forget(SequenceId{id}, answer);
+            },
+            py::arg("sequence_id"), py::arg("answer"))
         .def(
             "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
             py::arg("sequence_id"), py::arg("is_right"))
@@ -314,8 +323,9 @@ void bind_drafters(py::module_ &m) {
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
     py::class_<GrammarDrafter, Drafter, std::shared_ptr<GrammarDrafter>>(m, "GrammarDrafter").def(py::init<>());
     py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
-        .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t>(), py::arg("scripts"),
-             py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"));
+        .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t, double>(), py::arg("scripts"),
+             py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"),
+             py::arg("token_read_s") = 0.0);
     py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
         .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
              py::arg("n_ctx"));
@@ -385,10 +395,13 @@ void bind_decoder(py::module_ &m) {
                const std::vector<int32_t> &forced) {
                 std::vector<uint32_t> words = words_of(mask);
                 py::gil_scoped_release release;
-                self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
+                return self.provide_mask(RequestId{id}, choice, position, std::move(words), forced);
             },
             py::arg("request_id"), py::arg("choice"), py::arg("position"), py::arg("mask").noconvert(),
             py::arg("forced") = std::vector<int32_t>())
+        .def(
+            "decline_mask", [](Decoder &self, uint64_t id, int choice) { self.decline_mask(RequestId{id}, choice); },
+            py::arg("request_id"), py::arg("choice"))
         .def("wait", &Decoder::wait, py::arg("timeout_s"), py::kw_only(), py::arg("gather_s") = 0.0, Free())
         .def_property_readonly("event_fd", &Decoder::event_fd)
         .def_property_readonly("n_steps", &Decoder::n_steps)

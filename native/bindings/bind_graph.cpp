@@ -6,8 +6,8 @@
 #include "graph/fused.h"
 #include "graph/graph_executor.h"
 #include "graph/memory_plan.h"
-#include "graph/same_numbers.h"
 #include "graph/tracer.h"
+#include "graph/weight_types.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -454,10 +454,7 @@ void bind_executor(py::module_ &m) {
             return std::make_pair(plan.offsets, plan.size_bytes);
         },
         py::arg("values"));
-    m.def(
-        "packed_row_bytes",
-        [](DType dtype, int64_t n) { return row_bytes(type_of_same_numbers(dtype).value_or(dtype), n); },
-        py::arg("dtype"), py::arg("n"));
+    m.def("packed_row_bytes", &packed_row_bytes, py::arg("dtype"), py::arg("n"));
     m.def(
         "cache_bytes_per_block",
         [](const std::vector<CacheSpec> &cache, const std::string &kv) {

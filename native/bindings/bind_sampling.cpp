@@ -96,6 +96,7 @@ void bind_params(py::module_ &m) {
         .def_readwrite("top_n_sigma", &P::top_n_sigma)
         .def_readwrite("xtc_probability", &P::xtc_probability)
         .def_readwrite("xtc_threshold", &P::xtc_threshold)
+        .def_readwrite("min_keep", &P::min_keep)
         .def_property(
             "mirostat", [](const P &self) { return static_cast<int>(self.mirostat); }, &set_mirostat)
         .def_readwrite("mirostat_tau", &P::mirostat_tau)
@@ -115,6 +116,7 @@ void bind_params(py::module_ &m) {
         .def_readwrite("seed", &P::seed)
         .def_readwrite("logprobs", &P::logprobs)
         .def_readwrite("prompt_logprobs", &P::prompt_logprobs)
+        .def_readwrite("processed_logprobs", &P::processed_logprobs)
         .def_property("samplers", &stage_names, &set_stages)
         .def(
             "validate", [](const P &self, const VocabInfo *vocab) { vocab ? self.validate(*vocab) : self.validate(); },

@@ -25,8 +25,8 @@ struct Choice {
     std::optional<Sampler> sampler; // none where nothing is generated
     std::shared_ptr<const TokenMask> mask; // of the next token, once taken
     StopMatcher stop_matcher;
-    std::vector<float> held_logits; // while awaiting a mask
-    std::vector<float> held_rows;   // those behind the row that waits, each after one more drafted token
+    std::vector<float> held_rows; // the row that waits and those behind it, each after one more drafted token
+    size_t n_held_drawn = 0;      // of those, drawn from
     int64_t n_generated = 0;
     int64_t n_drafted = 0, n_accepted = 0;
     double first_token_s = 0;

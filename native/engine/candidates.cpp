@@ -157,7 +157,7 @@ void Candidates::divide_by(double temperature) {
 }
 
 void Candidates::keep_within(double distance) {
-    const double lowest = static_cast<double>(max_) - distance / factor_;
+    const double lowest = lowest_within(distance);
     next_items_.clear();
     if (dense_) {
         // No float below this one passes; excluded ones never do.

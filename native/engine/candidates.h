@@ -73,6 +73,8 @@ class Candidates {
     Candidate at(size_t i) const { return dense_ ? Candidate{row_[i], static_cast<int32_t>(i)} : items_[i]; }
     float max() const { return max_; }
     double factor() const { return factor_; }
+    // The least logit that keep_within() leaves.
+    double lowest_within(double distance) const { return static_cast<double>(max_) - distance / factor_; }
     // Distance below the likeliest, scaled: 0 or negative.  log p = relative(x) - log(total()).
     double relative(float logit) const { return (static_cast<double>(logit) - max_) * factor_; }
 

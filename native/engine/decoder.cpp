@@ -108,13 +108,15 @@ void Decoder::provide_logits(RequestId request, int choice, std::vector<float> l
     inbox_.push(LogitsCommand{request, choice, std::move(logits)});
 }
 
-void Decoder::provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
-                           std::span<const int32_t> forced) {
-    if (!masks_->provide(request, choice, position, std::move(words), forced)) return;
+std::optional<int32_t> Decoder::provide_mask(RequestId request, int choice, int64_t position,
+                                             std::vector<uint32_t> words, std::span<const int32_t> forced) {
+    const MaskExchange::Provided provided = masks_->provide(request, choice, position, std::move(words), forced);
+    if (!provided.was_waited_for) return provided.next;
     try {
         inbox_.push(MaskCommand{request, choice});
     } catch (const RequestError &) { // close() cancels everything
     }
+    return provided.next;
 }
 
 DecoderStats Decoder::stats() const {

@@ -65,9 +65,11 @@ class Decoder {
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
-    // `forced`: tokens from `position` on, where the mask is of the token behind them.
-    void provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
-                      std::span<const int32_t> forced = {});
+    // `forced`: tokens from `position` on, where the mask is of the token behind them.  The job goes on with the mask behind
+    // the token that is returned; none: it is done.
+    std::optional<int32_t> provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                                        std::span<const int32_t> forced = {});
+    void decline_mask(RequestId request, int choice) { masks_->decline(request, choice); }
     std::vector<Event> wait(double timeout_s, double gather_s = 0.0) { return outbox_.wait(timeout_s, gather_s); }
     int event_fd() { return outbox_.fd(); }
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }

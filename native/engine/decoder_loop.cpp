@@ -14,9 +14,6 @@ constexpr bool checks_every_step = true;
 constexpr bool checks_every_step = false;
 #endif
 
-constexpr double most_waited = 0.5;    // of a step's time, for masks
-constexpr double least_wait_s = 10e-6; // what waiting itself takes
-
 } // namespace
 
 // Fewer cost as much: products of matrices read every weight for them.
@@ -95,82 +92,6 @@ void DecoderLoop::cancel_all() {
     requests_.clear();
 }
 
-void DecoderLoop::provide_logits(RequestId id, int index, std::span<float> logits) {
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) return; // cancelled meanwhile
-    ActiveRequest &request = *found->second;
-    guarded(request, [&] {
-        if (index < 0 || index >= request.n_choices() ||
-            request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
-            throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
-        draw_when_masked(request, index, {logits});
-        draw_held_rows(request, index);
-    });
-}
-
-void DecoderLoop::resume(RequestId id, int index) {
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) return; // cancelled meanwhile
-    ActiveRequest &request = *found->second;
-    Choice &choice = request.choices[static_cast<size_t>(index)];
-    if (choice.state != ChoiceState::awaiting_mask) return;
-    guarded(request, [&] {
-        std::vector<float> logits = std::exchange(choice.held_logits, {});
-        draw_when_masked(request, index, {logits});
-        draw_held_rows(request, index);
-    });
-}
-
-// Forced tokens that are known before a step save one.  So the mask is waited for, a part of a step, as long as masks come
-// with forced tokens.
-void DecoderLoop::await_mask(MaskLease &masks, int choice, double end_s) {
-    const double now = now_s(), wait_s = masks.forced_rate() * (end_s - now);
-    if (wait_s < least_wait_s) return;
-    const auto wait =
-        std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(wait_s));
-    masks.wait_provided(choice, std::chrono::steady_clock::now() + wait);
-}
-
-// Proposes tokens for the sequences that will draw in the next step.
-void DecoderLoop::draft() {
-    if (speculator_.empty()) return;
-    std::vector<Speculator::Wish> wishes;
-    std::vector<Outlook> outlooks;
-    outlooks.reserve(scheduler_.running().size());
-    int n_drawn = 0;
-    int64_t n_rows = 0;
-    for (const Sequence *s : scheduler_.running()) n_rows += s->has_work() ? s->n_pending() : 0;
-    n_rows = std::min<int64_t>(n_rows, pace_.tokens());
-    const double wait_end_s = now_s() + most_waited * speculator_.step_seconds(static_cast<int>(n_rows));
-    for (const Sequence *s : scheduler_.running()) {
-        if (!s->has_work()) continue;
-        const int64_t limit = scheduler_.draft_limit(*s);
-        n_drawn += limit > 0 || s->is_decoding();
-        const auto [request, choice] = owners_.at(s->id);
-        if (limit == 0 || request->drafters == 0) continue;
-        Speculator::Wish wish;
-        wish.sequence = s->id;
-        wish.tokens = s->tokens;
-        wish.n_prompt = s->n_prompt;
-        wish.max_tokens = s->max_tokens;
-        wish.salt = request->request.salt;
-        wish.prediction = request->request.prediction;
-        wish.most = static_cast<int>(std::min<int64_t>(limit, speculator_.most()));
-        wish.room = static_cast<int>(std::min<int64_t>(limit, max_draft_depth + speculator_.most()));
-        wish.drafters = request->drafters;
-        if (request->masks) {
-            if ((request->drafters & speculator_.certain()) != 0) await_mask(*request->masks, choice, wait_end_s);
-            outlooks.push_back(request->masks->outlook(choice));
-            wish.forced = outlooks.back().forced;
-            wish.mask = outlooks.back().mask;
-        }
-        wishes.push_back(std::move(wish));
-    }
-    if (wishes.empty()) return;
-    speculator_.propose(wishes, n_drawn, static_cast<int>(n_rows));
-    for (const Speculator::Wish &wish : wishes) scheduler_.draft(wish.sequence, wish.proposal);
-}
-
 bool DecoderLoop::step() {
     draft();
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
@@ -179,11 +100,11 @@ bool DecoderLoop::step() {
         return !plan.preempted.empty();
     }
     announce(plan);
+    hope(plan);
     const double started_s = now_s();
     if (!run(plan)) return true;
     const double step_s = now_s() - started_s;
     pace_.took(plan.n_tokens, step_s);
-    speculator_.took(plan.n_tokens, step_s, plan.n_logit_rows == plan.n_tokens);
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {
         const ItemRows rows = runner_.next_rows(item);
@@ -194,6 +115,10 @@ bool DecoderLoop::step() {
         const Owner at = owner->second;
         guarded(*at.request, [&] { take_rows(at, item, rows); });
     }
+    const double waited_s = draw_late(step_s);
+    speculator_.took(plan.n_tokens, step_s + waited_s, plan.n_logit_rows == plan.n_tokens);
+    await_forced_text();
+    awaited_ = true;
     ++totals_.n_steps;
     totals_.n_step_sequences += static_cast<int64_t>(plan.items.size());
     if (checks_every_step) check();
@@ -255,97 +180,6 @@ bool DecoderLoop::run(const Plan &plan) {
             requests_.erase(id);
         }
     return false;
-}
-
-void DecoderLoop::take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows) {
-    ActiveRequest &request = *owner.request;
-    if (request.prompt_done) {
-        if (item.n_drafted > 0) speculator_.planned(item.id, item.n_drafted);
-        request.choices[static_cast<size_t>(owner.choice)].n_drafted += item.n_drafted;
-        return draw_rows(request, owner.choice, rows);
-    }
-    if (auto event = request.read_prompt(item.first + item.n_tokens - item.n_logit_rows, rows,
-                                         scheduler_.sequence(item.id).tokens))
-        events_.push_back(std::move(*event));
-    if (item.first + item.n_tokens < request.n_prompt) return;
-    request.prompt_done = true;
-    if (request.request.task == Task::embedding) events_.push_back(request.embedding_event());
-    for (int choice = 0; choice < request.n_choices(); ++choice) // one row serves every choice
-        if (request.request.task == Task::generate)
-            next_token(request, choice, rows.last());
-        else
-            end(request, choice, {FinishReason::length, {}});
-}
-
-bool DecoderLoop::awaits_token(const Choice &choice) const {
-    return choice.state == ChoiceState::generating && !scheduler_.sequence(choice.sequence).has_work();
-}
-
-// A row after a drafted token counts once that token was drawn.
-void DecoderLoop::draw_rows(ActiveRequest &request, int index, const ItemRows &rows) {
-    Choice &choice = request.choices[static_cast<size_t>(index)];
-    size_t i = 0;
-    do next_token(request, index, rows.row(i++));
-    while (i < rows.n && awaits_token(choice));
-    if (i == rows.n || choice.state == ChoiceState::generating || choice.state == ChoiceState::ended) return;
-    const std::span<float> rest = rows.logits.subspan(i * (rows.logits.size() / rows.n));
-    choice.held_rows.assign(rest.begin(), rest.end());
-}
-
-void DecoderLoop::draw_held_rows(ActiveRequest &request, int index) {
-    Choice &choice = request.choices[static_cast<size_t>(index)];
-    const auto n_vocab = static_cast<ptrdiff_t>(request.vocab->n_vocab);
-    while (!choice.held_rows.empty() && awaits_token(choice)) {
-        std::vector<float> row(choice.held_rows.begin(), choice.held_rows.begin() + n_vocab);
-        choice.held_rows.erase(choice.held_rows.begin(), choice.held_rows.begin() + n_vocab);
-        next_token(request, index, {row});
-    }
-    if (choice.state == ChoiceState::generating || choice.state == ChoiceState::ended) choice.held_rows.clear();
-}
-
-void DecoderLoop::next_token(ActiveRequest &request, int index, const LogitRow &row) {
-    if (request.request.processor == LogitsProcessor::none) return draw_when_masked(request, index, row);
-    Choice &choice = request.choices[static_cast<size_t>(index)];
-    choice.state = ChoiceState::awaiting_logits;
-    Event event = request.event(EventKind::logits, index);
-    event.first_position = scheduler_.sequence(choice.sequence).n_tokens() - 1;
-    event.n_logit_rows = 1;
-    event.logits.assign(row.logits.begin(), row.logits.end());
-    events_.push_back(std::move(event));
-}
-
-void DecoderLoop::draw_when_masked(ActiveRequest &request, int index, const LogitRow &row) {
-    if (request.take_mask(index)) return draw(request, index, row);
-    Choice &choice = request.choices[static_cast<size_t>(index)];
-    choice.state = ChoiceState::awaiting_mask;
-    choice.held_logits.assign(row.logits.begin(), row.logits.end());
-    ++totals_.n_late_masks;
-}
-
-void DecoderLoop::draw(ActiveRequest &request, int index, const LogitRow &row) {
-    const SequenceId sequence = request.choices[static_cast<size_t>(index)].sequence;
-    Event delta = request.sample(index, row, scheduler_.sequence(sequence).tokens, now_s());
-    ++totals_.n_generated_tokens;
-    if (request.masks) ++totals_.n_masked_tokens;
-    const int32_t token = delta.token_ids.back();
-    const auto ending = request.ending(index, delta);
-    events_.push_back(std::move(delta));
-    if (ending)
-        end(request, index, *ending);
-    else {
-        request.ask_for_mask(index, token);
-        append(request.choices[static_cast<size_t>(index)], token);
-    }
-}
-
-void DecoderLoop::append(Choice &choice, int32_t token) {
-    const Sequence &sequence = scheduler_.sequence(choice.sequence);
-    const bool was_drafted = sequence.n_unverified > 0;
-    scheduler_.append(choice.sequence, token);
-    if (!was_drafted) return;
-    const bool is_right = !sequence.has_work();
-    choice.n_accepted += is_right;
-    speculator_.judge(choice.sequence, is_right);
 }
 
 void DecoderLoop::end(ActiveRequest &request, int index, const Ending &ending) {

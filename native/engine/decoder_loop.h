@@ -66,18 +66,32 @@ class DecoderLoop {
         ActiveRequest *request;
         int choice;
     };
-    void draft();
-    void await_mask(MaskLease &masks, int choice, double end_s);
+    // Rows of a step that could not be drawn from when it was done, as the mask of the first of them is not there.
+    struct Late {
+        RequestId request;
+        int choice;
+        ItemRows rows;
+    };
+    void draft(); // decoder_drafts.cpp
+    void draft_beginning(const Sequence &sequence);
+    void draft_beginnings();
+    void await_mask(MaskLease &masks, int choice, double start_s, double patience_s);
+    void await_forced_text();
+    void hope(const Plan &plan);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     HiddenStates hidden_for(const Plan &plan) const;
     bool run(const Plan &plan); // false: the step failed, and so did its requests
-    void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows);
+    void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows); // decoder_draws.cpp
     void draw_rows(ActiveRequest &request, int choice, const ItemRows &rows);
-    void draw_held_rows(ActiveRequest &request, int choice);
+    double draw_late(double step_s); // seconds that were waited
+    double late_mask_patience(double step_s);
+    void draw_late_rows(const Late &late);
+    void draw_held(ActiveRequest &request, int choice);
     bool awaits_token(const Choice &choice) const;
-    void next_token(ActiveRequest &request, int choice, const LogitRow &row);
-    void draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
+    // Whether a token was drawn; otherwise the choice's state says what it waits for.
+    bool next_token(ActiveRequest &request, int choice, const LogitRow &row);
+    bool draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
     void draw(ActiveRequest &request, int choice, const LogitRow &row);
     void append(Choice &choice, int32_t token);
     void end(ActiveRequest &request, int choice, const Ending &ending);
@@ -94,6 +108,8 @@ class DecoderLoop {
     std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
     std::unordered_map<SequenceId, Owner> owners_;
     std::vector<Event> events_;
+    std::vector<Late> late_; // empty between steps
+    bool awaited_ = false;   // the forced text of the next step was waited for
     DecoderStats totals_;
 };
 

@@ -80,18 +80,19 @@ void choose_depths(std::span<DraftOffer> offers, int n_tokens, int n_rows, const
     for (size_t n = 0; n < n_best; ++n) ++offers[rows[n].offer].taken;
 }
 
-int choose_depth(std::span<const double> rates, int most, int n_tokens, int n_rows, const StepCost &cost,
-                 double draft_s) {
+DepthChoice choose_depth(std::span<const double> rates, int most, int n_tokens, int n_rows, const StepCost &cost,
+                         double draft_s) {
     std::vector<double> chances(rates.size(), 1.0);
-    double gain = 0, best = n_tokens / cost.seconds(n_rows) * least_advantage;
-    int depth = 0;
+    const double without = n_tokens / cost.seconds(n_rows);
+    double gain = 0, best = without * least_advantage;
+    DepthChoice choice;
     for (int k = 1; k <= most; ++k) {
         for (size_t i = 0; i < rates.size(); ++i) gain += chances[i] *= rates[i];
         const int n_drafted = k * static_cast<int>(rates.size());
         const double speed = (n_tokens + gain) / (cost.seconds(n_rows + n_drafted) + k * draft_s);
-        if (speed > best) best = speed, depth = k;
+        if (speed > best) best = speed, choice = {k, speed / without};
     }
-    return depth;
+    return choice;
 }
 
 } // namespace quire

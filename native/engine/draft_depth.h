@@ -58,7 +58,11 @@ struct DraftOffer {
 // Takes of each offer what gives the most tokens a second, where a step has n_rows rows and gives n_tokens tokens without.
 void choose_depths(std::span<DraftOffer> offers, int n_tokens, int n_rows, const StepCost &cost);
 // The same before anything is proposed, where each further token of all proposals takes draft_s seconds.
-int choose_depth(std::span<const double> rates, int most, int n_tokens, int n_rows, const StepCost &cost,
-                 double draft_s);
+struct DepthChoice {
+    int depth = 0;
+    double advantage = 1; // tokens a second, over those without
+};
+DepthChoice choose_depth(std::span<const double> rates, int most, int n_tokens, int n_rows, const StepCost &cost,
+                         double draft_s);
 
 } // namespace quire

@@ -43,6 +43,11 @@ class Drafter {
     virtual void forget(SequenceId sequence, std::span<const int32_t> answer) = 0;
     // Whether proposing takes time that is worth counting.
     virtual bool costs_time() const { return false; }
+    // Seconds that reading the wish's text will take, which comes before the first proposal for a sequence; 0: it was read, or
+    // that is not known.
+    virtual double reading_s(const DraftWish &) const { return 0; }
+    // Of the last propose(), seconds of reading.
+    virtual double read_s() const { return 0; }
     // Whether it proposes what a grammar forces: it comes first, is never wrong, and others are asked for what follows.
     virtual bool is_certain() const { return false; }
 };

@@ -18,7 +18,14 @@ class ItemRows {
     std::vector<float> taps;       // [n, of all tapped layers]; likewise
 
     LogitRow row(size_t i) const { return {part(logits, i), part(maxima, i)}; }
-    LogitRow last() const { return row(n - 1); }
+    // Logits and maxima of the last rows.
+    ItemRows last(size_t n_last) const {
+        ItemRows rows;
+        rows.n = n_last;
+        rows.logits = logits.last(n_last * (logits.size() / n));
+        rows.maxima = maxima.last(n_last * (maxima.size() / n));
+        return rows;
+    }
 
   private:
     std::span<float> part(std::span<float> all, size_t i) const {

@@ -1,5 +1,5 @@
 // Log-probabilities of tokens: the log-softmax of a row of logits as the model gave it, before penalties, temperature
-// and truncation (what OpenAI's and vLLM's interfaces report).
+// and truncation (what OpenAI's and vLLM's interfaces report).  Those after the chain are the sampler's.
 #pragma once
 
 #include <cstdint>

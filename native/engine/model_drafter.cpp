@@ -1,6 +1,7 @@
 #include "engine/model_drafter.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/error.h"
 #include "engine/decoder_config.h"
@@ -9,6 +10,10 @@ namespace quire {
 namespace {
 
 constexpr int step_tokens = 128; // of prompts, for one token of those that go on
+constexpr int least_read = 16;   // tokens beside those that go on, in a step that counts as reading
+constexpr double mean_weight = 0.2; // of a step in the mean time of reading a token
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 DecoderConfig config_for(int64_t n_ctx) {
     DecoderConfig config;
@@ -62,7 +67,7 @@ void ModelDrafter::extend(const PlanItem &item, const ItemRows &rows) {
     const auto found = wishes_.find(item.id);
     if (item.n_logit_rows == 0 || found == wishes_.end()) return;
     DraftWish &wish = *found->second;
-    const std::span<float> logits = rows.last().logits;
+    const std::span<float> logits = rows.last(1).logits;
     const auto token = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
     wish.proposal.push_back(token);
     if (static_cast<int>(wish.proposal.size()) < wish.most)
@@ -75,13 +80,20 @@ void ModelDrafter::step() {
     const Plan plan = scheduler_.plan_within(0.0, step_tokens);
     runner_.make_edits(plan);
     if (plan.items.empty()) return;
+    const double started_s = now_s();
     runner_.run(plan, scheduler_.pool(), HiddenStates::unwanted);
+    if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read) {
+        const double seconds = now_s() - started_s, of_token = seconds / plan.n_tokens;
+        read_s_ += seconds;
+        token_read_s_ = token_read_s_ == 0 ? of_token : token_read_s_ + mean_weight * (of_token - token_read_s_);
+    }
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) extend(item, runner_.next_rows(item));
 }
 
 void ModelDrafter::propose(std::span<DraftWish *const> wishes) {
     wishes_.clear();
+    read_s_ = 0;
     int most = 0;
     for (DraftWish *wish : wishes) {
         wish->kind = model_draft_kind;

@@ -23,6 +23,10 @@ class ModelDrafter : public Drafter {
     void propose(std::span<DraftWish *const> wishes) override;
     void forget(SequenceId sequence, std::span<const int32_t> answer) override;
     bool costs_time() const override { return true; }
+    double reading_s(const DraftWish &wish) const override {
+        return sequences_.contains(wish.sequence) ? 0 : token_read_s_ * static_cast<double>(wish.tokens.size());
+    }
+    double read_s() const override { return read_s_; }
     int n_vocab() const { return executor_->n_vocab(); }
 
   private:
@@ -35,6 +39,7 @@ class ModelDrafter : public Drafter {
     Scheduler scheduler_;
     StepRunner runner_;
     std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // of the decoder; none: it does not fit
+    double token_read_s_ = 0, read_s_ = 0;               // of a token, and of the last proposals
     std::unordered_map<SequenceId, DraftWish *> wishes_; // by own sequence: those that lack tokens
 };
 

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "core/error.h"
@@ -24,6 +25,17 @@ std::vector<int32_t> ascending(std::vector<int32_t> ids) {
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     return ids;
+}
+
+// Of what the chain left.
+SampledToken processed_log_probs(Candidates &candidates, const Candidate &drawn, int32_t n_top) {
+    const double log_total = std::log(candidates.total());
+    const auto logprob = [&](float logit) { return static_cast<float>(candidates.relative(logit) - log_total); };
+    SampledToken token{drawn.id, logprob(drawn.logit), {}};
+    if (n_top == 0) return token;
+    for (const Candidate &item : candidates.likeliest(static_cast<size_t>(n_top)))
+        token.top.emplace_back(item.id, logprob(item.logit));
+    return token;
 }
 
 // The row goes back however drawing ends.
@@ -88,6 +100,7 @@ void Sampler::State::apply_token_rules(int64_t n_generated, const TokenMask *mas
 }
 
 void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt) {
+    const auto min_keep = static_cast<size_t>(params->min_keep);
     switch (stage) {
     case SamplingStage::penalties: return apply_penalties(candidates, counts.update(tokens, n_prompt), *params);
     case SamplingStage::dry: return dry.apply(candidates, tokens);
@@ -97,12 +110,12 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
         if (static_cast<size_t>(params->top_k) < candidates.size())
             candidates.keep_top(static_cast<size_t>(params->top_k));
         return;
-    case SamplingStage::top_p: return keep_top_p(candidates, params->top_p);
-    case SamplingStage::min_p: return keep_min_p(candidates, params->min_p);
-    case SamplingStage::typical_p: return keep_typical(candidates, params->typical_p);
-    case SamplingStage::tfs_z: return keep_tail_free(candidates, params->tfs_z);
+    case SamplingStage::top_p: return keep_top_p(candidates, params->top_p, min_keep);
+    case SamplingStage::min_p: return keep_min_p(candidates, params->min_p, min_keep);
+    case SamplingStage::typical_p: return keep_typical(candidates, params->typical_p, min_keep);
+    case SamplingStage::tfs_z: return keep_tail_free(candidates, params->tfs_z, min_keep);
     case SamplingStage::xtc:
-        if (random.xtc < params->xtc_probability) exclude_top_choices(candidates, params->xtc_threshold);
+        if (random.xtc < params->xtc_probability) exclude_top_choices(candidates, params->xtc_threshold, min_keep);
         return;
     case SamplingStage::mirostat: return mirostat.truncate(candidates);
     }
@@ -138,6 +151,8 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
         s.run(row, tokens, n_prompt, mask);
         drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
         if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
+        if (s.params->logprobs && s.params->processed_logprobs)
+            return processed_log_probs(s.candidates, drawn, *s.params->logprobs);
     }
     if (s.params->logprobs) return log_probs_of(row.logits, drawn.id, *s.params->logprobs);
     return {drawn.id, 0.0f, {}};

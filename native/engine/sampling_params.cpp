@@ -73,6 +73,7 @@ void check_truncation(const SamplingParams &p) {
     if (p.top_n_sigma) check_positive("top_n_sigma", *p.top_n_sigma);
     check("xtc_probability", p.xtc_probability, {0, 1});
     check("xtc_threshold", p.xtc_threshold, {0, 1});
+    check("min_keep", p.min_keep, {0, infinite});
     check("mirostat", static_cast<int>(p.mirostat), {0, 2});
     check("mirostat_tau", p.mirostat_tau, {0, infinite});
     check("mirostat_eta", p.mirostat_eta, {0, infinite});

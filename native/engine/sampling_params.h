@@ -57,6 +57,7 @@ struct SamplingParams {
     std::optional<float> top_n_sigma;
     float xtc_probability = 0.0f;
     float xtc_threshold = 0.1f;
+    int32_t min_keep = 0; // what top_p, min_p, typical_p, tfs_z and xtc leave at least, where there is so much
     Mirostat mirostat = Mirostat::off;
     float mirostat_tau = 5.0f;
     float mirostat_eta = 0.1f;
@@ -80,6 +81,7 @@ struct SamplingParams {
     std::optional<uint64_t> seed;           // none: fresh from the system for every sampler
     std::optional<int32_t> logprobs;        // how many alternatives beside the drawn token, at most 20
     std::optional<int32_t> prompt_logprobs; // the same for the prompt's tokens
+    bool processed_logprobs = false; // those of drawn tokens are of what the chain left, not of the model's row
     std::vector<SamplingStage> samplers = default_sampling_order();
 
     // RequestError naming the field that does not hold.

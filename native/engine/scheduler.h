@@ -121,6 +121,7 @@ class Scheduler {
 
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     const std::vector<Sequence *> &running() const { return running_; }
+    const std::vector<Sequence *> &waiting() const { return waiting_; }
     bool contains(SequenceId id) const { return sequences_.contains(id); }
     bool empty() const { return sequences_.empty(); }
     SchedulerStats stats() const;

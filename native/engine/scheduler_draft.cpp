@@ -16,8 +16,10 @@ constexpr int64_t most_repeated = 8;
 } // namespace
 
 int64_t Scheduler::draft_limit(const Sequence &s) const {
-    const bool ends_work = s.queue == SequenceQueue::running && s.has_work() && s.next_logit == s.n_tokens() - 1;
-    if (!ends_work || s.n_tokens() <= s.n_prompt || !s.followers.empty() || undivided()) return 0;
+    const bool may_run =
+        s.queue == SequenceQueue::running || (s.queue == SequenceQueue::waiting && s.n_preemptions == 0);
+    if (!may_run || !s.has_work() || s.next_logit != s.n_tokens() - 1) return 0;
+    if (!s.followers.empty() || undivided()) return 0;
     if (s.n_pending() > (pool_->has_states() ? most_repeated : config_.max_step_tokens)) return 0;
     return std::max<int64_t>(0, s.max_tokens - s.n_tokens() - 1); // a last token is not computed
 }
@@ -35,8 +37,9 @@ void Scheduler::draft(SequenceId id, std::span<const int32_t> tokens) {
 int64_t Scheduler::draft_room(const Sequence &s, int64_t n, const Budget &budget) const {
     if (s.drafted.empty() || n < s.n_pending() || draft_limit(s) == 0) return 0;
     const int64_t end = s.n_computed + n;
-    int64_t room = std::min({static_cast<int64_t>(s.drafted.size()), budget.tokens - budget.held_rows - n,
-                             budget.logit_rows - budget.held_rows - 1, budget.kv_tokens - budget.held_kv_tokens - end});
+    int64_t room =
+        std::min({static_cast<int64_t>(s.drafted.size()), budget.tokens - budget.held_rows - n - s.n_unencoded(),
+                  budget.logit_rows - budget.held_rows - 1, budget.kv_tokens - budget.held_kv_tokens - end});
     const auto n_others = static_cast<int64_t>(running_.size());
     if (pool_->has_states()) {
         if (pool_->states().n_available() <= n_others && !s.cache.keeps_state()) return 0;

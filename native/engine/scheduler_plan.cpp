@@ -172,7 +172,7 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     s.queue = SequenceQueue::running;
     running_.push_back(&s);
     plan.admitted.push_back(s.id);
-    add_item(s, n, 0, plan, budget);
+    add_item(s, n, draft_room(s, n, budget), plan, budget);
     return true;
 }
 

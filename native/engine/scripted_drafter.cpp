@@ -8,8 +8,8 @@
 namespace quire {
 
 ScriptedDrafter::ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, double agreement, uint64_t seed,
-                                 int32_t n_vocab)
-    : scripts_(std::move(scripts)), agreement_(agreement), seed_(seed), n_vocab_(n_vocab) {
+                                 int32_t n_vocab, double token_read_s)
+    : scripts_(std::move(scripts)), agreement_(agreement), seed_(seed), n_vocab_(n_vocab), token_read_s_(token_read_s) {
     if (!(agreement >= 0 && agreement <= 1))
         throw RequestError("scripted_drafter", cat("agreement must be from 0 to 1 but is ", agreement));
 }

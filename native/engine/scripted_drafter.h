@@ -13,11 +13,16 @@ namespace quire {
 // a wrong token is the next id.
 class ScriptedDrafter : public Drafter {
   public:
-    // RequestError where agreement is not from 0 to 1.
-    ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, double agreement, uint64_t seed, int32_t n_vocab);
+    // RequestError where agreement is not from 0 to 1.  token_read_s: it tells that reading a token takes so long.
+    ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, double agreement, uint64_t seed, int32_t n_vocab,
+                    double token_read_s = 0);
     std::string name() const override { return "scripted"; }
     void propose(std::span<DraftWish *const> wishes) override;
     void forget(SequenceId sequence, std::span<const int32_t>) override { chosen_.erase(sequence); }
+    bool costs_time() const override { return token_read_s_ > 0; }
+    double reading_s(const DraftWish &wish) const override {
+        return chosen_.contains(wish.sequence) ? 0 : token_read_s_ * static_cast<double>(wish.tokens.size());
+    }
 
   private:
     int find(const DraftWish &wish) const;
@@ -26,6 +31,7 @@ class ScriptedDrafter : public Drafter {
     double agreement_;
     uint64_t seed_;
     int32_t n_vocab_;
+    double token_read_s_;
     std::unordered_map<SequenceId, int> chosen_; // index of its script, -1: none
 };
 

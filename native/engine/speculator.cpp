@@ -14,6 +14,8 @@ constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.
 constexpr double weight_of_expected = 8, weight_of_kind = 3;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
 constexpr double sequence_memory = 0.97, kind_memory = 0.995, idle_memory = 0.99;
+constexpr double token_s_memory = 0.995; // per step in which proposing seemed too slow
+constexpr double answer_weight = 0.1;    // in the mean length
 constexpr int most_since_without = 64, most_refused = 64;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -106,13 +108,16 @@ void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
 }
 
 // What is known to be forbidden is not computed; the next drafter may know better.
-void Speculator::cut_forbidden(Wish &wish) {
+bool Speculator::cut_forbidden(Wish &wish) {
     for (size_t i = 0; i < wish.proposal.size(); ++i) {
         const int32_t token = wish.proposal[i];
         const size_t at = wish.certain.size() + i, n_forced = wish.forced.size();
-        if (at > n_forced || (at == n_forced && !wish.mask)) return; // its mask is not known
-        if (at < n_forced ? token != wish.forced[at] : !wish.mask->allows(token)) return wish.proposal.resize(i);
+        if (at > n_forced || (at == n_forced && !wish.mask)) return false; // its mask is not known
+        if (at < n_forced ? token == wish.forced[at] : wish.mask->allows(token)) continue;
+        wish.proposal.resize(i);
+        return i == 0;
     }
+    return false;
 }
 
 // The first of the chain: what others propose comes behind it.
@@ -134,16 +139,32 @@ void Speculator::ask_certain(size_t drafter, std::vector<Wish> &wishes) {
     }
 }
 
+// Seconds that a sequence's drafts are likely to save until its answer ends.  How long that is, is known of other answers, and
+// of what it has already.
+double Speculator::worth_s(const Wish &wish, double advantage, int n_tokens, int n_rows) const {
+    const auto n_answer = static_cast<double>(wish.tokens.size()) - static_cast<double>(wish.n_prompt);
+    const auto n_possible = static_cast<double>(wish.max_tokens) - static_cast<double>(wish.tokens.size());
+    const double n_left = std::min(n_possible, std::max(answer_tokens_ - n_answer, n_answer));
+    return n_left * cost_.seconds(n_rows) / n_tokens * (1 - 1 / advantage);
+}
+
 void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows) {
     Entry &entry = drafters_[drafter];
     int depth = config_.draft_max;
     if (entry.drafter->costs_time() && config_.draft_min < config_.draft_max) {
         std::vector<double> rates;
         for (const Wish *wish : wishes) rates.push_back(rate(*wish, drafter, model_draft_kind));
-        depth =
-            std::max(config_.draft_min, choose_depth(rates, config_.draft_max, n_tokens, n_rows, cost_, entry.token_s));
+        const DepthChoice choice = choose_depth(rates, config_.draft_max, n_tokens, n_rows, cost_, entry.token_s);
+        depth = std::max(config_.draft_min, choice.depth);
+        const auto is_unworthy = [&](const Wish *wish) {
+            const double reading_s = entry.drafter->reading_s(*wish);
+            return reading_s > 0 && reading_s > worth_s(*wish, choice.advantage, n_tokens, n_rows);
+        };
+        if (config_.draft_min == 0 && depth > 0) std::erase_if(wishes, is_unworthy);
+        if (wishes.empty()) return;
     }
     if (depth == 0) {
+        entry.token_s *= token_s_memory;
         for (Wish *wish : wishes) state(wish->sequence).rates[drafter].fade(idle_memory);
         for (DraftRate &rate : entry.rates) rate.fade(idle_memory);
         return;
@@ -162,18 +183,22 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
         return;
     }
     const double seconds = now_s() - started_s;
+    const double drafting_s = std::max(0.0, seconds - entry.drafter->read_s());
     entry.stats.seconds += seconds;
     size_t longest = 0;
     for (Wish *wish : wishes) {
         longest = std::max(longest, wish->proposal.size());
-        cut_forbidden(*wish);
-        if (wish->proposal.empty()) continue;
         State &state = this->state(wish->sequence);
+        if (cut_forbidden(*wish)) { // that is as wrong as another token
+            state.rates[drafter].judge(false, sequence_memory);
+            entry.rates[static_cast<size_t>(wish->kind)].judge(false, kind_memory);
+        }
+        if (wish->proposal.empty()) continue;
         state.drafter = drafter;
         state.kind = wish->kind;
     }
     if (entry.drafter->costs_time() && longest > 0) {
-        const double token_s = seconds / static_cast<double>(longest);
+        const double token_s = drafting_s / static_cast<double>(longest);
         entry.token_s = entry.token_s == 0 ? token_s : 0.9 * entry.token_s + 0.1 * token_s;
     }
 }
@@ -208,6 +233,17 @@ void Speculator::cut(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     }
 }
 
+std::span<const int32_t> Speculator::begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most) {
+    const auto certain =
+        std::ranges::find_if(drafters_, [](const Entry &entry) { return entry.drafter->is_certain(); });
+    if (certain == drafters_.end()) return {};
+    forced = forced.first(std::min({forced.size(), static_cast<size_t>(most), static_cast<size_t>(max_draft_depth)}));
+    State &state = this->state(sequence);
+    state.certain_drafter = static_cast<size_t>(certain - drafters_.begin());
+    state.n_certain = static_cast<int>(forced.size());
+    return forced;
+}
+
 void Speculator::planned(SequenceId sequence, int n_drafted) {
     State &state = sequences_.at(sequence);
     state.position = 0;
@@ -237,6 +273,7 @@ void Speculator::judge(SequenceId sequence, bool is_right) {
 
 void Speculator::forget(SequenceId sequence, std::span<const int32_t> answer) {
     if (sequences_.erase(sequence) == 0) return;
+    answer_tokens_ += answer_weight * (static_cast<double>(answer.size()) - answer_tokens_);
     for (Entry &entry : drafters_) entry.drafter->forget(sequence, answer);
 }
 

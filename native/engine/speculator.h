@@ -49,6 +49,9 @@ class Speculator {
     };
     // Fills the proposals of sequences that are in a step of n_rows rows and n_tokens drawn tokens.
     void propose(std::vector<Wish> &wishes, int n_tokens, int n_rows);
+    // What is proposed for the beginning of an answer, beside the end of its prompt: forced tokens alone, at most so many.
+    // They save a step and cost nothing, as they are computed in any case.
+    std::span<const int32_t> begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most);
     // Of the last proposal for a sequence so many tokens are in the step.
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them
@@ -75,15 +78,17 @@ class Speculator {
     double rate(const Wish &wish, size_t drafter, int kind);
     void ask_certain(size_t drafter, std::vector<Wish> &wishes);
     void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);
+    double worth_s(const Wish &wish, double advantage, int n_tokens, int n_rows) const;
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
     void try_one_more(std::span<DraftOffer> offers);
-    static void cut_forbidden(Wish &wish);
+    static bool cut_forbidden(Wish &wish); // whether nothing is left
 
     SpeculationConfig config_;
     std::vector<Entry> drafters_;
     std::unordered_map<SequenceId, State> sequences_;
     StepCost cost_;
+    double answer_tokens_ = 128; // of an answer, a mean of the last ones
     int n_since_without_ = 0; // steps since one without drafts
     int n_refused_ = 0;       // steps in a row that had less than what was proposed
 };

@@ -29,14 +29,34 @@ Ranked last_kept(std::vector<Ranked> &items, double goal) {
     return items[begin];
 }
 
+// Whether fewer than n of the likeliest weigh `goal` already, or are all there are.
+bool holds_within_fewer(Candidates &candidates, double goal, size_t n) {
+    if (n < 2) return false;
+    const std::span<const Candidate> likeliest = candidates.likeliest(n - 1);
+    double weight = 0.0;
+    for (const Candidate &item : likeliest) weight += std::exp(candidates.relative(item.logit));
+    return weight >= goal || likeliest.size() < n - 1;
+}
+
+// The last item of the smallest leading set of at least n items that weighs `goal`.
+Ranked last_kept(std::vector<Ranked> &items, double goal, size_t n) {
+    if (n < 2) return last_kept(items, goal);
+    const auto fixed = items.begin() + static_cast<ptrdiff_t>(std::min(n, items.size()) - 1);
+    std::nth_element(items.begin(), fixed, items.end(), comes_first);
+    double weight_before = 0.0;
+    for (auto item = items.begin(); item != fixed; ++item) weight_before += item->weight;
+    return weight_before >= goal || items.size() <= n ? *fixed : last_kept(items, goal);
+}
+
 } // namespace
 
 void keep_top_n_sigma(Candidates &candidates, double n) {
     candidates.keep_within(n * candidates.standard_deviation() * candidates.factor());
 }
 
-void keep_top_p(Candidates &candidates, double p) {
+void keep_top_p(Candidates &candidates, double p, size_t min_keep) {
     const double goal = p * candidates.total();
+    if (holds_within_fewer(candidates, goal, min_keep)) return candidates.keep_top(min_keep);
     if (candidates.is_sorted()) {
         const std::span<const float> weight = candidates.weights();
         double sum = 0.0;
@@ -56,21 +76,26 @@ void keep_top_p(Candidates &candidates, double p) {
     candidates.filter([&](const Candidate &item, float) { return !likelier(least, item); });
 }
 
-void keep_min_p(Candidates &candidates, double fraction) { candidates.keep_within(-std::log(fraction)); }
+void keep_min_p(Candidates &candidates, double fraction, size_t min_keep) {
+    const double distance = -std::log(fraction);
+    if (min_keep > 1 && candidates.likeliest(min_keep).back().logit < candidates.lowest_within(distance))
+        return candidates.keep_top(min_keep);
+    candidates.keep_within(distance);
+}
 
-void keep_typical(Candidates &candidates, double p) {
+void keep_typical(Candidates &candidates, double p, size_t min_keep) {
     const double entropy = candidates.entropy();
     const double log_total = std::log(candidates.total());
     const auto rank = [&](const Candidate &item) {
         return std::fabs(log_total - candidates.relative(item.logit) - entropy);
     };
     const double goal = p * candidates.total();
-    const Ranked last = last_kept(candidates.ranked(rank), goal);
+    const Ranked last = last_kept(candidates.ranked(rank), goal, min_keep);
     candidates.filter(
         [&](const Candidate &item, float weight) { return !comes_first(last, {rank(item), item.id, weight}); });
 }
 
-void keep_tail_free(Candidates &candidates, double z) {
+void keep_tail_free(Candidates &candidates, double z, size_t min_keep) {
     candidates.sort();
     const std::span<const float> w = candidates.weights();
     if (w.size() < 3) return;
@@ -84,10 +109,10 @@ void keep_tail_free(Candidates &candidates, double z) {
     double sum = 0.0;
     size_t n = 0; // leading curvatures whose running sum stays within z
     while (n + 2 < w.size() && (sum += curvature(n)) <= z * total) ++n;
-    candidates.keep_first(n + 1);
+    candidates.keep_first(std::max(n + 1, min_keep));
 }
 
-void exclude_top_choices(Candidates &candidates, double threshold) {
+void exclude_top_choices(Candidates &candidates, double threshold, size_t min_keep) {
     const double bound = threshold * candidates.total();
     const std::span<const float> weight = candidates.weights();
     size_t n_top = 0;
@@ -98,7 +123,7 @@ void exclude_top_choices(Candidates &candidates, double threshold) {
         ++n_top;
         if (likelier(least, item)) least = item;
     }
-    if (n_top < 2) return;
+    if (n_top < 2 || (min_keep > 1 && candidates.count() < min_keep + n_top - 1)) return;
     candidates.filter([&](const Candidate &item, float w) { return w < bound || item.id == least.id; });
 }
 

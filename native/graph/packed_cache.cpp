@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/paths.h"
+#include "graph/weight_types.h"
 #include "kernels/matmul/file_blocks.h"
 #include "kv/blake2b.h"
 
@@ -194,7 +195,7 @@ bool PackedCache::tiles_agree(const MappedFile &file) const {
         const PackedWeights &weights = sources_[i].weights;
         fresh.resize(static_cast<size_t>(weights.tile_bytes()));
         for (int64_t tile : {int64_t{0}, weights.n_tiles() - 1}) {
-            pack_tile(weights, sources_[i].tensor->data(), tile, fresh.data());
+            pack_tile(weights, *sources_[i].tensor, tile, fresh.data());
             const uint8_t *found = file.data() + offsets_[i] + static_cast<size_t>(tile) * fresh.size();
             if (std::memcmp(found, fresh.data(), fresh.size()) != 0) return false;
         }

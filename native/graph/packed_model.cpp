@@ -12,36 +12,11 @@
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "core/system.h"
-#include "graph/same_numbers.h"
+#include "graph/weight_types.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire {
 namespace {
-
-std::optional<WeightFormat> format_of(DType dtype) {
-    switch (dtype) {
-    case DType::f32: return WeightFormat::f32;
-    case DType::f16: return WeightFormat::f16;
-    case DType::bf16: return WeightFormat::bf16;
-    case DType::q4_0: return WeightFormat::q4_0;
-    case DType::q4_1: return WeightFormat::q4_1;
-    case DType::q5_0: return WeightFormat::q5_0;
-    case DType::q5_1: return WeightFormat::q5_1;
-    case DType::q8_0: return WeightFormat::q8_0;
-    case DType::q4_k: return WeightFormat::q4_k;
-    case DType::q5_k: return WeightFormat::q5_k;
-    case DType::q6_k: return WeightFormat::q6_k;
-    case DType::q2_k: return WeightFormat::q2_k;
-    case DType::q3_k: return WeightFormat::q3_k;
-    case DType::iq4_nl: return WeightFormat::iq4_nl;
-    case DType::iq4_xs: return WeightFormat::iq4_xs;
-    case DType::mxfp4: return WeightFormat::mxfp4;
-    case DType::nvfp4: return WeightFormat::nvfp4;
-    default: break;
-    }
-    const std::optional<DType> same = type_of_same_numbers(dtype);
-    return same ? format_of(*same) : std::nullopt;
-}
 
 // Matrices of products and tables, in the order of their first use.
 std::vector<WeightRef> matrices_of(const Trace &trace) {
@@ -77,39 +52,36 @@ void lock(uint8_t *memory, size_t size_bytes) {
 
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
 
-PackedWeights packed_form(const KernelSet &kernels, const Tensor &tensor) {
+// Matrices whose rows are looked up and no more.
+std::set<const Weight *> tables_of(const Trace &trace) {
+    std::set<const Weight *> tables, multiplied;
+    for (const Trace *pass : {&trace, static_cast<const Trace *>(trace.encoder.get())}) {
+        if (pass == nullptr) continue;
+        for (const Operation &operation : pass->operations)
+            for (const WeightRef &weight : operation.kind->matrices())
+                (operation.kind->table() == weight.get() ? tables : multiplied).insert(weight.get());
+    }
+    for (const Weight *weight : multiplied) tables.erase(weight);
+    return tables;
+}
+
+PackedWeights packed_form(const KernelSet &kernels, const Tensor &tensor, bool is_multiplied = true) {
     const int64_t n_in = tensor.shape().back();
-    const bool is_rounded = tensor.dtype() == DType::f16 && kernels.multiplies_bf16();
-    const WeightFormat format = is_rounded ? WeightFormat::bf16 : *format_of(tensor.dtype());
+    const bool is_rounded = is_multiplied && tensor.dtype() == DType::f16 && kernels.multiplies_bf16();
+    const WeightFormat format = is_rounded ? WeightFormat::bf16 : *packed_format(tensor.dtype());
     return {format, tensor.n_elements() / n_in, n_in, nullptr, is_rounded};
 }
 
 } // namespace
 
 bool can_pack(const Tensor &tensor) {
-    const std::optional<WeightFormat> format = format_of(tensor.dtype());
+    const std::optional<WeightFormat> format = packed_format(tensor.dtype());
     if (!format || tensor.shape().size() < 2 || tensor.shape().size() > 3) return false;
     // Matrices that follow each other are one, if no tile holds rows of two.
     return tensor.shape().size() == 2 || tensor.shape()[1] % PackedWeights{*format, 0, 0, nullptr}.rows_of_tile() == 0;
 }
 
 namespace {
-
-// Tile `tile` of a matrix whose numbers another type holds.
-void pack_same_numbers(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
-    const DType dtype = tensor.dtype();
-    const size_t from_bytes = row_bytes(dtype, packed.n_in);
-    const size_t to_bytes = row_bytes(*type_of_same_numbers(dtype), packed.n_in);
-    PackedWeights rows = packed;
-    const int64_t first = tile * packed.rows_of_tile();
-    rows.n_out = std::min(packed.rows_of_tile(), packed.n_out - first);
-    static thread_local std::vector<uint8_t> written;
-    written.resize(to_bytes * static_cast<size_t>(rows.n_out));
-    for (int64_t i = 0; i < rows.n_out; ++i)
-        write_same_numbers(dtype, tensor.data() + static_cast<size_t>(first + i) * from_bytes, packed.n_in,
-                           written.data() + static_cast<size_t>(i) * to_bytes);
-    pack_tile(rows, written.data(), 0, to);
-}
 
 PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, const Tensor &tensor, Repack repack,
                        int n_threads) {
@@ -118,17 +90,13 @@ PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, co
     std::atomic<int64_t> next{0};
     const bool release = gives_back(repack);
     const auto row = static_cast<int64_t>(row_bytes(tensor.dtype(), packed.n_in));
-    const bool is_other_type = type_of_same_numbers(tensor.dtype()).has_value();
     std::exception_ptr failure;
     std::mutex failing;
     auto try_work = [&] {
         constexpr int64_t run = 16;
         for (int64_t i; (i = next.fetch_add(run)) < packed.n_tiles();) {
-            for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile) {
-                uint8_t *to = memory.get() + tile * packed.tile_bytes();
-                is_other_type ? pack_same_numbers(packed, tensor, tile, to)
-                              : pack_tile(packed, tensor.data(), tile, to);
-            }
+            for (int64_t tile = i; tile < std::min(i + run, packed.n_tiles()); ++tile)
+                pack_tile(packed, tensor, tile, memory.get() + tile * packed.tile_bytes());
             const int64_t begin = i * packed.rows_of_tile();
             const int64_t end = std::min((i + run) * packed.rows_of_tile(), packed.n_out);
             if (release) give_back(tensor.data() + begin * row, static_cast<size_t>((end - begin) * row));
@@ -165,7 +133,7 @@ PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack,
 
 PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
                          const std::optional<PackedCacheOptions> &cache_options)
-    : kernels_(kernels) {
+    : kernels_(kernels), tables_(tables_of(trace)) {
     std::vector<WeightRef> weights;
     for (const WeightRef &weight : matrices_of(trace)) {
         if (can_pack(weight->tensor)) weights.push_back(weight);
@@ -195,7 +163,9 @@ PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack re
     cache_notes_ = cache.notes();
 }
 
-PackedWeights PackedModel::form_of(const WeightRef &weight) const { return packed_form(kernels_, weight->tensor); }
+PackedWeights PackedModel::form_of(const WeightRef &weight) const {
+    return packed_form(kernels_, weight->tensor, tables_.count(weight.get()) == 0);
+}
 
 void PackedModel::pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache) {
     // One piece of memory: large pages would cover little of matrices that begin and end within them.

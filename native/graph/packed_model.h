@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class PackedModel {
     void pack_all(const std::vector<WeightRef> &weights, Repack repack, int n_threads, PackedCache *cache);
     void take(const WeightRef &weight, PackedTensor packed);
     KernelSet kernels_;
+    std::set<const Weight *> tables_; // never multiplied, and so never rounded
     std::map<const Weight *, PackedTensor> matrices_;
     size_t size_bytes_ = 0;
     bool from_cache_ = false;

@@ -2,117 +2,160 @@
 
 #include <ggml.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
-#include "core/error.h"
+#include "kernels/matmul/file_blocks.h"
 
 namespace quire {
 namespace {
 
-constexpr int block_values = 256;
+constexpr int block_values = 256; // of all types here but Q1_0
+constexpr int most_block_bytes = 110;
+constexpr uint16_t one = 0x3c00; // as f16
 
-// Codes of up to 256 values that are multiples of `unit`, as ggml dequantizes them.
-using Codes = std::array<int, block_values>;
+void put_half(uint8_t *at, uint16_t bits) { std::memcpy(at, &bits, sizeof bits); }
 
-void find_codes(const float *values, int n, float unit, int *codes) {
-    // Where the unit is none, so are the values, whatever their codes.
-    const bool is_one = std::isfinite(unit) && unit != 0.0F;
-    for (int i = 0; i < n; ++i) codes[i] = is_one ? static_cast<int>(std::lrintf(values[i] / unit)) : 0;
+// The factor of a block, in whose place `with` goes.
+uint16_t exchange_factor(DType dtype, uint8_t *block, uint16_t with) {
+    uint16_t factor = 0;
+    if (dtype == DType::iq1_m) { // in the high 4 bits of each 16 of the scales
+        for (int i = 0; i < 4; ++i) {
+            uint8_t &byte = block[49 + 2 * i];
+            factor = static_cast<uint16_t>(factor | byte >> 4 << 4 * i);
+            byte = static_cast<uint8_t>((byte & 15) | (with >> 4 * i & 15) << 4);
+        }
+        return factor;
+    }
+    const bool is_last = dtype == DType::tq1_0 || dtype == DType::tq2_0;
+    uint8_t *at = block + (is_last ? block_bytes(dtype) - sizeof factor : 0);
+    factor = half_at(at);
+    put_half(at, with);
+    return factor;
 }
 
-ggml_fp16_t half_at(const uint8_t *at) {
-    ggml_fp16_t bits;
-    std::memcpy(&bits, at, sizeof bits);
-    return bits;
-}
+// A block by a factor of one: whatever the factor, subnormal or none, these numbers are exact.
+struct Block {
+    std::array<uint8_t, most_block_bytes> bytes;
+    uint16_t factor;
+    std::array<float, block_values> values;
 
-void put_half(uint8_t *at, ggml_fp16_t bits) { std::memcpy(at, &bits, sizeof bits); }
+    Block(DType dtype, const uint8_t *from) {
+        std::memcpy(bytes.data(), from, block_bytes(dtype));
+        factor = exchange_factor(dtype, bytes.data(), one);
+        ggml_get_type_traits(static_cast<ggml_type>(dtype))->to_float(bytes.data(), values.data(), block_values);
+    }
+};
 
-// TQ1_0 and TQ2_0, whose scale comes last: -1, 0 and 1 times the scale are codes 0 to 2 of Q2_K less a minimum of one.
-void to_q2_k(const float *values, ggml_fp16_t scale, uint8_t *block) {
-    Codes codes;
-    find_codes(values, block_values, ggml_fp16_to_fp32(scale), codes.data());
+// TQ1_0 and TQ2_0: -1, 0 and 1 times the factor are codes 0 to 2 of Q2_K less a minimum of one.
+void write_q2_k(const Block &from, uint8_t *block) {
     std::memset(block, 0x11, 16); // scales and minima
     std::memset(block + 16, 0, 64);
-    for (int k = 0; k < block_values; ++k) {
+    for (size_t k = 0; k < block_values; ++k) {
         uint8_t &byte = block[16 + k / 128 * 32 + k % 32];
-        byte = static_cast<uint8_t>(byte | (codes[static_cast<size_t>(k)] + 1) << k % 128 / 32 * 2);
+        byte = static_cast<uint8_t>(byte | (static_cast<int>(from.values[k]) + 1) << k % 128 / 32 * 2);
     }
-    put_half(block + 80, scale);
-    put_half(block + 82, scale);
+    put_half(block + 80, from.factor);
+    put_half(block + 82, from.factor);
 }
 
-// Q2_0: -1 to 2 times the scale, 64 of them in two blocks of Q4_0.
-void to_q4_0(const float *values, ggml_fp16_t scale, uint8_t *blocks) {
-    Codes codes;
-    find_codes(values, 64, ggml_fp16_to_fp32(scale), codes.data());
-    for (size_t i = 0; i < 2; ++i, blocks += 18) {
-        put_half(blocks, scale);
-        for (size_t k = 0; k < 16; ++k)
-            blocks[2 + k] = static_cast<uint8_t>((codes[i * 32 + k] + 8) | (codes[i * 32 + 16 + k] + 8) << 4);
+// Q1_0: 128 signs of one number.
+void write_q2_0(const uint8_t *from, uint8_t *to) {
+    for (int half = 0; half < 2; ++half, to += 18) {
+        std::memcpy(to, from, 2);
+        std::memset(to + 2, 0, 16);
+        for (int k = 0; k < 64; ++k) {
+            const int code = 2 * (from[2 + half * 8 + k / 8] >> k % 8 & 1); // of -1, 0, 1 and 2
+            to[2 + k / 4] = static_cast<uint8_t>(to[2 + k / 4] | code << k % 4 * 2);
+        }
     }
 }
 
-// IQ3_S: odd numbers from -15 to 15, times an odd scale of up to 31 for 32 values, times a factor.  Q5_K has codes of 5
-// bits less 16, times the same, as a minimum.
-void iq3_s_to_q5_k(const float *values, const uint8_t *from, uint8_t *block) {
-    const ggml_fp16_t factor = half_at(from);
-    const float whole = ggml_fp16_to_fp32(factor), sixteen = whole * 16.0F;
-    if (std::fabs(sixteen) > 65504.0F)
-        throw UnsupportedError("weights", cat("scales of iq3_s must be at most 4094 but one is ", whole));
-    put_half(block, factor);
-    put_half(block + 2, ggml_fp32_to_fp16(sixteen));
-    uint8_t *packed = block + 4, *fifth = block + 16, *low = fifth + 32;
-    std::memset(packed, 0, 12 + 32 + 128);
-    for (int g = 0; g < 8; ++g) {
-        const int scale = 1 + 2 * (from[106 + g / 2] >> (g % 2 * 4) & 15);
-        if (g < 4) {
-            packed[g] = static_cast<uint8_t>(packed[g] | scale);
-            packed[g + 4] = static_cast<uint8_t>(packed[g + 4] | scale);
-        } else {
-            // Their high 2 bits go on top of the first ones', which have none there.
-            packed[g + 4] = static_cast<uint8_t>((scale & 15) | (scale & 15) << 4);
-            packed[g - 4] = static_cast<uint8_t>(packed[g - 4] | scale >> 4 << 6);
-            packed[g] = static_cast<uint8_t>(packed[g] | scale >> 4 << 6);
-        }
-        int codes[32];
-        find_codes(values + g * 32, 32, whole * static_cast<float>(scale), codes);
-        for (int k = 0; k < 32; ++k) {
-            const int code = codes[k] + 16;
-            uint8_t &byte = low[g / 2 * 32 + k];
-            byte = static_cast<uint8_t>(byte | (code & 15) << g % 2 * 4);
-            fifth[k] = static_cast<uint8_t>(fifth[k] | code >> 4 << g);
+// What values of a type are, times its factor, an odd number below 32, and a unit: 1/8, or 1/2 with 16 values.
+struct Codebook {
+    int n;
+    std::array<int8_t, 16> values;
+    std::array<uint8_t, 256> codes{}; // of a value more 128
+
+    constexpr Codebook(int n, std::array<int8_t, 16> values) : n(n), values(values) {
+        for (int i = 0; i < n; ++i)
+            codes[static_cast<size_t>(values[static_cast<size_t>(i)] + 128)] = static_cast<uint8_t>(i);
+    }
+};
+constexpr Codebook of_iq1(6, {-9, -7, -1, 1, 7, 9}); // -1, 0 and 1 more or less an eighth
+constexpr Codebook of_iq2(6, {-43, -25, -8, 8, 25, 43});
+constexpr Codebook of_iq3_xxs(16, {-31, -26, -22, -18, -14, -10, -6, -2, 2, 6, 10, 14, 18, 22, 26, 31});
+constexpr Codebook of_iq3_s(16, {-30, -26, -22, -18, -14, -10, -6, -2, 2, 6, 10, 14, 18, 22, 26, 30});
+
+const Codebook &codebook_of(DType dtype) {
+    switch (dtype) {
+    case DType::iq1_s:
+    case DType::iq1_m: return of_iq1;
+    case DType::iq3_xxs: return of_iq3_xxs;
+    case DType::iq3_s: return of_iq3_s;
+    default: return of_iq2;
+    }
+}
+
+// Half of a scale of 16 columns, rounded down.
+int half_scale(DType dtype, const uint8_t *block, int i) {
+    const int group = i / 2, half = i % 2;
+    switch (dtype) {
+    case DType::iq2_xxs: return block[2 + group * 8 + 7] >> 4;
+    case DType::iq2_xs: return block[66 + group] >> half * 4 & 15;
+    case DType::iq2_s: return block[74 + group] >> half * 4 & 15;
+    case DType::iq3_xxs: return block[66 + group * 4 + 3] >> 4;
+    case DType::iq3_s: return block[106 + group / 2] >> group % 2 * 4 & 15;
+    case DType::iq1_s: return block[34 + group * 2 + 1] >> 4 & 7;
+    default: return half_at(block + 48 + i / 4 * 2) >> i % 4 * 3 & 7;
+    }
+}
+
+void write_codebook(DType dtype, const Block &from, const ChunkLayout &layout, uint8_t *to) {
+    const Codebook &book = codebook_of(dtype);
+    CodebookBlock block{};
+    block.factor = from.factor;
+    std::copy(book.values.begin(), book.values.end(), block.values);
+    for (int i = 0; i < block_values / 16; ++i) {
+        const int scale = 2 * half_scale(dtype, from.bytes.data(), i) + 1;
+        block.scales[i * 16 / layout.scale_columns] = static_cast<int8_t>(scale);
+        const float inverse = 1.0F / (layout.unit * static_cast<float>(scale));
+        for (size_t k = static_cast<size_t>(i) * 16; k < static_cast<size_t>(i + 1) * 16; ++k) {
+            const int place = static_cast<int>(from.values[k] * inverse + 128.5F); // above 0: rounded to the nearest
+            block.codes[k] = book.codes[static_cast<size_t>(place & 255)];
         }
     }
+    std::memcpy(to, &block, sizeof block);
 }
 
 } // namespace
 
-std::optional<DType> type_of_same_numbers(DType dtype) {
+std::optional<WeightFormat> format_of_same_numbers(DType dtype) {
     switch (dtype) {
     case DType::tq1_0:
-    case DType::tq2_0: return DType::q2_k;
-    case DType::q2_0: return DType::q4_0;
-    case DType::iq3_s: return DType::q5_k;
+    case DType::tq2_0: return WeightFormat::q2_k;
+    case DType::q1_0: return WeightFormat::q2_0;
+    case DType::iq1_s:
+    case DType::iq1_m:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s: return WeightFormat::codebook_3;
+    case DType::iq3_xxs:
+    case DType::iq3_s: return WeightFormat::codebook_4;
     default: return std::nullopt;
     }
 }
 
 void write_same_numbers(DType dtype, const uint8_t *row, int64_t n, uint8_t *to) {
-    static thread_local std::vector<float> values;
-    values.resize(static_cast<size_t>(n));
-    ggml_get_type_traits(static_cast<ggml_type>(dtype))->to_float(row, values.data(), n);
-    const auto from_bytes = static_cast<int64_t>(block_bytes(dtype)), of_block = block_size(dtype);
-    const auto to_bytes = static_cast<int64_t>(row_bytes(*type_of_same_numbers(dtype), of_block));
-    for (int64_t i = 0; i < n / of_block; ++i, row += from_bytes, to += to_bytes) {
-        const float *some = values.data() + i * of_block;
-        switch (dtype) {
-        case DType::q2_0: to_q4_0(some, half_at(row), to); break;
-        case DType::iq3_s: iq3_s_to_q5_k(some, row, to); break;
-        default: to_q2_k(some, half_at(row + from_bytes - 2), to);
+    const WeightFormat format = *format_of_same_numbers(dtype);
+    const int64_t n_blocks = n / block_size(dtype);
+    const int64_t to_bytes = block_size(dtype) / file_block_columns(format) * file_block_bytes(format);
+    for (int64_t i = 0; i < n_blocks; ++i, row += static_cast<int64_t>(block_bytes(dtype)), to += to_bytes) {
+        switch (format) {
+        case WeightFormat::q2_0: write_q2_0(row, to); break;
+        case WeightFormat::q2_k: write_q2_k({dtype, row}, to); break;
+        default: write_codebook(dtype, {dtype, row}, chunk_layout(format), to);
         }
     }
 }

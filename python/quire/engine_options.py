@@ -127,7 +127,7 @@ _MEMORY_BYTES = EngineOption(limits=(1, 2**60))
 _TAPS = EngineOption(limits=(0, 2**16), is_ints=True)
 _ADAPTERS = EngineOption(
     flags="--lora --lora-scaled", metavar="FILE[:SCALE]", is_adapters=True,
-    help="A LoRA adapter as a GGUF file, and what it is multiplied by; may be repeated, or hold several with commas.",
+    help="A LoRA adapter, a GGUF file or a folder of PEFT, and its scale; may be repeated, or be several with commas.",
 )  # fmt: skip
 _STEP_S = EngineOption(
     flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
@@ -184,8 +184,9 @@ class EngineConfig:
     less of a prompt makes it shorter; ``None``: any time. ``snapshot_tokens``: where a model keeps a recurrent state,
     copies of it are cached at most so many tokens apart (and at the ends of prompts and messages), so that a text
     which diverges from an earlier one is not computed again from its beginning.  ``taps``: layers, numbered from 0,
-    whose hidden states ``LLM.hidden_states`` can give.  ``adapters``: LoRA adapters as GGUF files, each with what it is
-    multiplied by; they add up, for all requests, and go without ``packed_cache``.
+    whose hidden states ``LLM.hidden_states`` can give.  ``adapters``: LoRA adapters, GGUF files or PEFT folders, each
+    with what it is multiplied by; they add up, for all requests, and go without ``packed_cache``
+    (``docs/adapters.md``).
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
     requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),

@@ -39,6 +39,7 @@ class RequestFields(TypedDict, total=False):
     top_n_sigma: float | None
     xtc_probability: float
     xtc_threshold: float
+    min_keep: int
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
@@ -57,6 +58,7 @@ class RequestFields(TypedDict, total=False):
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    processed_logprobs: bool
     samplers: Sequence[str]
     logits_processors: Sequence[LogitsProcessor]
     structured_outputs: StructuredOutputsParams | None

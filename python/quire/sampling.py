@@ -235,6 +235,7 @@ _RULES: dict[str, _Rule] = {
     "top_n_sigma": _Float(open_below=True, optional=True),
     "xtc_probability": _Float(highest=1.0),
     "xtc_threshold": _Float(highest=1.0),
+    "min_keep": _Int(),
     "mirostat": _Int(0, 2),
     "mirostat_tau": _Float(),
     "mirostat_eta": _Float(),
@@ -253,6 +254,7 @@ _RULES: dict[str, _Rule] = {
     "seed": _MinusOne(_Int(0, 2**64 - 1, optional=True), None),
     "logprobs": _Int(0, 20, optional=True),
     "prompt_logprobs": _Int(0, 20, optional=True),
+    "processed_logprobs": _Bool(),
     "samplers": _Samplers(),
     "logits_processors": _Callables(),
     "structured_outputs": _Structured(),
@@ -281,6 +283,8 @@ class SamplingParams:
         ``typical_p`` (Meister et al. 2023).  ``tfs_z``: tail free (Phénix and Egan 2019).
         ``top_n_sigma`` (Tang et al. 2024): ``None`` is off.
         ``xtc_probability``, ``xtc_threshold``: exclude top choices.
+        ``min_keep``: ``top_p``, ``min_p``, ``typical_p`` and ``tfs_z`` keep so many where they are there, and where
+        fewer would be left no top choice is excluded; ``top_k`` and the others do not look at it, as in llama.cpp.
         ``mirostat`` 1 or 2 with ``mirostat_tau`` (bits), ``mirostat_eta`` (Basu et al. 2021); it draws from what the
         stages before it left, so leave those off for the published algorithm.
     Penalties
@@ -296,7 +300,8 @@ class SamplingParams:
         ``seed``: the same seed gives the same tokens in any slot of any batch; ``None`` (or -1) draws one.
         ``logprobs``: with so many alternatives (at most 20) beside each drawn token's log-probability;
         ``prompt_logprobs`` the same for the prompt.  Both are of the model's own distribution, before penalties,
-        temperature and truncation.
+        temperature and truncation.  ``processed_logprobs``: those of drawn tokens are of what was drawn from, after
+        all of these (llama.cpp's ``post_sampling_probs``); alternatives are then tokens that could have been drawn.
         ``samplers``: the names and order of the stages.  A stage whose options are set must be among them.
         ``logits_processors``: callables ``f(token_ids, logits) -> logits`` over prompt and generated ids and float32
         ``[n_vocab]``, run before everything else; ``-inf`` excludes a token.  They cost: each token of this request
@@ -330,6 +335,7 @@ class SamplingParams:
     top_n_sigma: float | None = None
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    min_keep: int = 0
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
@@ -351,6 +357,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    processed_logprobs: bool = False
     samplers: Sequence[str] = DEFAULT_SAMPLERS
     logits_processors: Sequence[LogitsProcessor] = ()
     structured_outputs: StructuredOutputsParams | None = None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_llm import FakeLLM
+from quire.cli import conversation
 from quire.cli.bench import Measurement, bars
+from quire.cli.conversation import Stats
 from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
@@ -317,6 +321,7 @@ SAMPLING = {
     "--tfs 0.8": ("tfs_z", 0.8),
     "--xtc-probability 0.5": ("xtc_probability", 0.5),
     "--xtc-threshold 0.2": ("xtc_threshold", 0.2),
+    "--min-keep 3": ("min_keep", 3),
     "--dynatemp-range 0.3": ("dynatemp_range", 0.3),
     "--dynatemp-exp 2": ("dynatemp_exponent", 2.0),
     "--repeat-penalty 1.1": ("repetition_penalty", 1.1),
@@ -353,7 +358,7 @@ def test_every_sampling_parameter_has_an_option() -> None:
 
     elsewhere = {
         "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
-        "prompt_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
+        "prompt_logprobs", "processed_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
     }  # fmt: skip
     assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
 
@@ -492,6 +497,30 @@ def test_chat_commands_that_set(quire: Command) -> None:
     assert "top_p" in outcome.err
     assert "temperature 0.5" in outcome.err
     assert "tokens, the first after" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("stats", "speed"),
+    [
+        (Stats(0, 0.0, 0, 0.0), ""),  # stopped before it began
+        (Stats(9, 0.5, 0, 0.0), ""),  # one piece
+        (Stats(9, 0.5, 8, 3e-6), ""),  # pieces that were waiting
+        (Stats(9, 0.5, 0, 2.0), ""),  # a last piece without tokens
+        (Stats(9, 0.5, 8, 2.0), ", 4.0 tokens/s"),
+        (Stats(9, 0.5, 6, 2.0), ", 3.0 tokens/s"),  # of three tokens in the first piece nobody knows the time
+    ],
+)
+def test_speed_is_of_what_took_time(stats: Stats, speed: str) -> None:
+    assert str(stats) == f"{stats.n_tokens} tokens, the first after {stats.first_s:.2f} s{speed}"
+
+
+def test_an_answer_that_comes_at_once_has_no_speed(quire: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pieces of one token each, by a clock that moves so much at every look."""
+    for step_s, words in ((1e-6, "4 tokens, the first after 0.00 s\n"), (0.5, "4 tokens, the first after 0.50 s, 2.0")):
+        clock = itertools.count()
+        times = SimpleNamespace(monotonic=lambda clock=clock, step_s=step_s: step_s * next(clock))
+        monkeypatch.setattr(conversation, "time", times)
+        assert words in chat(quire, "one\n/stats\n", FakeLLM([["a", "b", "c"]])).err
 
 
 def test_chat_load_and_model(quire: Command, tmp_path: Path) -> None:

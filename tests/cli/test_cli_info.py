@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from quire.cli.main import main
+from quire.convert import convert
 from quire.models import architectures
 from repackaged import PACKAGED, repackaged
+from tiny_adapters import write_gguf_adapter, write_peft_adapter
 from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
 
 Capture = pytest.CaptureFixture[str]
@@ -125,3 +128,41 @@ def test_all_architectures_are_listed(capsys: Capture) -> None:
 
 def test_a_list_is_not_of_a_file(capsys: Capture) -> None:
     assert "--architectures must be without MODEL" in info(capsys, "--architectures", str(PACKAGED), code=2)
+
+
+def test_adapters_alone_and_beside_a_model(tmp_path: Path, capsys: Capture) -> None:
+    write_checkpoint(tmp_path / "hf", "llama")
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    a, b = np.ones((3, 64), np.float32), np.ones((64, 3), np.float32)
+    matrices = {"blk.0.attn_q.weight.lora_a": a, "blk.0.attn_q.weight.lora_b": b}
+    file = write_gguf_adapter(tmp_path / "style.gguf", matrices, {"general.base_model.0.name": "A Model"})
+    other = write_gguf_adapter(tmp_path / "other.gguf", matrices, {"general.architecture": "qwen2"})
+    halves = {"model.layers.0.self_attn.q_proj.lora_A": a, "model.layers.0.self_attn.q_proj.lora_B": b}
+    config = {"r": 3, "target_modules": ["q_proj"]}
+    folder = write_peft_adapter(tmp_path / "tone", halves, config)
+    dora = write_peft_adapter(tmp_path / "dora", halves, {**config, "use_dora": True})
+    same = {"ranks": [3], "n_tensors": 2, "n_parameters": 384}
+    facts = {
+        file: same | {"format": "GGUF 3", "architecture": "llama", "base_model": "A Model", "alpha": 6.0},
+        folder: same | {"format": "PEFT", "architecture": None, "base_model": "somebody/a-model", "alpha": 16.0},
+    }
+    for path, expected in facts.items():
+        found = json.loads(info(capsys, str(path), "--json"))
+        assert {name: found[name] for name in expected} == expected
+        assert found["size_bytes"] >= 4 * 384
+        shown = info(capsys, str(path))
+        assert "runs: beside a model" in shown
+        assert str(expected["base_model"]) in shown
+    assert "'use_dora' of adapter_config.json must be false" in info(capsys, str(dora), code=1)
+    for model in ("x.gguf", "hf"):
+        path = str(tmp_path / model)
+        found = json.loads(info(capsys, path, "--lora", f"{file}:0.5,{folder}", "--json"))
+        assert found["runs"]
+        assert [(each["scale"], each["fits"], each["ranks"]) for each in found["adapters"]] == [
+            (0.5, True, [3]), (1.0, True, [3]),
+        ]  # fmt: skip
+        lines = info(capsys, path, "--lora", f"{folder},{other},{dora}").splitlines()
+        assert [line.partition(" must be ")[0] for line in lines if line.startswith("runs: ")] == [
+            "runs: no: [adapter] general.architecture", "runs: no: [adapter] 'use_dora' of adapter_config.json",
+        ]  # fmt: skip
+    assert "MODEL must be a model with --lora" in info(capsys, str(file), "--lora", str(file), code=2)

@@ -61,6 +61,8 @@ def reference(number: int) -> tuple[list[int], list[int]]:
 def test_run_gives_transformers_tokens(number: int, kernels: str) -> None:
     prompt, answer = reference(number)
     flags = ("--raw", RAW[number]) if number in RAW else (CHATS[number],)
+    if kernels == "stock":
+        flags = ("-t", "1", *flags)  # ggml's threads spin while they wait for each other
     text = output(
         "run", "--temp", "0", "-n", str(N_TOKENS), "--kv-dtype", "f32", "--kernels", kernels, "--json", *flags
     )
@@ -120,38 +122,6 @@ def test_a_damaged_model_is_one_line_and_code_3(tmp_path: Path, command: tuple[s
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("run", "-m", "/absent/x.gguf", "x"), 3, "'/absent/x.gguf' must be readable"),
-        (("run", "/absent/x.gguf"), 3, "'/absent/x.gguf' must be a model's file but is not there"),
-        (("chat", "/absent/x.gguf"), 3, "'/absent/x.gguf' must be readable"),
-        (("run", "-m", str(PACKAGED), "--device", "toaster", "x"), 1, "toaster"),
-        (("run", "-m", str(PACKAGED), "-c", "8", "Tell me a story about a fox"), 1, "8"),
-        (("run", "-m", str(PACKAGED), "-l", "99999+1", "x"), 1, "99999"),
-        (("info", str(PACKAGE)), 3, "config.json' must be there"),
-        (("convert", "/absent", "/absent.gguf"), 3, "/absent/config.json"),
-    ],
-)
-def test_errors(arguments: tuple[str, ...], code: int, words: str) -> None:
-    done = run(*arguments)
-    errors = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (code, b""), errors
-    assert errors.startswith("quire: [")
-    assert errors.count("\n") == 1
-    assert words in errors
-
-
-@pytest.mark.parametrize("layers", ["99", "all", "3"])
-def test_layers_without_a_device_go_to_the_cpu_which_is_said_once(layers: str) -> None:
-    if any(device.kind != "cpu" for device in quire.devices()):
-        pytest.skip("this machine has another device")
-    done = run("run", "-m", str(PACKAGED), "--temp", "0", "-n", "4", "-ngl", layers, "x")
-    assert (done.returncode, done.stdout) == (0, output("run", "--temp", "0", "-n", "4", "x").encode())
-    assert done.stderr.decode().startswith("quire: [device] the model runs on the CPU")
-    assert done.stderr.count(b"\n") == 1
-
-
 # quire info
 
 
@@ -174,14 +144,6 @@ def test_info_agrees_with_gguf_py() -> None:
         else:
             assert found["metadata"][name] == pytest.approx(value)
     assert found["size_bytes"] == PACKAGED.stat().st_size
-
-
-def test_info_says_what_chats_are_sampled_by() -> None:
-    """llama.cpp's numbers, but for what the package's model advises."""
-    expected = {"temperature": 0.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-    assert json.loads(run("info", "--json").stdout)["chat_sampling"] == expected
-    line = "chats are sampled by: temperature 0.0, top_k 40, top_p 0.95, min_p 0.05"
-    assert line in run("info").stdout.decode().splitlines()
 
 
 def test_info_says_how_much_memory_a_context_takes() -> None:

@@ -45,124 +45,9 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
-WORKS = {
-    "serve -np 4": "serve --max-sequences 4",
-    "serve -np -1": "serve",
-    "serve -ub 64 -b 2048": "serve --batch-size 64",
-    "serve -b 2048 -ub 64": "serve --batch-size 64",
-    "serve -b 256": "serve --batch-size 256",
-    "serve -nocb": "serve --max-sequences 1",
-    "serve -ctk q8_0 -ctv q8_0": "serve --kv-dtype q8_0",
-    "serve --cache-type-k bf16 --cache-type-v bf16": "serve --kv-dtype bf16",
-    "serve -ctk q8_0 -ctv q4_0": "serve --kv-dtype q8_0/q4_0",
-    "serve -ctv q5_1": "serve --kv-dtype f16/q5_1",
-    "serve -ctk q8_0 -ctv f16": "serve --kv-dtype q8_0/f16",
-    "serve --mlock": "serve --load lock",
-    "serve --no-mmap": "serve --load copy",
-    "serve -lm mmap+mlock": "serve --load lock",
-    "serve -dev none": "serve --device cpu",
-    "serve -a one,two": "serve --alias one --alias two",
-    "serve -t -1": "serve",
-    "serve -Cr 0-3": "serve -C f",
-    "serve --cors-origins https://a.org,https://b.org": "serve --cors-origin https://a.org --cors-origin https://b.org",
-    "serve --api-key first-key,second-key": "serve --api-key first-key --api-key second-key",
-    "serve -cms 64": "serve --snapshot-tokens 64",
-    "serve --max-model-len 32k": "serve -c 32000",
-    "serve --max_model_len 4096": "serve -c 4096",
-    "serve --max-model-len auto": "serve",
-    "serve --max-num-seqs=7": "serve --max-sequences 7",
-    "serve --served-model-name gpt": "serve --alias gpt",
-    "serve --max-num-batched-tokens 99": "serve --batch-size 99",
-    "serve --kv-cache-dtype bfloat16": "serve --kv-dtype bf16",
-    "serve --disable-log-requests": "serve --no-access-log",
-    "serve --uvicorn-log-level warning": "serve --no-access-log",
-    "run -r END x": "run --stop END x",
-    "run -cnv x": "run --conversation x",
-    "run -i x": "run --conversation x",
-    "run -no-cnv x": "run --raw x",
-    "run --sampler-seq kpt x": "run --samplers top_k;top_p;temperature x",
-    "run --samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature x":
-        "run --samplers penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature x",
-    "run --samplers top-k;nucleus;typ;temp x": "run --samplers top_k;top_p;typical_p;temperature x",
-    "run --reasoning-format deepseek x": "run --reasoning-format auto x",
-    "run -t4 x": "run -t 4 x",
-    "run -n-1 x": "run -n -1 x",
-    "run -c 0 x": "run -c 0 x",
-    "tokenize --no-bos x": "tokenize --no-special x",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("theirs", WORKS)
-def test_what_works_is_what_our_option_does(theirs: str) -> None:
-    name, _, line = theirs.partition(" ")
-    expected = parsed(COMMANDS[name], WORKS[theirs].partition(" ")[2])
-    assert parsed(COMMANDS[name], line) == expected
-    assert expected or WORKS[theirs] == "serve"
-
-
-NOTES = [
-    "run -fa x", "run -fa on x", "run --flash-attn auto x", "serve --jinja", "serve --metrics", "serve -cb",
-    "serve --slots", "serve -fit off", "run --numa distribute x", "run --keep 4 x", "serve -sm none",
-    "serve --gpu-memory-utilization 0.9", "serve --dtype half", "serve --enable-prefix-caching",
-    "serve --tensor-parallel-size 1", "serve --trust-remote-code", "run -co x", "run --no-warmup x", "run -v x",
-    "chat -cnv", "serve -ngld 99", "serve --rope-freq-scale 1.0", "run -tb 4 x", "serve -nr",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("line", NOTES)
-def test_what_has_no_meaning_is_noted_in_a_line(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    name, *words = line.split()
-    assert parsed(COMMANDS[name], " ".join(words)) == ({"words": ("x",)} if words[-1] == "x" else {})
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"quire: {words[0]} has no effect: ")
-    assert shown.count("\n") == 1
-
-
-REFUSED = {
-    "run --lora-init-without-apply x": "--lora-init-without-apply is not supported: adapters",
-    "serve --lookup-cache-static x": "--lookup-cache-static is not supported: tokens are proposed by a draft model",
-    "serve --ssl-key-file k": "put a proxy",
-    "serve --chat-template x": "--chat-template is not supported",
-    "run --context-shift x": "larger -c",
-    "run --list-devices": "quire devices",
-    "run -cl": "quire list",
-    "serve --tensor-parallel-size 2": "one device",
-    "serve --block-size 16": "32 tokens",
-    "run --rope-scale 2 x": "rope keys",
-    "run -np 4 x": "-np is not an option of quire run: it is one of quire serve",
-    "run --host 0.0.0.0 x": "--host is not an option of quire run: it is one of quire serve",
-    "info -ngl 9": "-ngl is not an option of quire info: it is one of quire run, chat, serve, imatrix, perplexity, bench",
-    "run -xyz x": "No such option '-xyz'",
-    "run -nglx 3 x": "like -ngl",
-    "run -ctk bf16 -ctv q8_0 x": "'bf16/q8_0' is not one of 'auto'",
-    "run -ctk iq4_nl -ctv iq4_nl x": "'iq4_nl' is not one of 'auto'",
-    "run -lm floppy x": "-lm must be one of auto, mmap",
-    "serve --max-model-len many": "--max-model-len must be a number",
-    "serve -np": "-np must have a value",
-    "run --reasoning-format deepseek-legacy x": "must be auto, none or deepseek",
-    "run --sampler-seq kq x": "must be letters of",
-    "serve --seed 3": "--seed is not an option of quire serve: it is one of quire run, chat",
-}
-
-
-@pytest.mark.parametrize("line", REFUSED)
-def test_what_is_refused_says_what_to_do(line: str) -> None:
-    name, _, rest = line.partition(" ")
-    with pytest.raises(click.UsageError) as caught:
-        parsed(COMMANDS[name], rest)
-    assert REFUSED[line] in caught.value.format_message()
-
-
 def test_one_type_for_both_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed(run.command, "-ctk bf16 x")["kv_dtype"] == "bf16"
     assert "-ctk is for K and V" in capsys.readouterr().err
-
-
-def test_types_of_the_cache_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q8_0")
-    assert parsed(run.command, "x")["kv_dtype"] == "q8_0/f16"
-    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_V", "q4_0")
-    assert parsed(run.command, "x")["kv_dtype"] == "q8_0/q4_0"
 
 
 def test_values_are_not_taken_for_options() -> None:
@@ -200,28 +85,6 @@ def test_names_that_work_and_are_ours_mean_the_same_parameter() -> None:
             for name in row.names:
                 if name in ours and row.verdict == "works" and row.target in ours and not row.elsewhere:
                     assert ours[name] is ours[row.target], name
-
-
-ENVIRONMENT: list[tuple[str, str, str, str, object]] = [
-    ("serve", "LLAMA_ARG_CTX_SIZE", "512", "n_ctx", "512"),
-    ("run", "LLAMA_ARG_CTX_SIZE", "512", "n_ctx", "512"),
-    ("serve", "LLAMA_ARG_N_PARALLEL", "3", "max_sequences", "3"),
-    ("serve", "LLAMA_ARG_MLOCK", "1", "load", "lock"),
-    ("serve", "LLAMA_API_KEY", "one-secret,another", "api_keys", ["one-secret", "another"]),
-    ("serve", "VLLM_API_KEY", "one-secret", "api_keys", ["one-secret"]),
-    ("serve", "OLLAMA_HOST", "0.0.0.0", "host", "0.0.0.0"),
-    ("serve", "OLLAMA_HOST", "http://127.0.0.1:11434", "port", "11434"),
-    ("serve", "OLLAMA_HOST", "[::1]:80", "host", "::1"),
-    ("serve", "OLLAMA_NUM_PARALLEL", "2", "max_sequences", "2"),
-    ("serve", "OLLAMA_CONTEXT_LENGTH", "8192", "n_ctx", "8192"),
-    ("run", "LLAMA_ARG_TOP_K", "7", "top_k", "7"),
-    ("serve", "LLAMA_ARG_SPEC_DRAFT_MODEL", "d.gguf", "draft", "d.gguf"),
-]
-
-
-@pytest.mark.parametrize(("command", "variable", "value", "name", "expected"), ENVIRONMENT)
-def test_variables(command: str, variable: str, value: str, name: str, expected: object) -> None:
-    assert from_foreign_environment({variable: value}, COMMANDS[command])[name] == (variable, expected)
 
 
 def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture[str]) -> None:

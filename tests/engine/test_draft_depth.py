@@ -85,6 +85,35 @@ def test_a_sequence_that_is_never_right_costs_the_others_nothing() -> None:
     assert sum(depths[1][100:]) < 0.7 * 200  # one token now and then, for its hundredths of a step
 
 
+def drafted(speculator: Speculator, id_: int, text: list[int], n_prompt: int, n_answer: int) -> int:
+    """Tokens drafted for a sequence that is alone, where steps take a second and all drafts are right."""
+    end, n_drafted = n_prompt + 1, 0
+    while end < n_prompt + n_answer:
+        (draft,) = speculator.propose([(id_, text[:end])], 1, n_prompt=n_prompt)
+        speculator.took(1 + len(draft), 1.0 + 0.02 * len(draft))
+        for _ in draft:
+            speculator.judge(id_, True)
+        n_drafted += len(draft)
+        end += 1 + len(draft)
+    speculator.forget(id_, text[n_prompt:end])
+    return n_drafted
+
+
+def test_a_prompt_is_read_where_the_answer_is_long_enough_for_that() -> None:
+    texts = [[(31 * i + k) % N_VOCAB for k in range(1000)] for i in range(80)]
+    # Reading a prompt of 200 tokens takes as long as 20 steps, of which drafts of 4 tokens save four of five.
+    drafter = ScriptedDrafter(texts, agreement=1.0, n_vocab=N_VOCAB, token_read_s=0.1)
+    speculator = Speculator([drafter], draft_max=4)
+    short = [drafted(speculator, i, texts[i], 200, 10) for i in range(60)]
+    assert short[2] > 0  # answers may be long, as far as anybody knows
+    assert sum(short[40:]) == 0
+    long = [drafted(speculator, i, texts[i], 200, 300) for i in range(60, 80)]
+    assert long[0] > 150  # and then this one is
+    assert long[-1] > 0.75 * 300
+    again = [drafted(speculator, 100 + i, texts[i], 10, 10) for i in range(60)]
+    assert min(again[40:]) > 0  # short prompts are read for short answers
+
+
 def test_rows_that_seemed_dear_are_tried_again() -> None:
     text = list(range(2000))
     speculator = Speculator([ScriptedDrafter([text], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)

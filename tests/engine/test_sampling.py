@@ -134,6 +134,48 @@ def test_summing_stage_after_top_k_equals_numpy(stage, p):
     assert_equal(distribution(ROWS["peaked"], {"top_k": 60, stage: p}), expected(left, p))
 
 
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [
+        ({"top_p": 0.5}, lambda left, n: oracle.top_p(left, 0.5, n)),
+        ({"min_p": 0.2}, lambda left, n: oracle.min_p(left, 0.2, n)),
+        ({"typical_p": 0.3}, lambda left, n: oracle.typical_p(left, 0.3, n)),
+        ({"tfs_z": 0.5}, lambda left, n: oracle.tfs_z(left, 0.5, n)),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.03}, lambda left, n: oracle.xtc(left, 0.03, n)),
+        ({"top_k": 3}, lambda left, n: oracle.top_k(left, 3)),
+    ],
+    ids=described,
+)
+def test_so_many_are_kept_at_least(options, stage):
+    """``min_keep``: of rows of the whole vocabulary, of sorted lists, and beyond what there is."""
+    for name in ("two", "small", "peaked", "masked"):
+        row = ROWS[name]
+        for before in ({}, {"top_k": 30}) if "top_k" not in options else ({},):
+            left = oracle.top_k(as_left(row), 30) if before else as_left(row)
+            for n in (1, 2, 9, 29, 30, 31, len(left) - 1, len(left), 2**31 - 1):
+                assert_equal(distribution(row, {**before, **options, "min_keep": n}), stage(left, n))
+
+
+def test_log_probabilities_after_the_chain():
+    """The drawn token's and the likeliest ones' of what was drawn from, against the oracles' chain."""
+    rng = np.random.default_rng(9)
+    for trial, more in enumerate(({}, {"top_p": 0.9}, {"mirostat": 2, "mirostat_tau": 2.0}, {"temperature": 0.0}) * 3):
+        row = rng.normal(0, 2, 500).astype(np.float32)
+        options = {"temperature": 0.7, "top_k": 0 if "mirostat" in more else 12, **more}
+        left = oracle.temperature(as_left(row), options["temperature"])
+        left = oracle.top_k(left, 12) if options["top_k"] else left
+        left = oracle.top_p(left, 0.9) if "top_p" in more else left
+        if "mirostat" in more:
+            chance = oracle.probabilities(left)
+            left = oracle.only(left, [token for token in left if -math.log2(chance[token]) <= 4.0])
+        expected = oracle.probabilities(left)
+        sampler = Sampler(make_params(seed=trial, logprobs=5, processed_logprobs=True, **options), make_vocab(len(row)))
+        drawn = sampler.sample(row, [], 0)
+        assert math.exp(drawn.logprob) == pytest.approx(expected[drawn.id], rel=1e-4)
+        assert [id_ for id_, _ in drawn.top] == oracle.likeliest_first(left)[:5]
+        assert [math.exp(p) for _, p in drawn.top] == pytest.approx([expected[id_] for id_, _ in drawn.top], rel=1e-4)
+
+
 def largest_of_strips(row: Row) -> Row:
     strips = np.pad(row, (0, -len(row) % 64), constant_values=np.finfo(np.float32).min).reshape(-1, 64)
     return np.where(np.isfinite(strips).all(-1), strips.max(-1), np.nan).astype(np.float32)

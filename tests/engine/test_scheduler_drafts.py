@@ -70,6 +70,22 @@ def test_only_a_sequence_that_is_about_to_draw_has_a_draft() -> None:
         sim.scheduler.draft(reading, [0])
 
 
+def test_a_draft_stands_behind_the_end_of_a_prompt() -> None:
+    sim = Simulation(max_step_tokens=8)
+    (id_,) = sim.submit(prompt(11), n_new=9)
+    assert sim.scheduler.draft_limit(id_) == 0  # a step has too little room for the end of the prompt
+    sim.step()
+    assert sim.scheduler.draft_limit(id_) == 8
+    sim.scheduler.draft(id_, right(sim, id_, 7))
+    (item,) = sim.step().items
+    assert (item.first, item.n_tokens, item.n_drafted) == (8, 8, 5)  # as there is room
+    assert len(sim.jobs[id_].answer) == 6
+    (other,) = sim.submit(prompt(3, seed=1), n_new=9)
+    sim.scheduler.draft(other, right(sim, other, 2))  # it has not been admitted yet
+    assert [item.n_drafted for item in sim.step().items] == [0, 2]
+    sim.run()
+
+
 def test_drafts_take_no_row_from_others() -> None:
     sim = Simulation(max_step_tokens=6, max_step_logit_rows=6, max_running=4)
     ids = [decoding(sim, n_prompt=2) for _ in range(4)]

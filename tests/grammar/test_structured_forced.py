@@ -6,13 +6,13 @@ and the same requests without speculation, bit for bit.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from decoder_client import N_VOCAB, Client, comparable, logits_after, mask_of, params, prompt
+from decoder_client import N_VOCAB, Client, comparable, mask_of, params, prompt
+from mask_rules import MaskThread, greedy_among
 from quire import LLM, SamplingParams, StructuredOutputsParams
 from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter, ScriptedDrafter, Speculator
 from quire.engine.answer_forms import token_vocabulary
@@ -55,43 +55,12 @@ def allowed_after(answer: Sequence[int]) -> list[int]:
     return [token for token in range(N_VOCAB - 1) if (token + start) % 3]
 
 
-def greedy_among(context: Sequence[int], n: int) -> list[int]:
-    found: list[int] = []
-    for _ in range(n):
-        row = logits_after([*context, *found])
-        found.append(max(allowed_after(found), key=lambda token: (row[token], -token)))
-    return found
-
-
-class AheadThread(threading.Thread):
-    """Answers the decoder's jobs by ``allowed_after``, ahead as far as that leaves no choice, and ``most`` tokens."""
-
-    def __init__(self, client: Client, most: int) -> None:
-        super().__init__(daemon=True)
-        self.client, self.most = client, most
-        self.generated: dict[tuple[int, int], list[int]] = {}
-        self.start()
-
-    def run(self) -> None:
-        while (job := self.client.decoder.wait_mask_job(60.0)) is not None:
-            tokens = self.generated.setdefault((job.request_id, job.choice), [])
-            if job.token is not None:
-                tokens.append(job.token)
-            assert job.position == len(tokens)
-            forced: list[int] = []
-            while len(forced) < self.most and len(allowed := allowed_after(tokens)) == 1:
-                forced += allowed
-                tokens += allowed
-            mask = mask_of(allowed_after(tokens))
-            self.client.decoder.provide_mask(job.request_id, job.choice, job.position, mask, forced)
-
-
 @pytest.mark.parametrize("most", [0, 2, 63])
 @pytest.mark.parametrize("agreement", [None, 0.7, 1.0])
 @pytest.mark.parametrize("has_state", [False, True])
 def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_state: bool) -> None:
     prompts = [prompt(5 + i % 9, i) for i in range(12)]
-    answers = [greedy_among(tokens, 30) for tokens in prompts] if not has_state else []
+    answers = [greedy_among(allowed_after, tokens, 30) for tokens in prompts] if not has_state else []
     drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
     if agreement is not None:
         scripts = [a + b for a, b in zip(prompts, answers, strict=False)]
@@ -101,7 +70,7 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
     layers = {"layers": [(0, 0)], "n_state": 6 * has_state, "n_states": 34}
 
     def found(client: Client) -> list[object]:
-        thread = AheadThread(client, most)
+        thread = MaskThread(client, allowed_after, most)
         ids = [client.submit(tokens, sampling, grammar=True, priority=i) for i, tokens in enumerate(prompts)]
         choices = client.submit(prompts[0], drawn, grammar=True)
         doomed = client.submit(prompts[1], params(max_tokens=90), grammar=True)
@@ -131,6 +100,33 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
             assert grammar.n_drafted_tokens - grammar.n_accepted_tokens < 64 + 6 * 4
 
 
+@pytest.mark.parametrize(
+    ("options", "n_prompt", "n_steps"),
+    [({}, 21, 1), ({"max_rows": 16, "max_logit_rows": 8}, 9, 1), ({"max_rows": 16, "max_logit_rows": 8}, 30, 3)],
+    ids=["whole", "few-rows", "parts"],
+)
+def test_forced_text_begins_beside_the_prompt(options: dict[str, object], n_prompt: int, n_steps: int) -> None:
+    # Few rows: of 16 the prompt has 9.  Parts: 16 and 14 of the prompt, so that two tokens fit, and the others after that.
+    run, config = [5, 9, 2, 44, 17, 3], {"speculation": "auto", "draft_min": 6}
+    with Client(max_sequences=1, drafters=[GrammarDrafter()], config=config, **options) as client:
+        first = client.submit(prompt(5), params(max_tokens=1), grammar=True)
+        ids = [client.submit(prompt(n_prompt, seed), params(max_tokens=7), grammar=True) for seed in (1, 2)]
+        other = client.submit(prompt(n_prompt, 3), params(max_tokens=7), grammar=True, speculation="off")
+        jobs = [client.decoder.wait_mask_job(10.0) for _ in range(4)]
+        # The first comes last: until it is drawn, the others have no place.
+        for job in jobs[1:]:
+            assert job is not None
+            client.decoder.provide_mask(job.request_id, 0, 0, mask_of([8]), run)
+        client.decoder.provide_mask(first, 0, 0, mask_of([1]))
+        client.run()
+        assert client.answer(first).token_ids == [1]
+        for id_ in (*ids, other):
+            assert client.answer(id_).token_ids == [*run, 8]
+        n_off = 6 + -(-n_prompt // 16 if options else -1)
+        assert client.decoder.n_steps == 1 + 2 * n_steps + n_off
+        client.expect_all_free()
+
+
 def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
     text = prompt(9)
     right, wrong = [*text, 3, 4, 5, 6, 7], [*text, 3, 4, 9, 6, 7]
@@ -148,6 +144,25 @@ def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
     assert proposed([], [int(word) for word in mask_of([3])], wrong) == [3, 4, 9, 6, 7]  # later masks are not known
     assert proposed([], allows_5, wrong) == []
     assert proposed([3, 4], allows_5) == [3, 4]
+
+
+def test_who_proposes_what_is_forbidden_is_not_asked_any_more() -> None:
+    text = prompt(9)
+    drafter = ScriptedDrafter([[*text, 3, 4, 5]], agreement=1.0, n_vocab=N_VOCAB, token_read_s=1e-9)
+    speculator = Speculator([drafter], draft_max=2)
+
+    def proposed(*allowed: int) -> list[int]:
+        for n_rows in (1, 1, 2, 3):
+            speculator.took(n_rows, 1.0 + 0.1 * n_rows)
+        mask = [int(word) for word in mask_of(allowed)]
+        (draft,) = speculator.propose([(0, text)], 1, masks=[mask], n_prompt=5)
+        return draft
+
+    proposed(3)  # what a step costs is not known before
+    assert proposed(3) == [3, 4]
+    for _ in range(60):
+        assert proposed(4) == []
+    assert proposed(3) == []  # it is not worth its time
 
 
 def test_forced_tokens_are_checked() -> None:
@@ -193,6 +208,46 @@ def test_going_ahead_is_going_step_by_step() -> None:
             ahead.advance(token)
             slow.advance(token)
     assert n_forced > 100
+
+
+def test_turning_back_is_never_having_gone() -> None:
+    """A matcher that followed tokens which were hoped for, ends of the answer among them, beside one that did not."""
+    tokenizer = Tokenizer.from_gguf(packaged_model())
+    n_vocab = len(tokenizer.vocabulary.texts)
+    vocabulary = token_vocabulary(tokenizer, n_vocab)
+    compiler = Compiler(lambda: vocabulary)
+    n_turned = n_ended = 0
+    for i, schema in enumerate([SCHEMA, {"type": "boolean"}, *make_schemas(10)]):
+        random = np.random.default_rng(i)
+        grammar = compiler.compile(grammar_source(StructuredOutputsParams(json=schema)))
+        turning, straight = grammar.matcher(), grammar.matcher()
+        mask, expected = np.zeros((2, (n_vocab + 31) // 32), np.uint32)
+        answer: list[int] = []
+
+        def drawn(mask: Any, random: np.random.Generator = random) -> int:
+            return int(random.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))))
+
+        for _ in range(30):
+            turning.fill(mask)
+            straight.fill(expected)
+            np.testing.assert_array_equal(mask, expected)
+            hoped: list[int] = []
+            for _ in range(random.integers(0, 5)):
+                hoped.append(drawn(mask))
+                turning.advance(hoped[-1])
+                if hoped[-1] in tokenizer.eog_ids:
+                    n_ended += 1
+                    break
+                turning.fill(mask)
+            token = hoped[0] if hoped and random.random() < 0.5 else drawn(expected)
+            if token in tokenizer.eog_ids:
+                break
+            answer.append(token)
+            n_turned += hoped[:1] != [token]
+            turning.follow(len(answer) - 1, [token])
+            straight.advance(token)
+    assert n_turned > 50
+    assert n_ended > 5
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ masks is checked in test_sampling.py), and greedy answers computed from the made
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from decoder_client import EOG, N_VOCAB, Client, greedy_without_eog, logits_after, mask_of, params, prompt
+from decoder_client import N_VOCAB, Client, greedy_without_eog, mask_of, params, prompt
+from mask_rules import MaskThread, greedy_among
 from quire._native.engine import MaskJob, Request, Sampler, SamplingParams, VocabInfo
 from quire.errors import RequestError, ShapeError
 
@@ -21,34 +20,6 @@ def allowed_after(tokens: Sequence[int]) -> list[int]:
     """Some rule: a third of the vocabulary, chosen by the last token."""
     last = tokens[-1] if tokens else 0
     return [token for token in range(N_VOCAB) if (token + last) % 3 == 1]
-
-
-def greedy_among(context: Sequence[int], n: int) -> list[int]:
-    found: list[int] = []
-    for _ in range(n):
-        row = logits_after([*context, *found])
-        allowed = [token for token in allowed_after(found) if token != EOG]
-        found.append(max(allowed, key=lambda token: (row[token], -token)))
-    return found
-
-
-class MaskThread(threading.Thread):
-    """Answers the decoder's jobs by ``allowed_after``."""
-
-    def __init__(self, client: Client, pause_s: float = 0.0) -> None:
-        super().__init__(daemon=True)
-        self.client, self.pause_s = client, pause_s
-        self.generated: dict[tuple[int, int], list[int]] = {}
-        self.start()
-
-    def run(self) -> None:
-        while (job := self.client.decoder.wait_mask_job(60.0)) is not None:
-            tokens = self.generated.setdefault((job.request_id, job.choice), [])
-            if job.token is not None:
-                tokens.append(job.token)
-            assert job.position == len(tokens)
-            time.sleep(self.pause_s)
-            self.client.decoder.provide_mask(job.request_id, job.choice, job.position, mask_of(allowed_after(tokens)))
 
 
 @pytest.mark.parametrize("n_allowed", [1, 3, 40, 300, 500])
@@ -120,12 +91,12 @@ def test_min_tokens_yields_where_only_an_end_is_allowed():
 
 def test_every_token_is_drawn_through_its_mask():
     with Client(step_s=0.001) as client:
-        thread = MaskThread(client)
+        thread = MaskThread(client, allowed_after)
         ids = [client.submit(prompt(6, i), params(max_tokens=20), grammar=True) for i in range(8)]
         free = client.submit(prompt(6, 9), params(max_tokens=20))
         client.run()
         for i, id_ in enumerate(ids):
-            assert client.answer(id_).token_ids == greedy_among(prompt(6, i), 20)
+            assert client.answer(id_).token_ids == greedy_among(allowed_after, prompt(6, i), 20)
         assert client.answer(free).token_ids == greedy_without_eog(prompt(6, 9), 20)
         stats = client.decoder.stats()
         assert (stats.n_masked_tokens, stats.n_generated_tokens) == (160, 180)
@@ -136,7 +107,7 @@ def test_every_token_is_drawn_through_its_mask():
 
 def test_choices_have_masks_of_their_own():
     with Client() as client:
-        MaskThread(client)
+        MaskThread(client, allowed_after)
         id_ = client.submit(prompt(6), params(max_tokens=12, n=4, temperature=1.0, seed=3), grammar=True)
         client.run()
         answers = [client.answer(id_, choice).token_ids for choice in range(4)]
@@ -152,21 +123,21 @@ def test_only_the_constrained_sequence_waits():
         while client.answer(other).finish is None:  # nobody computes masks yet
             client.poll()
         assert client.answer(slow).token_ids == []
-        MaskThread(client)
+        MaskThread(client, allowed_after)
         client.run()
-        assert client.answer(slow).token_ids == greedy_among(prompt(6), 3)
+        assert client.answer(slow).token_ids == greedy_among(allowed_after, prompt(6), 3)
         assert client.decoder.stats().n_late_masks >= 1
 
 
 def test_preempted_sequences_go_on_where_they_were():
     """A pool that is too small for all: the masks still belong to the tokens."""
     with Client(n_blocks=17, step_s=0.0005) as client:
-        MaskThread(client)
+        MaskThread(client, allowed_after)
         ids = [client.submit(prompt(8, i), params(max_tokens=24), grammar=True) for i in range(6)]
         client.run()
         assert client.decoder.stats().n_preemptions > 0
         for i, id_ in enumerate(ids):
-            assert client.answer(id_).token_ids == greedy_among(prompt(8, i), 24)
+            assert client.answer(id_).token_ids == greedy_among(allowed_after, prompt(8, i), 24)
 
 
 def test_a_mask_that_allows_nothing_fails_its_request_alone():
@@ -190,7 +161,7 @@ def test_masks_nobody_asked_for():
         id_ = client.submit(prompt(6), params(max_tokens=2), grammar=True)
         job = client.decoder.wait_mask_job(10.0)
         assert job is not None
-        assert (job.request_id, job.choice, job.position, job.token) == (id_, 0, 0, None)
+        assert (job.request_id, job.choice, job.position, job.tokens, job.n_hoped) == (id_, 0, 0, [], 0)
         for choice, position in [(0, 1), (1, 0), (-1, 0)]:
             with pytest.raises(RequestError, match="must have been asked for"):
                 client.decoder.provide_mask(id_, choice, position, mask_of([1]))
@@ -214,7 +185,7 @@ def test_cancelled_requests_leave_no_jobs():
 
 def test_processed_logits_are_masked_too():
     with Client() as client:
-        MaskThread(client)
+        MaskThread(client, allowed_after)
         id_ = client.submit(prompt(6), params(max_tokens=4), grammar=True, external_logits=True)
         while any(client.open.values()):
             for event in client.poll():
@@ -222,12 +193,7 @@ def test_processed_logits_are_masked_too():
                     assert event.logits is not None
                     client.decoder.provide_logits(id_, 0, -np.array(event.logits))
         answer = client.answer(id_).token_ids
-    found: list[int] = []
-    for _ in range(4):
-        row = -logits_after([*prompt(6), *found])
-        allowed = [token for token in allowed_after(found) if token != EOG]
-        found.append(max(allowed, key=lambda token: (row[token], -token)))
-    assert answer == found
+    assert answer == greedy_among(allowed_after, prompt(6), 4, sign=-1)
 
 
 def test_nothing_to_mask_in_a_prompts_logits():

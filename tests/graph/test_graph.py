@@ -249,6 +249,17 @@ def test_largest_of_every_64_logits(n_vocab: int, repack: str) -> None:
         ex.maxima(65)
 
 
+def test_rows_of_f16_are_as_they_are() -> None:
+    """Where BF16 is multiplied as well: what is only looked up is not rounded."""
+    table = np.random.default_rng(1).standard_normal((N_VOCAB, DIM)).astype(np.float16)
+    tracer = graph.Tracer([])
+    x = graph.select_rows(graph.embed(tracer.tokens, graph.Weight("embd", Tensor.from_numpy(table))), tracer.logit_rows)
+    same = graph.linear(x, graph.Weight("same", Tensor.from_numpy(np.eye(DIM, dtype=np.float32))))
+    tokens = tokens_of(20)
+    found = run_one(executor(tracer.finish(same), kernels="cpu", repack="keep"), tokens)
+    np.testing.assert_array_equal(found, table[tokens].astype(np.float32))
+
+
 @pytest.mark.parametrize("types", [("q4_0", "q8_0", "f16"), ("q8_0", "q8_0", "q4_0"), ("f32", "bf16", "q5_1")])
 @pytest.mark.parametrize("n_tokens", [1, 50])
 def test_experts_of_any_types_equal_stock(types: tuple[str, str, str], n_tokens: int) -> None:

@@ -17,6 +17,7 @@ from quire import LLM, GGUFReader, SamplingParams
 from quire._native import graph
 from quire._native.core import find_device
 from quire.models import load_model
+from quire.quantization import Wishes, plan, quantize_model
 
 PACKAGED = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
 IDS = list(range(100, 140))
@@ -77,6 +78,19 @@ def test_the_next_start_packs_nothing_and_gives_the_same_bits(
         assert found.packed_cache_notes == []
         assert found.memory_bytes["packed"] == executor(None).memory_bytes["packed"]
         np.testing.assert_array_equal(logits(found), expected)
+
+
+def test_types_that_another_format_holds_are_found_too(tmp_path: Path) -> None:
+    """The file's tiles are compared with what is packed anew from blocks of another size."""
+    model, folder = tmp_path / "iq3_s.gguf", tmp_path / "cache"
+    reader = GGUFReader(PACKAGED)
+    quantize_model(reader, model, plan(reader, "IQ3_S", Wishes(allow_requantize=True)))
+    assert GGUFReader(model).tensor_info("blk.0.ffn_up.weight").dtype.name == "iq3_s"
+    fresh = executor(graph.PackedCache(str(folder)), model)
+    found = executor(graph.PackedCache(str(folder)), model)
+    assert [fresh.packed_from_cache, found.packed_from_cache] == [False, True]
+    assert found.packed_cache_notes == []
+    np.testing.assert_array_equal(logits(found), logits(fresh))
 
 
 def test_the_first_start_leaves_one_file_and_its_source(kept: Path, tmp_path: Path, expected: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from quire.cli.main import main
 from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
 from quire.hub.choose import RepositoryFile, choose, is_model_file, quantization_of
 from quire.hub.locate import is_known_name, locate, preset_of, repository_of
-from quire.hub.names import HubName
+from quire.hub.names import HubName, hub_name
 from quire.hub.registry import Preset, Registry
 from quire.hub.remove import remove_stored
 from quire.hub.short_names import SHORT_NAMES, short_name
@@ -363,3 +363,37 @@ def test_what_is_no_model_is_not_copied(home: Path, capsys: pytest.CaptureFixtur
     assert main(["cp", source, "mine"]) == 3
     assert f"[cp] {source!r} must be a model's name or its file" in capsys.readouterr().err
     assert Registry().presets == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org/name", HubName("org/name")),
+        ("org/name:Q4_K_M", HubName("org/name", tag="Q4_K_M")),
+        ("hf.co/org/name-GGUF:IQ3_XXS", HubName("org/name-GGUF", tag="IQ3_XXS")),
+        ("huggingface.co/org/na.me", HubName("org/na.me")),
+        ("hf://org/name", HubName("org/name")),
+        ("https://huggingface.co/org/name", HubName("org/name")),
+        ("https://huggingface.co/org/name/tree/dev", HubName("org/name", revision="dev")),
+        ("https://huggingface.co/org/name/resolve/main/sub/a.gguf?download=true",
+         HubName("org/name", file="sub/a.gguf", revision="main")),
+        ("https://huggingface.co/org/name/blob/main/a.gguf", HubName("org/name", file="a.gguf", revision="main")),
+        ("name", None),
+        ("a/b/c", None),
+        ("../models", None),
+        ("./model", None),
+        ("/abs/path", None),
+        ("org/", None),
+        ("What is 3/4?", None),
+        ("https://example.org/org/name", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_names_of_a_hub(monkeypatch: pytest.MonkeyPatch, text: str, expected: HubName | None) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    assert hub_name(text) == expected
+
+
+def test_the_address_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
+    assert hub_name("http://127.0.0.1:9/org/name") == HubName("org/name")

@@ -1,11 +1,10 @@
-"""Fetching models from a hub, as processes, against a hub that the test runs.
+"""Fetching models from a hub, as processes, against a hub that the test runs; more of it is in tests/habits.
 
 Oracles: the bytes that the hub has, the requests that it gets, huggingface_hub's own idea of what is in its cache.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -54,19 +53,10 @@ class Machine:
 @pytest.fixture(scope="module")
 def hub() -> Iterator[LocalHub]:
     repositories = {
-        "org/tiny-GGUF": {"README.md": b"hello", "tiny-BF16.gguf": FAKE, "tiny-Q8_0.gguf": TINY, "mmproj-Q4_K_M.gguf": FAKE},
+        "org/tiny-GGUF": {"README.md": b"hello", "tiny-BF16.gguf": FAKE, "tiny-Q8_0.gguf": TINY},
         "org/large-GGUF": {"large-Q8_0.gguf": LARGE},
-        "org/split-GGUF": {
-            "Q4_K_M/split-Q4_K_M-00001-of-00002.gguf": FAKE, "Q4_K_M/split-Q4_K_M-00002-of-00002.gguf": FAKE + b"2",
-        },
-        "org/checkpoint": {
-            "config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": FAKE, "pytorch_model.bin": FAKE,
-        },
-        "org/gated-GGUF": {"gated-Q8_0.gguf": FAKE},
-        "Qwen/Qwen3-0.6B-GGUF": {"Qwen3-0.6B-Q8_0.gguf": FAKE},
-    }  # fmt: skip
+    }
     with local_hub(repositories) as running:
-        running.gated.add("org/gated-GGUF")
         yield running
 
 
@@ -74,32 +64,6 @@ def hub() -> Iterator[LocalHub]:
 def machine(hub: LocalHub, tmp_path: Path) -> Machine:
     hub.asked.clear()
     return Machine(hub, tmp_path)
-
-
-def test_a_model_is_fetched_used_listed_copied_and_deleted(machine: Machine) -> None:
-    path = machine.pulled("hf.co/org/tiny-GGUF:q8_0")
-    assert path.read_bytes() == TINY
-    n_asked = len(machine.hub.asked)
-    # What is here is not asked for again, and needs no hub.
-    done = machine("run", "org/tiny-GGUF", "Who are you?", "--temp", "0", "-n", "4", HF_HUB_OFFLINE="1")
-    assert (done.returncode, done.stdout) == (0, "I am Tiny,\n"), done.stderr
-    assert len(machine.hub.asked) == n_asked
-    (row,) = json.loads(machine("list", "--json").stdout)["models"]
-    assert (row["name"], row["store"], row["size_bytes"]) == ("org/tiny-GGUF:Q8_0", "hub", len(TINY))
-    assert (
-        machine("cp", "org/tiny-GGUF:Q8_0", "me", "--sampling", "temperature=0", "--option", "ctx-size=96").returncode
-        == 0
-    )
-    done = machine("run", "me", "Who are you?", "-n", "4", "--json")
-    assert json.loads(done.stdout)["text"] == "I am Tiny,", done.stderr
-    shown = json.loads(machine("show", "me", "--json").stdout)
-    assert (shown["path"], shown["options"]) == (str(path), {"ctx-size": 96})
-    assert machine("rm", "me").returncode == 0
-    assert path.exists()
-    assert "deleted" in machine("rm", "org/tiny-GGUF").stderr
-    assert not path.exists()
-    assert json.loads(machine("list", "--json").stdout) == {"models": [], "names": {}}
-    assert machine("rm", "org/tiny-GGUF").returncode == 3
 
 
 def test_what_was_begun_goes_on(machine: Machine) -> None:
@@ -121,33 +85,10 @@ def test_a_wrong_file_is_not_kept(machine: Machine) -> None:
     assert machine.pulled("org/tiny-GGUF").read_bytes() == TINY
 
 
-def test_all_parts_of_a_split_model_come(machine: Machine) -> None:
-    path = machine.pulled("org/split-GGUF")
-    assert path.name == "split-Q4_K_M-00001-of-00002.gguf"
-    assert path.with_name("split-Q4_K_M-00002-of-00002.gguf").read_bytes() == FAKE + b"2"
-    assert machine.pulled(f"{machine.hub.address}/org/split-GGUF") == path
-
-
-def test_a_checkpoint_is_a_folder(machine: Machine) -> None:
-    path = machine.pulled("org/checkpoint")
-    assert sorted(each.name for each in path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-
-
-def test_short_names_and_files(machine: Machine) -> None:
-    assert machine.pulled("qwen3:0.6b").name == "Qwen3-0.6B-Q8_0.gguf"
-    done = machine("tokenize", "--hf-repo", "org/tiny-GGUF", "--hf-file", "tiny-Q8_0.gguf", "--ids", "Once")
-    assert done.returncode == 2  # tokenize has no such option
-    done = machine("run", "-hf", "org/tiny-GGUF", "-hff", "tiny-Q8_0.gguf", "--temp", "0", "-n", "4", "Who are you?")
-    assert done.stdout == "I am Tiny,\n", done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "more", "words"),
     [
-        (("org/absent",), {}, "org/absent must be a repository"),
-        (("org/tiny-GGUF:Q2_K",), {}, "must be a quantization of org/tiny-GGUF but there are BF16, Q8_0"),
         (("org/tiny-GGUF",), {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        (("org/gated-GGUF",), {}, "terms are to be accepted"),
         (("org/tiny-GGUF",), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "must be fetched but"),
     ],
 )
@@ -157,10 +98,6 @@ def test_errors_are_one_line(machine: Machine, arguments: tuple[str, ...], more:
     last = done.stderr.splitlines()[-1]
     assert last.startswith("quire: [hub] ")
     assert words in last
-
-
-def test_a_token_opens_what_is_gated(machine: Machine) -> None:
-    assert machine.pulled("org/gated-GGUF", "--hf-token", "hf_x").read_bytes() == FAKE
 
 
 def test_without_the_library_the_extra_is_named(machine: Machine) -> None:

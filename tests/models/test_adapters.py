@@ -14,9 +14,10 @@ from quire._native.core import find_device
 from quire.convert import convert
 from quire.engine import LLM
 from quire.errors import LoadError, RequestError, UnsupportedError
-from quire.gguf import GGUFReader, GGUFWriter
+from quire.gguf import GGUFReader
 from quire.models import load_model
 from quire.nn import Adapter
+from tiny_adapters import write_gguf_adapter
 from tiny_checkpoints import write_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
@@ -60,23 +61,9 @@ CASES = [
 ]  # fmt: skip
 
 
-def write_adapter(path: Path, tensors: dict[str, Array], keys: dict[str, str | float | None] | None = None) -> Path:
-    """An adapter of llama; ``keys``: other ones, None for one that is left out."""
-    every = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 6.0} | (keys or {})
-    arch = every.pop("general.architecture", "llama")
-    with GGUFWriter(path, str(arch)) as writer:
-        for key, value in every.items():
-            if value is not None:
-                writer.set(key, value, "string" if isinstance(value, str) else "f32")
-        for name, array in tensors.items():
-            writer.add_tensor(name, "f32", array.shape)
-        for name, array in tensors.items():
-            writer.write(name, np.ascontiguousarray(array))
-    return path
-
-
-def logits(path: Path, adapters: list[Adapter], kernels: str) -> Array:
-    model, n = load_model(GGUFReader(path), adapters=adapters), len(IDS)
+def logits(source: Path | GGUFReader, adapters: list[Adapter], kernels: str) -> Array:
+    reader = source if isinstance(source, GGUFReader) else GGUFReader(source)
+    model, n = load_model(reader, adapters=adapters), len(IDS)
     executor = graph.Executor(
         model.trace(64), find_device("cpu"), n_blocks=9, threads=1, kv_dtype="f32", kernels=kernels, max_rows=64,
         max_sequences=1,
@@ -110,7 +97,7 @@ def test_adapters_equal_merged_weights(tmp_path: Path, case: Case, kernels: str)
                     weight += factor * torch.from_numpy(b @ a)
                 tensors |= {f"blk.{layer}.{name}.weight.lora_a": a, f"blk.{layer}.{name}.weight.lora_b": rows_of(b)}
         keys = {"general.architecture": case.model, "adapter.lora.alpha": alpha}
-        adapters.append(Adapter(GGUFReader(write_adapter(tmp_path / f"{i}.gguf", tensors, keys)), scale))
+        adapters.append(Adapter(GGUFReader(write_gguf_adapter(tmp_path / f"{i}.gguf", tensors, keys)), scale))
     expected = oracle.answer(IDS).numpy()
     largest = np.abs(expected).max()
     assert np.abs(expected - plain).max() > 0.1 * largest  # the adapters matter
@@ -144,10 +131,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     reader = GGUFReader(tmp_path / "x.gguf")
     for what, (tensors, keys, kind, words) in REFUSED.items():
-        adapter = GGUFReader(write_adapter(tmp_path / f"{what}.gguf", tensors, keys))  # type: ignore[arg-type]
+        adapter = GGUFReader(write_gguf_adapter(tmp_path / f"{what}.gguf", tensors, keys))  # type: ignore[arg-type]
         with pytest.raises(kind, match=rf"^\[adapter\] .*{words}"):
             load_model(reader, adapters=[Adapter(adapter)])
-    good = GGUFReader(write_adapter(tmp_path / "good.gguf", pair(Q)))
+    good = GGUFReader(write_gguf_adapter(tmp_path / "good.gguf", pair(Q)))
     load_model(reader, adapters=[Adapter(good)])
     with pytest.raises(LoadError, match=r"^\[adapter\] the scale must be finite but is inf"):
         load_model(reader, adapters=[Adapter(good, float("inf"))])
@@ -163,7 +150,7 @@ def test_models_open_with_adapters(tmp_path: Path) -> None:
     with torch.no_grad():
         weight += 1.5 * torch.from_numpy(b @ a)  # 6 / 2 at half its strength
     expected = oracle.answer(IDS).numpy()
-    path = write_adapter(tmp_path / "a.gguf", {f"{name}.lora_a": a, f"{name}.lora_b": b})
+    path = write_gguf_adapter(tmp_path / "a.gguf", {f"{name}.lora_a": a, f"{name}.lora_b": b})
     options = {"threads": 1, "n_ctx": 96, "kv_dtype": "f32"}
     for adapters, logits in (([(path, 0.5)], expected), ([path, (path, -0.5)], expected), ([path, (path, -1)], plain)):
         with LLM(tmp_path / "hf", adapters=adapters, **options) as model:
@@ -173,5 +160,3 @@ def test_models_open_with_adapters(tmp_path: Path) -> None:
             LLM(tmp_path / "hf", adapters=adapters, **options)
     with pytest.raises(RequestError, match=r"^\[engine\] packed_cache must be None with adapters"):
         LLM(tmp_path / "hf", adapters=[path], packed_cache=tmp_path / "cache", **options)
-    with pytest.raises(UnsupportedError, match=r"^\[adapter\] .* must be a GGUF file but is a folder"):
-        LLM(tmp_path / "hf", adapters=[tmp_path], **options)

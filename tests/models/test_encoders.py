@@ -181,6 +181,10 @@ def test_vectors_over_http(tmp_path: Path) -> None:
 
 def test_ranks_over_http(tmp_path: Path) -> None:
     write_reranker(tmp_path / "xlm")
+    # As sentence-transformers' CrossEncoder saves a model whose scores are shown as they are.
+    config = json.loads((tmp_path / "xlm" / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.1.0"}
+    (tmp_path / "xlm" / "config.json").write_text(json.dumps(config))
     convert(tmp_path / "xlm", tmp_path / "xlm.gguf", "f32")
     with LLM(tmp_path / "xlm.gguf", threads=1) as model:
         scores = model.rerank(QUERY, DOCUMENTS)
@@ -197,5 +201,7 @@ def test_ranks_over_http(tmp_path: Path) -> None:
         assert [item["index"] for item in tei] == order
         assert tei[0]["text"] == DOCUMENTS[order[0]]
         assert near(np.array([item["score"] for item in tei], np.float32), 1 / (1 + np.exp(-scores[order])))
+        shown = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()["data"]
+        assert near(np.array([item["score"] for item in shown], np.float32), scores)
         both = client.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "documents": DOCUMENTS})
         assert both.status_code == 400

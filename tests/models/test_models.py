@@ -113,15 +113,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
+# Every third one under the sanitizers: siblings run the same native code.
+NAMES = [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(CONFIGS)]
+
+
 @pytest.mark.parametrize("kernels", ["auto", "stock"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str, kernels: str) -> None:
     stored = np.load(REFERENCES / "models" / f"{name}.npz")
     runner = Runner(tiny(name), kernels)
     prompt = stored["prompt"].tolist()
     # ggml looks GELU up in a table of half precision, which moves some by nearly as much as is allowed elsewhere, and those
     # more whose scores are not scaled.
-    factor = 5 if name == "t5-gated" else 3 if name.startswith(("gemma", "t5encoder-gated")) else 1
+    factor = (
+        5 if name in ("t5-gated", "mt5", "umt5") else 3 if name.startswith(("gemma", "t5encoder-g", "umt5e")) else 1
+    )
     tolerance = factor * TOLERANCE if kernels == "stock" else TOLERANCE
     close(runner.answer(prompt), stored["logits"], tolerance)
     if runner.executor.makes_logits:
@@ -240,18 +246,15 @@ HOSTILE_VALUES = [(0, "u32"), (1, "u32"), (3, "u32"), (2**31 - 1, "u32"), (2**32
                   (float("nan"), "f32"), (float("inf"), "f32"), ("x", "string"), (True, "bool"), ([1, 2], "u32[]"), ([], "u32[]"), (["a"], "string[]"), (None, "")]  # fmt: skip
 
 
-# Every third one under the sanitizers: siblings run the same native code.
-@pytest.mark.parametrize(
-    "name", [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(CONFIGS)]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     reader = GGUFReader(tiny(name))
     arch = reader.metadata.text("general.architecture")
     keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
     refused = 0
-    half = crc32(name.encode()) % 2  # of the values; other architectures have the other one
+    part = crc32(name.encode())  # a quarter of the values; other architectures have the others
     for i, changed in enumerate(keys):
-        for hostile in HOSTILE_VALUES[(i + half) % 2 :: 2]:
+        for hostile in HOSTILE_VALUES[(i + part) % 4 :: 4]:
             with GGUFWriter(tmp_path / "x.gguf", arch) as writer:
                 for key in keys:
                     value, kind = hostile if key == changed else (reader.metadata[key], reader.metadata.type_of(key))
@@ -265,7 +268,7 @@ def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_p
                 load_model(GGUFReader(tmp_path / "x.gguf"))
             except (LoadError, UnsupportedError, ValueError):
                 refused += 1
-    assert refused > 2 * len(keys)
+    assert refused > len(keys)
 
 
 def rewritten(

@@ -13,9 +13,8 @@ from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
-from adapted_models import ADAPTED  # noqa: E402
 from oracle_models import Oracle, no_inputs, oracle_of  # noqa: E402
-from siblings import SIBLINGS  # noqa: E402
+from siblings import is_theirs  # noqa: E402
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
 pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # 
 
 def live(name: str, folder: Path) -> Oracle:
     """transformers' model: of the checkpoint itself, where transformers knows it, and else of the same weights."""
-    if class_of(name) in SIBLINGS or class_of(name) in ADAPTED:
+    if not is_theirs(name, class_of(name)):
         return oracle_of(name)
     kind = getattr(transformers, class_of(name))
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

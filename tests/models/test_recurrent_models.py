@@ -16,7 +16,7 @@ from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
-NAMES = ["lfm2", "qwen35", "mamba2", "deepseek2-v3"]
+NAMES = ["lfm2", "qwen35", "mamba2", "kimi-linear", "rwkv7"]
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=24, temperature=0.8, seed=5, ignore_eos=True)
 Opened = Callable[..., LLM]

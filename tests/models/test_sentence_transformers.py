@@ -11,9 +11,11 @@ import numpy.typing as npt
 import pytest
 from quire.convert import convert
 from quire.engine import LLM
+from quire.engine.text_advice import text_advice
 from quire.errors import LoadError, RequestError, UnsupportedError
+from quire.gguf import GGUFReader, GGUFWriter
 from served import served
-from tiny_checkpoints import REFERENCES, write_checkpoint, write_safetensors
+from tiny_checkpoints import REFERENCES, write_checkpoint, write_reranker, write_safetensors
 
 Array = npt.NDArray[np.float32]
 PROMPTS = {"query": "search: ", "document": ""}
@@ -194,6 +196,58 @@ def test_prompts_over_http(prompted: Path, tmp_path: Path) -> None:
         assert near(np.array(found, np.float32), expected)
         refused = client.post("/v1/embeddings", json={"input": "fox", "prompt_name": "other"})
         assert (refused.status_code, "prompt_name" in refused.text) == (400, True)
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+OLD_NAME = "sbert_ce_default_activation_function"
+
+
+def write_cross_encoder(folder: Path, config: dict[str, Any], own: dict[str, Any]) -> None:
+    write_reranker(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+
+
+@pytest.mark.parametrize(
+    ("config", "own", "expected"),
+    [
+        ({}, {}, ""),
+        ({}, {"activation_fn": IDENTITY}, "identity"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.1.0"}}, {}, "sigmoid"),
+        ({OLD_NAME: IDENTITY, "sentence_transformers": {"activation_fn": IDENTITY}}, {}, "identity"),
+        ({OLD_NAME: None}, {"activation_fn": None}, ""),
+    ],
+)
+def test_what_a_score_goes_through_is_kept(
+    tmp_path: Path, config: dict[str, Any], own: dict[str, Any], expected: str
+) -> None:
+    write_cross_encoder(tmp_path / "x", config, own)
+    convert(tmp_path / "x", tmp_path / "x.gguf", "f32")
+    metadata = GGUFReader(tmp_path / "x.gguf").metadata
+    assert metadata.text("quire.score.activation", "") == expected
+    assert text_advice(metadata).is_score_raw == (expected == "identity")
+
+
+@pytest.mark.parametrize(
+    ("config", "own", "match"),
+    [
+        ({OLD_NAME: "torch.nn.modules.activation.Tanh"}, {}, f"'{OLD_NAME}' .* Identity or Sigmoid .*Tanh'"),
+        ({"sentence_transformers": {"activation_fn": "mine.Sigmoid"}}, {}, "'activation_fn' .* 'mine.Sigmoid'"),
+        ({"sentence_transformers": {"activation": "x"}}, {}, "'activation'"),
+        ({OLD_NAME: IDENTITY}, {"activation_fn": SIGMOID}, "one activation"),
+    ],
+)
+def test_another_activation_of_scores_is_refused(
+    tmp_path: Path, config: dict[str, Any], own: dict[str, Any], match: str
+) -> None:
+    write_cross_encoder(tmp_path / "x", config, own)
+    with pytest.raises(UnsupportedError, match=match):
+        convert(tmp_path / "x", tmp_path / "x.gguf", "f32")
+    with GGUFWriter(tmp_path / "y.gguf", "bert") as writer:
+        writer.set("quire.score.activation", "tanh", "string")
+    with pytest.raises(LoadError, match=r"quire\.score\.activation must be identity or sigmoid but is 'tanh'"):
+        text_advice(GGUFReader(tmp_path / "y.gguf").metadata)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ constexpr struct {
     {WeightFormat::q5_1, "q5_1"},   {WeightFormat::q8_0, "q8_0"},     {WeightFormat::q2_k, "q2_k"},
     {WeightFormat::q3_k, "q3_k"},   {WeightFormat::q4_k, "q4_k"},     {WeightFormat::q5_k, "q5_k"},
     {WeightFormat::q6_k, "q6_k"},   {WeightFormat::iq4_nl, "iq4_nl"}, {WeightFormat::iq4_xs, "iq4_xs"},
-    {WeightFormat::mxfp4, "mxfp4"}, {WeightFormat::nvfp4, "nvfp4"},
+    {WeightFormat::mxfp4, "mxfp4"}, {WeightFormat::nvfp4, "nvfp4"},   {WeightFormat::q2_0, "q2_0"},
+    {WeightFormat::codebook_3, "codebook_3"}, {WeightFormat::codebook_4, "codebook_4"},
 };
 
 // Bytes at random, but no exponent that is not finite in 16 bits, whichever two of them are a number.

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 from quire.server.service.model_files import find_models, skipped_models
 from quire.server.worker.company import Company
 from quire.server.worker.protocol import Generate, Work
+from tiny_adapters import write_gguf_adapter, write_peft_adapter
 
 
 def work(id_: int) -> Generate:
@@ -61,8 +63,14 @@ def test_skipped_models_are_named(tmp_path: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")
+    half = np.ones((64, 64), np.float32)
+    write_gguf_adapter(folder / "style.gguf", {"x.lora_a": half, "x.lora_b": half})
+    (write_peft_adapter(folder / "tone", {"x.lora_A": half, "x.lora_B": half}, {}) / "config.json").touch()
     assert sorted(find_models(folder)) == ["checkpoint", "good", "split"]
     skipped = skipped_models(folder)
-    assert sorted(skipped) == ["dead.gguf", "late-00002-of-00002.gguf", "linked.gguf", "nested", "weights.safetensors"]
+    assert sorted(skipped) == [
+        "dead.gguf", "late-00002-of-00002.gguf", "linked.gguf", "nested", "style.gguf", "tone", "weights.safetensors",
+    ]  # fmt: skip
+    assert all("LoRA adapter" in skipped[name] for name in ("style.gguf", "tone"))
     assert "outside" in skipped["linked.gguf"]
     assert "first part" in skipped["late-00002-of-00002.gguf"]

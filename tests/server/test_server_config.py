@@ -148,12 +148,6 @@ def test_a_file_of_variables_starts_a_server(
     assert "SOMETHING_ELSE" not in shown
 
 
-def test_without_continuous_batching_there_is_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENABLE_CONTINUOUS_BATCHING", "false")
-    monkeypatch.setenv("MAX_BATCH_SIZE", "8")
-    assert opened(monkeypatch)[2]["max_sequences"] == 1
-
-
 @pytest.mark.parametrize("text", ["A B=1", "PORT", "\xff", "A" * 70_000])
 def test_files_of_variables_that_do_not_hold(tmp_path: Path, text: str) -> None:
     (tmp_path / "variables").write_bytes(text.encode("latin-1"))
@@ -192,8 +186,3 @@ def test_values_of_a_file_are_checked_like_options(tmp_path: Path) -> None:
     config.write_text("port = 99999")
     with pytest.raises(click.BadParameter, match="99999"):
         serve.command.main(["--config", str(config)], standalone_mode=False)
-
-
-def test_a_model_is_given_once() -> None:
-    with pytest.raises(click.UsageError, match="twice"):
-        serve.command.main(["a.gguf", "-m", "b.gguf"], standalone_mode=False)

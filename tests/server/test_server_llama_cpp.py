@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
+import numpy as np
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine import LLM
 from quire.engine.infill import FillInTokens, infill_tokens
@@ -107,6 +109,38 @@ def test_probabilities_are_the_engines(client: httpx.Client, llm: LLM) -> None:
         assert [top["id"] for top in token["top_logprobs"]] == [id_ for id_, _ in reference.top]
 
 
+def test_probabilities_after_the_chain(client: httpx.Client, llm: LLM) -> None:
+    """Oracle: the softmax of the model's own log-probabilities, by NumPy, of the tokens that top-k leaves."""
+    (plain,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1, logprobs=3))
+    assert plain.logprobs is not None
+    own = plain.logprobs[0].top
+    weights = np.exp(np.array([logprob for _, logprob in own]) / 0.5)
+    neutral = {"top_p": 1, "min_p": 0, "temperature": 0.5, "n_predict": 1, "n_probs": 9, "seed": 5}
+    body = {"prompt": STORY, "top_k": 3, **neutral, "post_sampling_probs": True}
+    answer = client.post("/completion", json=body).json()
+    (shown,) = answer["completion_probabilities"]
+    assert answer["generation_settings"]["post_sampling_probs"] is True
+    assert shown.keys() == {"id", "token", "bytes", "prob", "top_probs"}
+    assert [top["id"] for top in shown["top_probs"]] == [id_ for id_, _ in own]
+    assert [top["prob"] for top in shown["top_probs"]] == pytest.approx(weights / weights.sum(), rel=1e-3)
+    assert shown["prob"] == next(top["prob"] for top in shown["top_probs"] if top["id"] == shown["id"])
+    events = events_of(client.post("/completion", json={**body, "stream": True}))
+    assert events[0]["completion_probabilities"] == [shown]
+    # What would leave one token leaves two.
+    two = client.post("/completion", json={**body, "min_p": 1, "min_keep": 2}).json()["completion_probabilities"][0]
+    assert [top["prob"] for top in two["top_probs"]] == pytest.approx(weights[:2] / weights[:2].sum(), rel=1e-3)
+    sure = client.post("/completion", json={**body, "temperature": 0}).json()["completion_probabilities"][0]
+    assert [top["prob"] for top in sure["top_probs"]] == [sure["prob"]] == [1.0]
+    # In chats, too, and in completions as OpenAI shapes them.
+    chat = {"messages": [{"role": "user", "content": "Hi"}], **neutral, "top_k": 2, "post_sampling_probs": True}
+    (entry,) = client.post("/v1/chat/completions", json=chat).json()["choices"][0]["logprobs"]["content"]
+    assert sum(top["prob"] for top in entry["top_probs"]) == pytest.approx(1)
+    raw = {"prompt": STORY, "top_k": 3, "temperature": 0.5, "max_tokens": 1, "logprobs": 3, "post_sampling_probs": True}
+    (columns,) = client.post("/v1/completions", json=raw).json()["choices"][0]["logprobs"]["top_logprobs"]
+    assert sorted(columns.values()) == pytest.approx(sorted(np.log(weights / weights.sum())), abs=1e-3)
+    assert client.post("/v1/completions", json={**raw, "best_of": 2}).status_code == 400
+
+
 def test_forms_and_biases(client: httpx.Client, llm: LLM) -> None:
     answer = client.post("/completion", json={"prompt": STORY, "grammar": 'root ::= "a" "b"+ "c"', "n_predict": 40})
     assert answer.json()["content"].startswith("ab")
@@ -194,6 +228,25 @@ def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
     assert not any("timings" in event for event in again[:-1])
     whole = client.post("/completion", json={**body, "stream": False, "return_progress": True}).json()
     assert whole["content"] == "".join(event["content"] for event in events)
+
+
+def test_the_last_message_goes_on(client: httpx.Client, llm: LLM) -> None:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    whole = llm.chat(messages, max_tokens=32, temperature=0.0)
+    begun = whole.text[:12]
+    ids = llm.tokenizer.encode(begun, add_special=False)
+    n_same = len(ids) if whole.token_ids[: len(ids)] == ids else 0
+    said = [*messages, {"role": "assistant", "content": begun}]
+    rest = llm.chat(said, max_tokens=32, temperature=0.0, continue_final_message=True)
+    assert rest.prompt_token_ids == [*whole.prompt_token_ids, *ids]
+    if n_same:
+        assert begun + rest.text == whole.text
+    body = {"messages": said, "temperature": 0, "max_tokens": 32, "continue_final_message": True}
+    answer = client.post("/v1/chat/completions", json={**body, "add_generation_prompt": False}).json()
+    assert answer["choices"][0]["message"]["content"] == rest.text
+    for wrong in (messages, [*messages, {"role": "assistant", "content": ""}]):
+        response = client.post("/v1/chat/completions", json={**body, "messages": wrong})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
 
 
 # Without a model.
@@ -301,7 +354,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
     ("fields", "name"),
     [
         ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
-        ({"lora": [{"id": 0}]}, "lora"), ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"lora": [{"id": 0, "scale": 1}]}, "lora"), ({"min_keep": -1}, "min_keep"),
         ({"adaptive_target": 0.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"), ({"samplers": ["infill"]}, "samplers"),
         ({"samplers": "kk"}, "samplers"), ({"samplers": "k", "min_p": 0.1}, "samplers"), ({"n_probs": 21}, "n_probs"),
@@ -327,6 +380,35 @@ def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str
 def test_what_asks_for_nothing_is_taken() -> None:
     body = {"n_keep": 0, "id_slot": -1, "lora": [], "grammar": "", "t_max_predict_ms": 0, "min_keep": 0, "stop": None}
     assert sent(body) == sent({})
+
+
+def test_adapters_are_shown_and_their_scales_stay() -> None:
+    """A request may name the scales that all requests have: of an adapter that it leaves out, that is 0."""
+    adapters = [{"id": 0, "path": "style.gguf", "scale": 0.5}, {"id": 1, "path": "tone", "scale": 0.0}]
+
+    def engine() -> FakeEngine:
+        fake = FakeEngine()
+        fake.info = msgspec.structs.replace(INFO, adapters=[("style.gguf", 0.5), ("tone", 0.0)])
+        return fake
+
+    assert call("GET", "/lora-adapters", engine=engine()).json() == adapters
+    params = call("GET", "/props", engine=engine()).json()["default_generation_settings"]["params"]
+    assert params["lora"] == [{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.0}]
+    (model,) = call("GET", "/v1/models", engine=engine()).json()["data"]
+    assert model["meta"]["lora_adapters"] == adapters
+    bodies = {
+        "/completion": {"prompt": "x"}, "/v1/completions": {"prompt": "x"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    }  # fmt: skip
+    kept = [[], [{"id": 0, "scale": 0.5}], [{"id": 0, "scale": 0.5}, {"id": 1}]]
+    other = [[{"id": 0}], [{"id": 1, "scale": 0.5}], [{"id": 0, "scale": 0.5}, {"id": 2, "scale": 1}], [{"scale": 0.5}]]
+    for path, body in bodies.items():
+        for lora in kept:
+            assert post(path, {**body, "lora": lora}, engine=engine()).status_code == 200, (path, lora)
+        for lora in other:
+            response = post(path, {**body, "lora": lora}, engine=engine())
+            assert response.status_code == 400, (path, lora)
+            assert "lora" in response.json()["error"]["message"]
 
 
 def test_a_failure_in_a_stream_is_one_event() -> None:

@@ -130,3 +130,22 @@ def test_the_page_shows_all_and_loads_nothing() -> None:
         assert f"{route.method} {route.path}" in page.text
     for shown in ("n_predict", "from -1, to 2147483647", "Refused where they ask for something: adaptive_target"):
         assert shown in page.text
+
+
+def test_examples_of_the_description_hold() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    document = call("GET", "/openapi.json").json()
+    shown = 0
+    for route in ROUTES:
+        operation = document["paths"][route.path][route.method.lower()]
+        assert operation["description"]
+        if route.body is None:
+            continue
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        body = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        for example in body.get("examples", ()):
+            shown += 1
+            jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(example)
+            response = call(route.method, route.path, json=example, options={"strict": False})
+            assert response.status_code == 200, (route.path, response.text)
+    assert shown >= 8

@@ -72,7 +72,120 @@ def layers_of_other_parts(model: Any, config: Config) -> None:
             layer.mlp, layer.post_attention_layernorm = NoMLP(), torch.nn.Identity()
 
 
+class GatedUnit(torch.nn.Module):
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(width, n, bias=False) for _ in range(2))
+        self.down_proj = torch.nn.Linear(n, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def weights_of_chosen(scores: torch.Tensor, n_used: int, *, is_normalized: bool) -> torch.Tensor:
+    """Probabilities of experts, 0 of those that are not chosen."""
+    best = torch.topk(torch.softmax(scores, -1), n_used)
+    weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values)
+    return weights / weights.sum(-1, keepdim=True) if is_normalized else weights
+
+
+class Experts(torch.nn.Module):
+    """Every expert computes every token (Shazeer et al. 2017), and shared ones beside them."""
+
+    def __init__(self, width: int, config: Config, names: tuple[str, str]) -> None:
+        super().__init__()
+        n, n_shared = (config[name] for name in names)
+        n_units = config["moe_intermediate_size"]
+        self.n_used, self.is_normalized = config["num_experts_per_tok"], config["norm_topk_prob"]
+        self.gate = torch.nn.Linear(width, n, bias=False)
+        self.experts = torch.nn.ModuleList(GatedUnit(width, n_units) for _ in range(n))
+        self.shared_experts = GatedUnit(width, n_shared * n_units)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = weights_of_chosen(self.gate(x), self.n_used, is_normalized=self.is_normalized)
+        routed = sum(weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts))
+        return routed + self.shared_experts(x)
+
+
+def with_experts(names: tuple[str, str]) -> Callable[[Any, Config], None]:
+    """DeepSeek MoE and Ling: experts in all but the first layers; ``names``: the fields of their numbers."""
+
+    def adapt(model: Any, config: Config) -> None:
+        for layer in model.model.layers[config["first_k_dense_replace"] :]:
+            layer.mlp = Experts(model.config.hidden_size, config, names)
+
+    return adapt
+
+
+def with_normalized_head(model: Any, config: Config) -> None:
+    """Ling: columns of the head have the length 1."""
+    with_experts(("num_experts", "num_shared_experts"))(model, config)
+    model.lm_head.register_forward_pre_hook(
+        lambda module, given: (given[0] / torch.linalg.vector_norm(module.weight, dim=0),)
+    )
+
+
+class UngatedExperts(torch.nn.Module):
+    """Nomic: without gates, and with one bias for the sum."""
+
+    def __init__(self, width: int, n: int, n_units: int) -> None:
+        super().__init__()
+        self.mlp = torch.nn.Module()
+        self.mlp.w1, self.mlp.w2 = (torch.nn.Parameter(torch.empty(n * n_units, width)) for _ in range(2))
+        self.bias, self.shape = torch.nn.Parameter(torch.empty(width)), (n, n_units, width)
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        up, down = self.mlp.w1.view(self.shape), self.mlp.w2.view(self.shape)
+        hidden = torch.nn.functional.gelu(torch.einsum("btd,eud->bteu", x, up))
+        return torch.einsum("bteu,eud,bte->btd", hidden, down, weights) + self.bias
+
+
+class UngatedMixture(torch.nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.n_used, self.router = config["moe_top_k"], torch.nn.Module()
+        self.router.layer = torch.nn.Linear(config["n_embd"], config["num_experts"], bias=False)
+        self.experts = UngatedExperts(config["n_embd"], config["num_experts"], config["n_inner"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.router.layer(x)
+        return self.experts(x, weights_of_chosen(scores, self.n_used, is_normalized=False))
+
+
+def with_ungated_experts(model: Any, config: Config) -> None:
+    """Nomic BERT with experts: in every second layer."""
+    for i, layer in enumerate(model.layers):
+        if i % config["moe_every_n_layers"] == 1:
+            layer.mlp = UngatedMixture(config)
+
+
+class NoPositions(torch.nn.Module):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+class GatedGELU(torch.nn.Module):
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(width, 2 * n, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.dense(x).chunk(2, -1)
+        return torch.nn.functional.gelu(gate) * up
+
+
+def without_positions(model: Any, config: Config) -> None:
+    """Jina BERT: linear biases, which the mask holds, and gated units."""
+    model.embeddings.position_embeddings = NoPositions()
+    for layer in model.encoder.layer:
+        layer.intermediate = GatedGELU(config["hidden_size"], config["intermediate_size"])
+
+
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
+    "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
+    "BailingMoeForCausalLM": with_normalized_head,
+    "nomic-bert-moe": with_ungated_experts,
+    "JinaBertModel": without_positions,
     "OpenELMForCausalLM": layers_of_other_sizes,
     "JAISLMHeadModel": with_layer_norms,
     "DeciLMForCausalLM": layers_of_other_parts,

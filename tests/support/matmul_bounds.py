@@ -16,7 +16,10 @@ MULTIPLYING_BF16 = [
 MANY_ROWS = 25  # so many may be multiplied as BF16 by quantized weights
 HALF_ULP = 2.0**-24  # of single precision
 # Columns that share a scale, where that is not 32, and the bytes of a block that hold codes, where there are minima.
-SCALE_COLUMNS = {"q2_k": 16, "q3_k": 16, "q6_k": 16, "nvfp4": 16}
+AS_Q2_K = ("tq1_0", "tq2_0")
+SCALE_COLUMNS = dict.fromkeys(
+    (*AS_Q2_K, "q2_k", "q3_k", "q6_k", "nvfp4", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s"), 16
+)
 CODES_WITH_MINIMA = {"q4_1": (4, 20), "q5_1": (4, 24), "q2_k": (16, 80), "q4_k": (16, 144), "q5_k": (16, 176)}
 
 
@@ -59,6 +62,8 @@ def seen_activations(x: np.ndarray, dtype: str) -> np.ndarray:
 def magnitudes(tensor: quire.Tensor) -> np.ndarray:
     """|weight|, or where it is scale * code + minimum the sum of both magnitudes, as they may cancel."""
     values, name = held_weights(tensor), tensor.dtype.name
+    if name in AS_Q2_K:  # codes of 0 to 2, and a minimum as large as the largest value
+        return np.abs(values) + 2 * np.abs(values).reshape(len(values), -1, 256).max(-1).repeat(256, axis=1)
     if name not in CODES_WITH_MINIMA:
         return np.abs(values)
     begin, end = CODES_WITH_MINIMA[name]
@@ -81,7 +86,7 @@ def arithmetic_bound(x: np.ndarray, tensor: quire.Tensor) -> np.ndarray:
         weights = np.abs(dequantize(tensor).astype(np.float64)).sum(-1)
         tiny = 2.0**-126 * (n_in + weights + np.abs(x).sum(-1, keepdims=True)) if in_pairs else n_in * 2.0**-150
         return (n_in + 1) * HALF_ULP * size + tiny
-    n_sums = -(-n_in // SCALE_COLUMNS.get(name, 32)) * (2 if name in CODES_WITH_MINIMA else 1)
+    n_sums = -(-n_in // SCALE_COLUMNS.get(name, 32)) * (2 if name in (*CODES_WITH_MINIMA, *AS_Q2_K) else 1)
     # A product of two scales may be subnormal, and is multiplied by a sum of codes.
     return (n_sums + 4) * HALF_ULP * size + n_in * 2.0**-134
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 import transformers
 from adapted_models import ADAPTED
+from formula_models import FORMULAS
 from safetensors import safe_open
-from siblings import SIBLINGS, Sibling
+from siblings import Sibling, sibling_of
 from tiny_checkpoints import SOURCE, class_of, config_of, weight_of, write_safetensors
 
 Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
@@ -58,12 +59,24 @@ class Oracle:
         return out[len(ids) :], lead
 
 
+def loaded(name: str, model: Any) -> Oracle:
+    """A model that is put together here, with our weights."""
+    shapes = {tensor: list(weight.shape) for tensor, weight in sorted(model.named_parameters())}
+    weights = {tensor: torch.from_numpy(weight_of(name, tensor, tuple(shape))) for tensor, shape in shapes.items()}
+    left = model.load_state_dict(weights, strict=False)
+    assert not left.unexpected_keys
+    assert set(left.missing_keys) <= {"lm_head.weight", *dict(model.named_buffers())}
+    return Oracle(model.eval(), no_inputs, shapes)
+
+
 def oracle_of(name: str) -> Oracle:
     """The model of a tiny configuration."""
-    sibling = SIBLINGS.get(class_of(name), Sibling(class_of(name), dict, lambda config, tensors: tensors))
+    if class_of(name) in FORMULAS:
+        return loaded(name, FORMULAS[class_of(name)](config_of(name)))
+    sibling = sibling_of(name, class_of(name)) or Sibling(class_of(name), dict, lambda config, tensors: tensors)
     kind, fields = getattr(transformers, sibling.kind), sibling.config(config_of(name))
     config = transformers.AutoConfig.for_model(**fields)
-    adapt = ADAPTED.get(class_of(name))
+    adapt = ADAPTED.get(name, ADAPTED.get(class_of(name)))
 
     def inputs(n: int) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
@@ -75,17 +88,15 @@ def oracle_of(name: str) -> Oracle:
         return model
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        build().save_pretrained(folder)
-        with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-            shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
-        weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
-        write_safetensors(Path(folder) / "model.safetensors", weights)
         if adapt is None:
+            build().save_pretrained(folder)
+            with safe_open(Path(folder) / "model.safetensors", "pt") as file:
+                shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
+            weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
+            write_safetensors(Path(folder) / "model.safetensors", weights)
             model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         else:
-            model = build().eval()
-            left = model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()}, strict=False)
-            assert [*left.missing_keys, *left.unexpected_keys] in ([], ["lm_head.weight"])
+            model, shapes = (made := loaded(name, build())).model, made.shapes
             model.tie_weights()
     embedding = model.get_input_embeddings().weight.detach().numpy()
     ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]

@@ -51,29 +51,30 @@ def top_k(left: Left, k: int) -> Left:
     return only(left, likeliest_first(left)[:k])
 
 
-def top_p(left: Left, p: float) -> Left:
+def top_p(left: Left, p: float, min_keep: int = 0) -> Left:
     """Holtzman et al. 2020: the smallest set of likeliest tokens with at least p."""
     order, chance = likeliest_first(left), probabilities(left)
     reached = np.cumsum([chance[token] for token in order]) >= p
-    return only(left, order[: int(np.argmax(reached)) + 1] if reached.any() else order)
+    return only(left, order[: max(int(np.argmax(reached)) + 1, min_keep)] if reached.any() else order)
 
 
-def min_p(left: Left, fraction: float) -> Left:
+def min_p(left: Left, fraction: float, min_keep: int = 0) -> Left:
     """Nguyen et al. 2024."""
     chance = probabilities(left)
     limit = fraction * max(chance.values())
-    return only(left, [token for token in left if chance[token] >= limit])
+    kept = [token for token in left if chance[token] >= limit]
+    return only(left, kept if len(kept) >= min_keep else likeliest_first(left)[:min_keep])
 
 
-def typical_p(left: Left, p: float) -> Left:
+def typical_p(left: Left, p: float, min_keep: int = 0) -> Left:
     """Meister et al. 2023: by distance of information from the entropy."""
     chance, expected = probabilities(left), entropy(left)
     order = sorted(left, key=lambda token: (abs(-math.log(chance[token]) - expected), token))
     reached = np.cumsum([chance[token] for token in order]) >= p
-    return only(left, order[: int(np.argmax(reached)) + 1] if reached.any() else order)
+    return only(left, order[: max(int(np.argmax(reached)) + 1, min_keep)] if reached.any() else order)
 
 
-def tfs_z(left: Left, z: float) -> Left:
+def tfs_z(left: Left, z: float, min_keep: int = 0) -> Left:
     """Phénix and Egan 2019: second differences of the sorted probabilities, cut where their normalized sum passes z."""
     order, chance = likeliest_first(left), probabilities(left)
     if len(order) < 3:
@@ -81,7 +82,7 @@ def tfs_z(left: Left, z: float) -> Left:
     curvature = np.abs(np.diff([chance[token] for token in order], n=2))
     within = np.cumsum(curvature / curvature.sum()) <= z
     n = len(within) if within.all() else int(np.argmin(within))
-    return only(left, order[: n + 1])
+    return only(left, order[: max(n + 1, min_keep)])
 
 
 def top_n_sigma(left: Left, n: float) -> Left:
@@ -90,10 +91,12 @@ def top_n_sigma(left: Left, n: float) -> Left:
     return only(left, [token for token in left if left[token] >= values.max() - n * values.std()])
 
 
-def xtc(left: Left, threshold: float) -> Left:
-    """text-generation-webui pull request 6335, when its coin says so."""
+def xtc(left: Left, threshold: float, min_keep: int = 0) -> Left:
+    """text-generation-webui pull request 6335, when its coin says so; llama.cpp's condition on what would be left."""
     order, chance = likeliest_first(left), probabilities(left)
     top = [token for token in order if chance[token] >= threshold]
+    if len(left) - len(top[:-1]) < min_keep:
+        return left
     return only(left, [token for token in left if token not in top[:-1]])
 
 

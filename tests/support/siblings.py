@@ -264,7 +264,72 @@ def jais(config: Config, tensors: Tensors) -> Tensors:
     return {name: np.ascontiguousarray(x.T) if ".c_" in name else x for name, x in out.items()}
 
 
+def bailingmoe(config: Config, tensors: Tensors) -> Tensors:
+    return renamed(BAILING)(config, fused(tensors, QKV, "attention.query_key_value"))
+
+
+BAILING = {
+    "model.embed_tokens": "model.word_embeddings", "self_attn.o_proj": "attention.dense", "e_score_correction_bias": "expert_bias",
+    "self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm",
+}  # fmt: skip
+
+
+def bailingmoe2_config(config: Config) -> dict[str, object]:
+    return {
+        **config, "model_type": "glm4_moe", "n_routed_experts": config["num_experts"], "n_shared_experts": config["num_shared_experts"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"], "partial_rotary_factor": config["partial_rotary_factor"]},
+    }  # fmt: skip
+
+
+def nomic_moe_config(config: Config) -> dict[str, object]:
+    return {
+        "model_type": "jina_embeddings_v3", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "hidden_act": "gelu",
+        "num_hidden_layers": config["n_layer"], "num_attention_heads": config["n_head"], "intermediate_size": config["n_inner"],
+        "max_position_embeddings": config["n_positions"], "type_vocab_size": 1, "layer_norm_eps": config["layer_norm_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rotary_emb_base"]}, "pad_token_id": 258,
+    }  # fmt: skip
+
+
+def nomic_moe(config: Config, tensors: Tensors) -> Tensors:
+    return renamed(
+        {
+            "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj", "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2", "embeddings.LayerNorm": "emb_ln",
+        }
+    )(config, fused(tensors, QKV, "attn.Wqkv"))  # fmt: skip
+
+
+def both_ways(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
+    """A mask with ALiBi for tokens before and after."""
+
+    def inputs(config: Config, n: int) -> dict[str, Array]:
+        mask = linear_biases(n_head)(config, n)["attention_mask"]
+        below = np.tril(np.where(np.isinf(mask), 0, mask))
+        return {"attention_mask": (below + below.swapaxes(-1, -2)).astype(np.float32)}
+
+    return inputs
+
+
+def jina_bert_v2(config: Config, tensors: Tensors) -> Tensors:
+    out = {name.replace("intermediate.dense", "mlp.gated_layers"): values for name, values in tensors.items()}
+    for part, other in (("dense", "wo"), ("LayerNorm", "layernorm")):
+        out = {
+            name if "attention" in name else name.replace(f"output.{part}", f"mlp.{other}"): values
+            for name, values in out.items()
+        }
+    return out
+
+
+# By class, or by the name of a checkpoint where transformers has the class for others.
 SIBLINGS = {
+    "DeepseekForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "BailingMoeForCausalLM": Sibling("LlamaForCausalLM", llama_config, bailingmoe),
+    "BailingMoeV2ForCausalLM": Sibling("Glm4MoeForCausalLM", bailingmoe2_config, bailingmoe),
+    "nomic-bert-moe": Sibling("JinaEmbeddingsV3Model", nomic_moe_config, nomic_moe),
+    "LlamaBidirectionalModel": Sibling(
+        "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
+    ),
+    "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
     "XverseForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLM2ForCausalLM": Sibling(
         "LlamaForCausalLM",
@@ -299,3 +364,17 @@ SIBLINGS = {
         renamed({}),
     ),
 }
+
+
+# Classes that transformers has neither itself nor as another: formula_models.py has their papers' formulas.
+BY_FORMULA = ("RWKV7ForCausalLM",)
+
+
+def is_theirs(name: str, kind: str) -> bool:
+    """Whether transformers reads the checkpoint itself."""
+    return sibling_of(name, kind) is None and kind not in BY_FORMULA
+
+
+def sibling_of(name: str, kind: str) -> Sibling | None:
+    """That of the checkpoint ``name`` of a class ``kind``."""
+    return SIBLINGS.get(name, SIBLINGS.get(kind))

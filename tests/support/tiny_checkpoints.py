@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from siblings import SIBLINGS
+from siblings import sibling_of
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
@@ -59,7 +60,7 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
     """The values of a tensor: a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = np.asarray(rng.standard_normal(shape))
-    if "norm" in tensor.lower():
+    if "norm" in tensor.replace("norm_attn_norm.attn", "").lower():  # whose attention is named so in DBRX
         is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
@@ -86,11 +87,19 @@ def tokenizer_json() -> dict[str, object]:
     }  # fmt: skip
 
 
-def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
-    """F32 tensors as a safetensors file."""
+def stored_as(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """Numbers as safetensors stores them; for BF16, those that it holds exactly."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(np.float16) if dtype == "F16" else values
+
+
+def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]], dtype: str = "F32") -> None:
+    """Tensors of F32, F16 or BF16 as a safetensors file."""
     header, offset = {}, 0
+    tensors = {name: stored_as(values, dtype) for name, values in tensors.items()}
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
         offset += values.nbytes
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))
@@ -106,8 +115,8 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | Non
         json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False})
     )
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
-    if class_of(name) in SIBLINGS:
-        tensors = SIBLINGS[class_of(name)].published(config_of(name), tensors)
+    if sibling := sibling_of(name, class_of(name)):
+        tensors = sibling.published(config_of(name), tensors)
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return

@@ -1,5 +1,7 @@
 #include "kernels/matmul/file_blocks.h"
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 
@@ -91,13 +93,14 @@ void read_q3_k(const uint8_t *block, RowChunk &to) {
 }
 
 // IQ4_XS: an f16 factor; scales of 6 bits (32 is zero), the high 2 of group i in bits 2i of 16, the low 4 in 4 bytes;
-// codes as in blocks of 32.
+// codes as in blocks of 32.  Scales are packed in halves.
 void read_iq4_xs(const uint8_t *block, RowChunk &to) {
+    std::copy_n(uneven_values, to.table.size(), to.table.begin());
     to.factor = half_at(block);
     const uint16_t high = half_at(block + 2);
     for (size_t g = 0; g < 8; ++g) {
         const int low_bits = (block[4 + g / 2] >> (g % 2 * 4)) & 15, high_bits = (high >> (2 * g)) & 3;
-        to.scales[g] = static_cast<uint8_t>((low_bits | (high_bits << 4)) - 32);
+        to.scales[g] = static_cast<uint8_t>(2 * ((low_bits | (high_bits << 4)) - 32));
         for (size_t k = 0; k < 16; ++k) {
             const uint8_t pair = block[8 + g * 16 + k];
             to.codes[g * 32 + k] = pair & 15;
@@ -142,6 +145,24 @@ void read_nvfp4(const uint8_t *block, RowChunk &to) {
     }
 }
 
+// Q2_0: an f16 scale and 64 codes of 2 bits.
+void read_q2_0(const uint8_t *block, RowChunk &to) {
+    to.scales[0] = to.scales[1] = half_at(block);
+    for (int k = 0; k < 64; ++k)
+        to.codes[static_cast<size_t>(k)] = static_cast<uint8_t>(block[2 + k / 4] >> (k % 4 * 2) & 3);
+}
+
+void read_codebook(const ChunkLayout &layout, const uint8_t *from, RowChunk &to) {
+    CodebookBlock block;
+    std::memcpy(&block, from, sizeof block);
+    to.factor = block.factor;
+    const int least = -layout.zero_point; // what kernels add to it fits an unsigned code
+    for (size_t i = 0; i < to.table.size(); ++i)
+        to.table[i] = static_cast<int8_t>(std::clamp<int>(block.values[i], least, -least - 1));
+    for (size_t i = 0; i < to.scales.size(); ++i) to.scales[i] = static_cast<uint8_t>(block.scales[i]);
+    std::copy_n(block.codes, to.codes.size(), to.codes.begin());
+}
+
 } // namespace
 
 void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to) {
@@ -157,13 +178,16 @@ void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChu
     case WeightFormat::mxfp4: return read_mxfp4(blocks, n_blocks, to);
     case WeightFormat::nvfp4: return read_nvfp4(blocks, to);
     case WeightFormat::iq4_xs: return read_iq4_xs(blocks, to);
+    case WeightFormat::q2_0: return read_q2_0(blocks, to);
+    case WeightFormat::codebook_3:
+    case WeightFormat::codebook_4: return read_codebook(layout, blocks, to);
     default: return read_small_blocks(layout, blocks, file_block_bytes(format), n_blocks, to);
     }
 }
 
 int64_t file_block_columns(WeightFormat format) {
     if (format <= WeightFormat::bf16) return 1;
-    if (format == WeightFormat::nvfp4) return 64;
+    if (format == WeightFormat::nvfp4 || format == WeightFormat::q2_0) return 64;
     return chunk_layout(format).columns == 256 ? 256 : 32;
 }
 
@@ -183,6 +207,9 @@ int64_t file_block_bytes(WeightFormat format) {
     case WeightFormat::iq4_xs: return 136;
     case WeightFormat::mxfp4: return 17;
     case WeightFormat::nvfp4: return 36;
+    case WeightFormat::q2_0: return 18;
+    case WeightFormat::codebook_3:
+    case WeightFormat::codebook_4: return sizeof(CodebookBlock);
     case WeightFormat::f32: return 4;
     case WeightFormat::f16:
     case WeightFormat::bf16: return 2;

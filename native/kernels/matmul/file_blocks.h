@@ -20,6 +20,16 @@ struct RowChunk {
     std::array<uint16_t, most_scales> scales; // f16, or bytes
     std::array<uint16_t, most_scales> minima;
     uint16_t factor, minimum_factor; // f16
+    std::array<int8_t, 16> table;    // where the layout has one in each chunk; of a tile, one for all
+};
+
+// A block of codebook_3 or codebook_4.  No file has such: it is what other types' blocks become before they are packed.
+struct CodebookBlock {
+    static constexpr int columns = 256;
+    uint16_t factor; // f16
+    int8_t values[16]; // in the order of their codes
+    int8_t scales[16]; // as many as the layout has, in its unit
+    uint8_t codes[columns];
 };
 
 inline uint16_t half_at(const uint8_t *at) {

@@ -40,19 +40,22 @@ template <class L, WeightFormat format> struct Packed {
         if constexpr (layout.code_bits == 8) {
             return is_signed ? L::flip_sign(all) : all;
         } else {
-            const Bytes low = L::shifted(all, -layout.low_shift(step), (1 << layout.low_bits()) - 1);
-            if constexpr (layout.has_table()) return L::looked_up(layout.table(), zero_point, low);
-            if constexpr (layout.high_bits() == 0) return low;
-            constexpr int mask = (1 << layout.code_bits) - (1 << layout.low_bits());
-            const int left = layout.low_bits() - layout.high_shift(step);
-            return L::either(low, L::shifted(bytes(layout.high_at(g, step), p), left, mask));
+            Bytes code = L::shifted(all, -layout.low_shift(step), (1 << layout.low_bits()) - 1);
+            if constexpr (layout.high_bits() > 0) {
+                constexpr int mask = (1 << layout.code_bits) - (1 << layout.low_bits());
+                const int left = layout.low_bits() - layout.high_shift(step);
+                code = L::either(code, L::shifted(bytes(layout.high_at(g, step), p), left, mask));
+            }
+            if constexpr (layout.has_table()) return L::looked_up(layout.table(chunk), zero_point, code);
+            return code;
         }
     }
     [[gnu::always_inline]] static Vec halves(const uint8_t *at) {
         return L::load(reinterpret_cast<const typename L::F16 *>(at));
     }
     [[gnu::always_inline]] Vec factors(int which, int p) const {
-        return halves(chunk + layout.factors_at() + (which * tile_rows + p * L::width) * 2);
+        const Vec all = halves(chunk + layout.factors_at() + (which * tile_rows + p * L::width) * 2);
+        return layout.unit == 1.0F ? all : L::mul(all, L::set(layout.unit));
     }
     // i: which scale of the chunk.
     [[gnu::always_inline]] Vec scale(int i, int p) const {

@@ -29,7 +29,7 @@ constexpr bool is_read_in_order(const ChunkLayout &layout) {
     return in_order && (last + 1) * register_bytes == layout.bytes();
 }
 constexpr bool are_read_in_order() {
-    for (int i = static_cast<int>(WeightFormat::q4_0); i <= static_cast<int>(WeightFormat::nvfp4); ++i) {
+    for (int i = static_cast<int>(WeightFormat::q4_0); i <= static_cast<int>(last_format); ++i) {
         if (!is_read_in_order(chunk_layout(static_cast<WeightFormat>(i)))) return false;
     }
     return true;
@@ -77,7 +77,9 @@ template <WeightFormat format> void write_scales(const RowChunk &from, int row, 
     }
     if (!layout.has_two_levels()) return;
     put_half(layout.factors_at(), from.factor);
-    put_half(layout.factors_at() + tile_rows * 2, from.minimum_factor);
+    if (layout.has_minima) put_half(layout.factors_at() + tile_rows * 2, from.minimum_factor);
+    if (layout.values == CodeValues::in_chunk)
+        std::memcpy(chunk + layout.table_at(), from.table.data(), from.table.size());
 }
 
 template <WeightFormat format> int code_at(const uint8_t *chunk, int lane_row, int column) {
@@ -85,10 +87,10 @@ template <WeightFormat format> int code_at(const uint8_t *chunk, int lane_row, i
     const int group = column / group_columns, step = column % group_columns / step_columns;
     const int lane = lane_row * step_columns + column % step_columns;
     auto bits = [&](int at, int shift, int n_bits) { return chunk[at + lane] >> shift & ((1 << n_bits) - 1); };
-    const int low = bits(layout.low_at(group, step), layout.low_shift(step), layout.low_bits());
-    if (layout.has_table()) return layout.table()[low] + layout.zero_point;
-    if (layout.high_bits() == 0) return low;
-    return low | bits(layout.high_at(group, step), layout.high_shift(step), layout.high_bits()) << layout.low_bits();
+    int code = bits(layout.low_at(group, step), layout.low_shift(step), layout.low_bits());
+    if constexpr (layout.high_bits() > 0)
+        code |= bits(layout.high_at(group, step), layout.high_shift(step), layout.high_bits()) << layout.low_bits();
+    return layout.has_table() ? layout.table(chunk)[code] + layout.zero_point : code;
 }
 
 float half_to_float(uint16_t bits) {
@@ -121,7 +123,7 @@ template <WeightFormat format> float scale_at(const uint8_t *chunk, int i, int l
     if (layout.scales == ScaleForm::halves) return half_to_float(half_at(scales + lane_row * 2));
     const float small = small_number(layout.scales, scales[lane_row]);
     if (!layout.has_two_levels()) return small;
-    return half_to_float(half_at(chunk + layout.factors_at() + lane_row * 2)) * small;
+    return half_to_float(half_at(chunk + layout.factors_at() + lane_row * 2)) * layout.unit * small;
 }
 
 // What is added to the values of a scale.
@@ -207,8 +209,8 @@ template <WeightFormat format> void unpack_code_row(const PackedWeights &packed,
 template <WeightFormat format>
 void pack_code_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
     constexpr ChunkLayout layout = chunk_layout(format);
-    const int64_t block_bytes = file_block_bytes(format), row_blocks = packed.n_in / file_block_columns(format);
-    const int64_t chunk_blocks = layout.columns / file_block_columns(format);
+    const int64_t block_bytes = file_block_bytes(packed.format), block_columns = file_block_columns(packed.format);
+    const int64_t row_blocks = packed.n_in / block_columns, chunk_blocks = layout.columns / block_columns;
     std::memset(to, 0, static_cast<size_t>(packed.tile_bytes()));
     RowChunk row_chunk;
     for (int row = 0; row < tile_rows && tile * tile_rows + row < packed.n_out; ++row) {
@@ -216,7 +218,7 @@ void pack_code_tile(const PackedWeights &packed, const uint8_t *rows, int64_t ti
         for (int64_t c = 0; c < packed.n_chunks(); ++c) {
             const int64_t first = c * chunk_blocks;
             const int n = static_cast<int>(first + chunk_blocks <= row_blocks ? chunk_blocks : row_blocks - first);
-            read_chunk(format, blocks + first * block_bytes, n, row_chunk);
+            read_chunk(packed.format, blocks + first * block_bytes, n, row_chunk);
             write_codes<format>(row_chunk, row, to + c * layout.bytes());
             write_scales<format>(row_chunk, row, to + c * layout.bytes());
         }

@@ -12,7 +12,8 @@
 // low 4 of codes of 4 to 6 bits, the low 2 of 2 and 3 bits, and what is left as high bits: a register of these goes before
 // the low ones of the same steps.
 //
-// A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].
+// A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].  Where tables differ from matrix
+// to matrix, each chunk has its own behind the factors.
 //
 // Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row], but BF16, of which two columns are
 // multiplied at a time: [column / 2][output row][2], an odd number of columns being filled up with zeros.
@@ -41,7 +42,11 @@ enum class WeightFormat {
     iq4_xs,
     mxfp4,
     nvfp4,
+    q2_0,
+    codebook_3, // any 8 values from -64 to 63
+    codebook_4, // any 16 values of a byte: the layout of iq4_xs, which is one of them
 };
+inline constexpr WeightFormat last_format = WeightFormat::codebook_4;
 
 inline constexpr int tile_rows = 16;
 inline constexpr int float_tile_rows = 64;
@@ -66,7 +71,7 @@ inline constexpr int8_t uneven_values[16] = {-127, -104, -83, -65, -49, -35, -22
 inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // What codes stand for.  Not a pointer: under the sanitizers GCC takes no comparison of one for a constant.
-enum class CodeValues { lines, uneven, float4 };
+enum class CodeValues { lines, uneven, float4, in_chunk };
 
 // Where things lie in a chunk, in bytes from its begin.  All is inlined: kernels shall have constants, and what one
 // instruction set's file compiles must not serve others.
@@ -78,12 +83,14 @@ struct ChunkLayout {
     ScaleForm scales;
     bool has_minima = false; // of one per scale
     CodeValues values = CodeValues::lines; // else a table of 16, to which zero_point is added
+    float unit = 1.0F; // of signed_bytes: a power of two
 
     [[gnu::always_inline]] constexpr bool has_two_levels() const {
         return scales == ScaleForm::bytes || scales == ScaleForm::signed_bytes || scales == ScaleForm::nibbles;
     }
     [[gnu::always_inline]] constexpr bool has_table() const { return values != CodeValues::lines; }
-    [[gnu::always_inline]] constexpr const int8_t *table() const {
+    [[gnu::always_inline]] const int8_t *table(const uint8_t *chunk) const {
+        if (values == CodeValues::in_chunk) return reinterpret_cast<const int8_t *>(chunk + table_at());
         return values == CodeValues::uneven ? uneven_values : float4_values;
     }
     [[gnu::always_inline]] constexpr int max_code() const { // after the table, with zero_point
@@ -124,8 +131,9 @@ struct ChunkLayout {
     [[gnu::always_inline]] constexpr int section_bytes() const {
         return section_head_bytes() + section_groups() * group_bytes();
     }
-    // f16 [16] of scales, [16] of minima
+    // f16 [16] of scales, [16] of minima, or in their place a table
     [[gnu::always_inline]] constexpr int factors_at() const { return 0; }
+    [[gnu::always_inline]] constexpr int table_at() const { return factors_at() + tile_rows * 2; }
     [[gnu::always_inline]] constexpr int section_at(int i) const {
         return (has_two_levels() ? register_bytes : 0) + i * section_bytes();
     }
@@ -162,14 +170,19 @@ constexpr ChunkLayout chunk_layout(WeightFormat format) {
     case WeightFormat::q5_k: return {256, 5, 32, 0, ScaleForm::bytes, true};
     case WeightFormat::q6_k: return {256, 6, 16, 32, ScaleForm::signed_bytes};
     case WeightFormat::iq4_nl: return {64, 4, 32, 128, ScaleForm::halves, false, CodeValues::uneven};
-    case WeightFormat::iq4_xs: return {256, 4, 32, 128, ScaleForm::signed_bytes, false, CodeValues::uneven};
+    case WeightFormat::iq4_xs:
+    case WeightFormat::codebook_4: return {256, 4, 32, 128, ScaleForm::signed_bytes, false, CodeValues::in_chunk, 0.5F};
+    case WeightFormat::codebook_3:
+        return {256, 3, 16, 64, ScaleForm::signed_bytes, false, CodeValues::in_chunk, 0.125F};
+    case WeightFormat::q2_0: return {64, 2, 32, 1, ScaleForm::halves};
     case WeightFormat::mxfp4: return {64, 4, 32, 16, ScaleForm::powers, false, CodeValues::float4};
     case WeightFormat::nvfp4: return {64, 4, 16, 16, ScaleForm::minifloats, false, CodeValues::float4};
     default: return {};
     }
 }
 
-// Calls `act` with the format of quantized weights as its template argument; floats are float_matmul_tile.h's.
+// Calls `act` with the format of quantized weights, or one of the same layout, as its template argument; floats are
+// float_matmul_tile.h's.
 template <class Act> void with_format(WeightFormat format, const Act &act) {
     switch (format) {
     case WeightFormat::q4_0: return act.template operator()<WeightFormat::q4_0>();
@@ -183,7 +196,10 @@ template <class Act> void with_format(WeightFormat format, const Act &act) {
     case WeightFormat::q5_k: return act.template operator()<WeightFormat::q5_k>();
     case WeightFormat::q6_k: return act.template operator()<WeightFormat::q6_k>();
     case WeightFormat::iq4_nl: return act.template operator()<WeightFormat::iq4_nl>();
-    case WeightFormat::iq4_xs: return act.template operator()<WeightFormat::iq4_xs>();
+    case WeightFormat::iq4_xs:
+    case WeightFormat::codebook_4: return act.template operator()<WeightFormat::codebook_4>();
+    case WeightFormat::codebook_3: return act.template operator()<WeightFormat::codebook_3>();
+    case WeightFormat::q2_0: return act.template operator()<WeightFormat::q2_0>();
     case WeightFormat::mxfp4: return act.template operator()<WeightFormat::mxfp4>();
     case WeightFormat::nvfp4: return act.template operator()<WeightFormat::nvfp4>();
     default: return;

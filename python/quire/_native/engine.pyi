@@ -47,6 +47,7 @@ class SamplingParams:
     top_n_sigma: float | None
     xtc_probability: float
     xtc_threshold: float
+    min_keep: int
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
@@ -65,6 +66,7 @@ class SamplingParams:
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    processed_logprobs: bool
     samplers: Sequence[str]
     def __init__(self) -> None: ...
     def validate(self, vocab: VocabInfo | None = None) -> None:
@@ -189,8 +191,11 @@ class Request:
 
 @final
 class MaskJob:
-    """A mask to be computed: that of generated token number ``position``, once ``token`` was generated (None before the
-    first)."""
+    """A mask to be computed: that of generated token number ``position``.
+
+    ``tokens``: generated before it, as far as that is new; whoever was told others in their places forgets those.  The
+    last ``n_hoped`` of them may turn out to be others.
+    """
 
     @property
     def request_id(self) -> int: ...
@@ -199,7 +204,9 @@ class MaskJob:
     @property
     def position(self) -> int: ...
     @property
-    def token(self) -> int | None: ...
+    def tokens(self) -> list[int]: ...
+    @property
+    def n_hoped(self) -> int: ...
 
 @final
 class Timings:
@@ -362,10 +369,19 @@ class ScriptedDrafter(Drafter):
     """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
 
     Each position is right with the probability ``agreement``, decided by a hash; wrong tokens are the next id.  To test
-    and measure speculation.  RequestError where ``agreement`` is not from 0 to 1.
+    and measure speculation.  ``token_read_s``: it tells that reading a token takes so long, once for each sequence.
+    RequestError where ``agreement`` is not from 0 to 1.
     """
 
-    def __init__(self, scripts: Sequence[Sequence[int]], *, agreement: float, seed: int = 0, n_vocab: int) -> None: ...
+    def __init__(
+        self,
+        scripts: Sequence[Sequence[int]],
+        *,
+        agreement: float,
+        seed: int = 0,
+        n_vocab: int,
+        token_read_s: float = 0.0,
+    ) -> None: ...
 
 @final
 class StepCost:
@@ -388,11 +404,15 @@ class Speculator:
         n_rows: int,
         forced: Sequence[Sequence[int]] = [],
         masks: Sequence[Sequence[int]] = [],
+        n_prompt: int = 0,
     ) -> list[list[int]]:
         """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
 
-        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.
+        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``:
+        tokens of each text that are its prompt; at most 1000 more follow.
         """
+    def forget(self, sequence_id: int, answer: Sequence[int]) -> None:
+        """A sequence has ended."""
     def judge(self, sequence_id: int, is_right: bool) -> None:
         """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
     def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
@@ -553,14 +573,17 @@ class Decoder:
         position: int,
         mask: npt.NDArray[np.uint32],
         forced: Sequence[int] = [],
-    ) -> None:
+    ) -> int | None:
         """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
 
         ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
-        the token behind them, and the next job comes after that.
+        the token behind them.  The job goes on with the mask behind the token that is returned, which may turn out to
+        be another; None: it is done.
 
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
+    def decline_mask(self, request_id: int, choice: int) -> None:
+        """A job is done without the mask behind its hoped tokens; if they are drawn, that is asked for again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
 

@@ -3,8 +3,18 @@
 ``models/README.md`` shows them at work.
 """
 
-from .changes import Array, Change, adding, half, interleaved, only_with, rows, squeezed, transposed
-from .decoder import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, has_windows, local_layers, no_windows
+from .changes import Array, Change, adding, by_expert, half, interleaved, only_with, rows, squeezed, transposed
+from .decoder import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
+    has_windows,
+    kinds_of_mlps,
+    local_layers,
+    n_dense,
+    no_windows,
+)
 from .fields import Fields, checkpoint_dtype, read_json
 from .keys import Key, cap, f32, factor, flag, made, u32, window
 from .mapping import SILU, Checkpoint
@@ -16,6 +26,7 @@ __all__ = [
     "DECODER_KEYS",
     "DECODER_TENSORS",
     "EXPERT_TENSORS",
+    "SHARED_EXPERT_TENSORS",
     "SILU",
     "Array",
     "Change",
@@ -26,6 +37,7 @@ __all__ = [
     "Source",
     "Target",
     "adding",
+    "by_expert",
     "cap",
     "checkpoint_dtype",
     "f32",
@@ -34,8 +46,10 @@ __all__ = [
     "half",
     "has_windows",
     "interleaved",
+    "kinds_of_mlps",
     "local_layers",
     "made",
+    "n_dense",
     "no_windows",
     "only_with",
     "read_json",

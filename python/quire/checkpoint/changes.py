@@ -90,6 +90,17 @@ def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change
     return change
 
 
+def by_expert(n_expert: Callable[[Fields], int], *, transposes: bool = False) -> Change:
+    """Matrices of all experts, one below the other, apart; ``transposes``: each is turned."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = n_expert(config)
+        apart: Array = x.reshape(n, x.shape[0] // n, *x.shape[1:])
+        return apart.swapaxes(1, 2).copy() if transposes else apart
+
+    return change
+
+
 def half(which: int) -> Change:
     """The first or the second (0, 1) of two matrices, one below the other, such as gate and up of all experts."""
 

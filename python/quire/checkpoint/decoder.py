@@ -54,6 +54,12 @@ EXPERT_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.{e}.down_proj",
 }
 
+# Of experts that every token goes through.
+SHARED_EXPERT_TENSORS: dict[str, str | Source] = {
+    f"blk.{{i}}.ffn_{part}_shexp": f"model.layers.{{i}}.mlp.shared_experts.{part}_proj"
+    for part in ("gate", "up", "down")
+}
+
 
 def no_windows(config: Fields) -> None:
     """UnsupportedError for a configuration whose layers see less than all of the past."""
@@ -62,6 +68,23 @@ def no_windows(config: Fields) -> None:
     config.read(("sliding_window", "max_window_layers"))
     if any(kind != "full_attention" for kind in config.items("layer_types")):
         raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
+
+
+def kinds_of_mlps(config: Fields) -> list[str]:
+    """``mlp_layer_types``, ``dense`` or ``sparse`` for each layer; empty where the configuration has none."""
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("mlp_layer_types")]
+    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"dense", "sparse"}):
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+    return kinds
+
+
+def n_dense(config: Fields, default: int) -> int:
+    """How many layers have no experts, which must be the first; ``default``: without ``mlp_layer_types``."""
+    kinds = kinds_of_mlps(config)
+    n = kinds.count("dense") if kinds else default
+    if "dense" in kinds[n:]:
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
+    return n
 
 
 def has_windows(config: Fields) -> None:

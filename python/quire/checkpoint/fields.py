@@ -14,18 +14,18 @@ _T = TypeVar("_T")
 _MAX_BYTES = 256 << 20
 
 
-def read_json(path: Path) -> Mapping[str, object]:
-    """A JSON object.  LoadError when the file is absent, too large or something else."""
+def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
+    """A JSON object.  LoadError, whose text begins with ``place``, for a file that is absent, too large or another."""
     if not path.is_file():
-        raise LoadError(f"[convert] '{path}' must be there but is not")
+        raise LoadError(f"[{place}] '{path}' must be there but is not")
     if path.stat().st_size > _MAX_BYTES:
-        raise LoadError(f"[convert] '{path}' must be at most {_MAX_BYTES} bytes")
+        raise LoadError(f"[{place}] '{path}' must be at most {_MAX_BYTES} bytes")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"[convert] '{path}' must be JSON: {error}") from None
+        raise LoadError(f"[{place}] '{path}' must be JSON: {error}") from None
     if not isinstance(value, dict):
-        raise LoadError(f"[convert] '{path}' must hold a JSON object")
+        raise LoadError(f"[{place}] '{path}' must hold a JSON object")
     return value
 
 
@@ -33,11 +33,12 @@ class Fields:
     """Typed access to a JSON object; what is absent or of another type is a LoadError that names it.
 
     It remembers which fields were read, so that ``refuse_unread`` can refuse the others by name.  A field that is null
-    counts as absent; where null has a meaning of its own, ask ``is_null`` first.
+    counts as absent; where null has a meaning of its own, ask ``is_null`` first.  ``place`` begins the errors' texts.
     """
 
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+    def __init__(self, where: str, values: Mapping[str, object], place: str = "convert") -> None:
         self.where = where
+        self._place = place
         self._values = values
         self._read: set[str] = set()
         self._inner: dict[str, Fields] = {}
@@ -63,10 +64,10 @@ class Fields:
         value = self.value(name)
         if value is None:
             if default is None:
-                raise LoadError(f"[convert] '{name}' must be in {self.where} but is not")
+                raise LoadError(f"[{self._place}] '{name}' must be in {self.where} but is not")
             return default
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise LoadError(f"[convert] '{name}' of {self.where} must be {words} but is {type(value).__name__}")
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {words} but is {type(value).__name__}")
         return value
 
     def integer(self, name: str, default: int | None = None, *, low: int = 0) -> int:
@@ -74,7 +75,7 @@ class Fields:
         value = self._get(name, (int,), default, "a whole number")
         assert isinstance(value, int)
         if not low <= value < 2**31:
-            raise LoadError(f"[convert] '{name}' of {self.where} must be {low} to 2^31 - 1 but is {value}")
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {low} to 2^31 - 1 but is {value}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -88,7 +89,7 @@ class Fields:
     def flag(self, name: str, default: bool | None = None) -> bool:
         """Null counts as absent only where both say no; transformers takes it for no, whatever the default is."""
         if default and self.is_null(name):
-            raise UnsupportedError(f"[convert] '{name}' of {self.where} must be true or false but is null")
+            raise UnsupportedError(f"[{self._place}] '{name}' of {self.where} must be true or false but is null")
         return bool(self._get(name, (bool,), default, "a boolean"))
 
     def items(self, name: str) -> list[object]:
@@ -102,7 +103,7 @@ class Fields:
         value = self._get(name, (dict,), {}, "an object")
         assert isinstance(value, dict)
         if name not in self._inner:
-            self._inner[name] = Fields(f"'{name}' of {self.where}", value)
+            self._inner[name] = Fields(f"'{name}' of {self.where}", value, self._place)
         return self._inner[name]
 
     def filled(self, defaults: Mapping[str, object]) -> Fields:
@@ -120,7 +121,7 @@ class Fields:
         for name in self._values:
             listed = name in self._read or any(fnmatchcase(name, pattern) for pattern in patterns)
             if self.has(name) and not listed:
-                raise UnsupportedError(f"[convert] every field of {self.where} must be known but '{name}' is not")
+                raise UnsupportedError(f"[{self._place}] every field of {self.where} must be known but '{name}' is not")
         for inner in self._inner.values():
             inner.refuse_unread(patterns)
 

@@ -14,10 +14,14 @@ Reading = Callable[[Fields], "Value | None"]
 
 @dataclass(frozen=True)
 class Key:
-    """A GGUF type (``u32``, ``f32``, ``bool[]``, ...) and how the value is read; None leaves the key out."""
+    """A GGUF type (``u32``, ``f32``, ``bool[]``, ...) and how the value is read; None leaves the key out.
+
+    ``field``: the field of config.json that such a value stands for as it is; empty where a function makes it.
+    """
 
     kind: str
     read: Reading
+    field: str = ""
 
 
 class _Required:
@@ -50,7 +54,7 @@ def u32(*names: str, default: Default = REQUIRED, low: int = 0) -> Key:
             return config.integer(name, low=low)
         return _default(config, default)
 
-    return Key("u32", read)
+    return Key("u32", read, names[0])
 
 
 def f32(*names: str, default: Default = REQUIRED) -> Key:
@@ -62,7 +66,7 @@ def f32(*names: str, default: Default = REQUIRED) -> Key:
             return config.number(name)
         return _default(config, default)
 
-    return Key("f32", read)
+    return Key("f32", read, names[0])
 
 
 def factor(name: str, *, default: float) -> Key:
@@ -74,7 +78,7 @@ def factor(name: str, *, default: float) -> Key:
             raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
         return value
 
-    return Key("f32", read)
+    return Key("f32", read, name)
 
 
 def window(default: int | None, *, none: int | None = None, field: str = "sliding_window") -> Key:
@@ -117,7 +121,7 @@ def flag(*names: str, default: Default = REQUIRED) -> Key:
         value = _default(config, default)
         return config.flag(name, value) if isinstance(value, bool) else value
 
-    return Key("bool", read)
+    return Key("bool", read, names[0])
 
 
 def made(kind: str, read: Reading) -> Key:

@@ -144,8 +144,9 @@ class Checkpoint:
         if self.rope is None:
             return
         values = {key: value for key, _, value in entries}
-        shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
-        n_rot = values.get("rope.dimension_count", values.get("attention.key_length", shared))
+        n_rot = values.get("rope.dimension_count", values.get("attention.key_length"))
+        if n_rot is None:
+            n_rot = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
         base = values.get("rope.freq_base")
         assert isinstance(n_rot, int)
         if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:

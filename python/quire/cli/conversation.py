@@ -38,18 +38,25 @@ COMMANDS = {
 }
 LEAVE = ("/bye", "/exit", "/quit")
 MAX_ROUNDS = 5  # of tool calls in one turn
+LEAST_S = 0.01
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of an answer: tokens, and seconds to the first one and from there to the last."""
+    """Figures of an answer: tokens, and seconds to its first piece.  After that came ``n_later`` of the tokens, the
+    last of them ``later_s`` seconds later.
+
+    Pieces that come at once were waiting: in a shorter time than ``LEAST_S`` nothing was computed that tells a speed.
+    """
 
     n_tokens: int
     first_s: float
-    rest_s: float
+    n_later: int
+    later_s: float
 
     def __str__(self) -> str:
-        speed = f", {(self.n_tokens - 1) / self.rest_s:.1f} tokens/s" if self.n_tokens > 1 and self.rest_s > 0 else ""
+        has_speed = self.n_later > 0 and self.later_s >= LEAST_S
+        speed = f", {self.n_later / self.later_s:.1f} tokens/s" if has_speed else ""
         return f"{self.n_tokens} tokens, the first after {self.first_s:.2f} s{speed}"
 
 
@@ -122,12 +129,13 @@ class Conversation:
         parts: list[ChatDelta] = []
         finish_reason: str | None = None
         writer = Writer(wrap=True)
-        begun = first = time.monotonic()
+        begun = first = last = time.monotonic()
         try:
             with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **self._keywords)) as deltas:
                 for delta in deltas:
+                    last = time.monotonic()
                     if not parts:
-                        first = time.monotonic()
+                        first = last
                     parts.append(delta)
                     writer.write(delta.content)
                     finish_reason = delta.finish_reason
@@ -135,8 +143,8 @@ class Conversation:
             pass
         finally:
             writer.end_line()
-        n_tokens = sum(len(delta.token_ids) for delta in parts)
-        self._stats = Stats(n_tokens, first - begun, time.monotonic() - first)
+        counts = [len(delta.token_ids) for delta in parts]
+        self._stats = Stats(sum(counts), first - begun, sum(counts[1:]), last - first)
         if self._verbose:
             note(str(self._stats))
         if finish_reason == "length":

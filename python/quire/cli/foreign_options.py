@@ -147,6 +147,8 @@ def _replaced(
             note(f"{name} has no effect: {row.elsewhere}")
             return []
         raise click.UsageError(f"{name} is not an option of quire {command.name}: {_where(row.target)}")
+    if isinstance(row.takes, tuple) and value is None:
+        value = row.takes[0]
     if row.takes and value is None:
         raise click.UsageError(f"{name} must have a value but has none")
     return _as_arguments(row, own[row.target], _ours(name, row, value))

@@ -62,7 +62,7 @@ _ONE_DEVICE = "a model runs on one device as a whole"
 _SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
 _DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
 _NO_SUCH = "tokens are proposed by a draft model or by a look at the text so far: see docs/speculation.md"
-_ADAPTER = "adapters apply to all requests of a model, from the start: --lora FILE"
+_ADAPTER = "adapters apply to all requests of a model, from the start: --lora FILE or FOLDER"
 _ROTATION = "positions are as the model's file has them: set its rope keys when you convert it"
 _MEDIA = "only text is read so far"
 _PROXY = "put a proxy that does it before the server"
@@ -350,6 +350,7 @@ _LLAMA_CPP = (
 )  # fmt: skip
 
 _ALWAYS = "it is always so"
+_NO_PART = "there is no such part"
 _PARSERS = "the template shows the format; a request may name another: tool_format, reasoning_format"
 
 _VLLM = (
@@ -360,7 +361,8 @@ _VLLM = (
     _works("--kv-cache-dtype", "--kv-dtype", how="vllm_dtype"),
     _works("--api-key", env="VLLM_API_KEY"),
     _works("--allowed-origins", "--cors-origin", how="json_list"),
-    _works("--disable-log-requests --disable-access-log-for-endpoints", "--no-access-log", takes=False),
+    _works("--disable-log-requests --disable-access-log-for-endpoints --disable-uvicorn-access-log", "--no-access-log",
+           takes=False),
     _works("--uvicorn-log-level", "--no-access-log", how="quiet_level"),
     _works("--max-waiting-requests", "--max-queue"),
     _works("--num-gpu-blocks-override", "--cache-blocks"),
@@ -372,12 +374,31 @@ _VLLM = (
     _note("--no-enable-chunked-prefill", "long prompts are always read in chunks"),
     _note("--trust-remote-code", "no code of a model is ever run"),
     _note("--enforce-eager --disable-log-stats --enable-log-requests --no-enable-log-requests", "there is none"),
-    _note("--enable-auto-tool-choice", _ALWAYS),
+    _note("--enable-auto-tool-choice --enable-prompt-tokens-details", _ALWAYS),
+    _note("--enable-log-outputs", "what is asked and answered is never logged"),
+    _note("--max-log-len", "what is asked and answered is never logged", takes=True),
+    _note("--async-scheduling --no-async-scheduling --disable-custom-all-reduce --disable-hybrid-kv-cache-manager "
+          "--disable-frontend-multiprocessing --use-v2-block-manager --calculate-kv-scales --enable-expert-parallel",
+          _NO_PART),
+    _note("--distributed-executor-backend --compilation-config --num-scheduler-steps --preemption-mode", _NO_PART,
+          takes=True),
+    _note("--long-prefill-token-threshold --max-num-partial-prefills --max-long-partial-prefills",
+          "--batch-size and --step-time say how much of prompts is read in a step", takes=True),
+    _note("--chat-template-content-format", "texts and lists of parts are both taken", takes=True),
+    _refused("--response-role", "answers are the assistant's", neutral="assistant"),
+    _refused("--return-tokens-as-token-ids", "/v1/generate and /completion give ids", takes=False),
+    _refused("--enable-sleep-mode", "--sleep-idle-seconds closes what nobody uses", takes=False),
+    _refused("--disable-sliding-window", "the model's file says it", takes=False),
+    _refused("--hf-overrides --rope-theta", _ROTATION),
+    _refused("--logits-processors --logits-processor-pattern", "in Python: SamplingParams(logits_processors=...)"),
+    _refused("--kv-transfer-config --mm-processor-kwargs", "there is no such part: leave it out"),
     _note("--tool-call-parser --reasoning-parser", _PARSERS, takes=True),
     _note("--enable-reasoning", _ALWAYS),
     _note("--guided-decoding-backend --structured-outputs-config", "llguidance compiles all of them", takes=True),
-    _note("--swap-space --cpu-offload-gb --max-parallel-loading-workers", "there is no such part", takes=True),
-    _note("--max-seq-len-to-capture --max-logprobs --load-format", "there is no such part", takes=True),
+    _note("--swap-space --cpu-offload-gb --max-parallel-loading-workers", _NO_PART, takes=True),
+    _note("--max-seq-len-to-capture --max-logprobs --load-format", _NO_PART, takes=True),
+    _refused("--logprobs-mode", "requests say it: post_sampling_probs (Python: processed_logprobs)",
+             neutral="raw_logprobs"),
     _note("--quantization -q", "the file says it", takes=True),
     _note("--generation-config", "the file's advice is always followed", takes=True),
     _refused("--tensor-parallel-size -tp --pipeline-parallel-size -pp", _ONE_DEVICE, neutral="1"),
@@ -386,7 +407,7 @@ _VLLM = (
     _refused("--tokenizer --tokenizer-mode --hf-config-path", "the model's own is used: leave it out", neutral="auto"),
     _refused("--revision", "name the file: https://huggingface.co/org/name/resolve/REVISION/FILE", neutral="main"),
     _refused("--download-dir", "HF_HOME says where models are kept"),
-    _refused("--enable-lora --lora-modules --max-loras --max-lora-rank", _ADAPTER),
+    _refused("--enable-lora --lora-modules --max-loras --max-lora-rank --max-cpu-loras", _ADAPTER),
     _works("--speculative-model", "--draft"),
     _works("--num-speculative-tokens", "--draft-max"),
     _refused("--speculative-config", "--draft, --speculation and --draft-max say it"),
@@ -397,6 +418,17 @@ _VLLM = (
 )  # fmt: skip
 
 _OLLAMA = (
+    _works("--format", "--json-schema", how="ollama_format"),
+    ForeignOption("", ("--think",), "works", takes=("true", "false"), target="--reasoning", how="think"),
+    _refused("--hidethinking", "--think=false keeps a model from thinking, where its template can", takes=False),
+    _note("--keepalive", "a model is open as long as the command runs: a server has --sleep-idle-seconds", takes=True),
+    _note("--nowordwrap", "only a conversation on a terminal is wrapped"),
+    _note("--insecure", "HF_ENDPOINT may be an address without TLS"),
+    _refused(
+        "--modelfile --parameters --template --license",
+        "quire show NAME --json and quire info show all of it",
+        takes=False,
+    ),
     ForeignOption("", (), "works", env="OLLAMA_HOST", target="--host", how="address"),
     ForeignOption("", (), "works", env="OLLAMA_NUM_PARALLEL", target="--max-sequences"),
     ForeignOption("", (), "works", env="OLLAMA_CONTEXT_LENGTH", target="--ctx-size"),

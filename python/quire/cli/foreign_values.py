@@ -101,6 +101,18 @@ def _duration(value: str) -> Values:
     return [str(seconds_of(value))]
 
 
+def _ollama_format(value: str) -> Values:
+    """A schema, or the word for any JSON."""
+    return ["{}" if value == "json" else value]
+
+
+def _think(value: str) -> Values:
+    known = {"true": "on", "false": "off"}
+    if value not in known:
+        raise ValueError("must be true or false (--reasoning-effort says how much)")
+    return [known[value]]
+
+
 _HOW: dict[str, Callable[[str], Values]] = {
     "same": lambda value: [value],
     "each": _each,
@@ -116,4 +128,6 @@ _HOW: dict[str, Callable[[str], Values]] = {
     "json_list": _json_list,
     "quiet_level": _quiet_level,
     "duration": _duration,
+    "ollama_format": _ollama_format,
+    "think": _think,
 }

@@ -11,8 +11,10 @@ import click
 
 from ..engine_options import engine_options
 from ..errors import QuireError
+from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
 from .foreign_options import ForeignCommand
 from .model_argument import model_argument
+from .model_options import adapters_option
 from .session import model_path
 from .tables import print_table
 from .text import one_line, size_text
@@ -54,12 +56,22 @@ SHOWN = 8
     show_default=True,
     help="Type of the KV cache, as 'quire run' has it.",
 )
+@adapters_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
 @click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")
-def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: bool, architectures: bool) -> None:
+def command(
+    *,
+    path: str | None,
+    n_ctx: int | None,
+    kv_dtype: KvDType,
+    adapters: Sequence[tuple[str, float]] | None,
+    as_json: bool,
+    architectures: bool,
+) -> None:
     """Show whether MODEL (or the package's model) runs, its metadata, tensors, types, sizes, and the memory it needs.
 
-    MODEL is a GGUF file or a checkpoint folder.  The exit code is 0 for a file of a model that does not run as well.
+    MODEL is a GGUF file or a checkpoint folder; or a LoRA adapter, which --lora shows beside its model.  The exit code
+    is 0 for a file of a model that does not run as well.
     """
     if architectures:
         if path is not None:
@@ -69,17 +81,38 @@ def command(*, path: str | None, n_ctx: int | None, kv_dtype: KvDType, as_json: 
         show(as_json=as_json)
         return
     source = model_path(path)
+    if is_adapter(source):
+        if adapters:
+            raise click.UsageError("MODEL must be a model with --lora but is an adapter")
+        _show_adapter(source, as_json=as_json)
+        return
     with opened(source) as (reader, refusal):
         verdict = Verdict(reasons=[refusal]) if reader is None else verdict_of(reader, n_ctx, kv_dtype)
+        beside: list[dict[str, object]] = []
+        if adapters and reader is not None and not verdict.reasons:
+            reasons = refusals(source, reader, adapters)
+            beside = adapter_objects(adapters, reasons)
+            verdict.reasons.extend(reason for reason in reasons if reason)
         if as_json:
-            print(json.dumps(_verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))))
+            shown = _verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))
+            print(json.dumps(shown | ({"adapters": beside} if adapters else {})))
             return
         if reader is not None:
             _print(source, reader, verdict)
+        print_adapters(beside)
         for reason in verdict.reasons:
             print(f"runs: no: {one_line(reason)}")
         if not verdict.reasons:
             print("runs: yes")
+
+
+def _show_adapter(path: Path, *, as_json: bool) -> None:
+    facts = asdict(read_facts(path))
+    if as_json:
+        print(json.dumps(facts))
+        return
+    print_adapters([facts])
+    print(f"runs: beside a model: quire info MODEL --lora {one_line(str(path))} tells whether it fits")
 
 
 def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:

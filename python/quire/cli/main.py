@@ -44,6 +44,22 @@ COMMANDS = {
 }
 
 
+# Commands of other programs: ours of the same meaning, and what to do instead of the others.
+_ALIASES = {"ls": "list", "server": "serve"}
+_ADVICE = {
+    "help": "quire --help, or quire COMMAND --help",
+    "version": "quire --version",
+    "create": "quire cp NAME NEW --system TEXT makes a name with a preset; a server reads Modelfiles",
+    "push": "models are not uploaded",
+    "login": "HF_TOKEN, or quire pull --hf-token, opens models that are not open to all",
+    "complete": "quire run --raw completes a text",
+    "run-batch": "LLM.generate in Python answers many prompts at once",
+    "collect-env": "quire devices shows what there is",
+    "cli": "quire run answers one prompt, quire chat talks",
+}
+_ADVICE |= dict.fromkeys(("signin", "signout"), _ADVICE["login"])
+
+
 class _Commands(click.Group):
     """Imports the module of a command when it is used."""
 
@@ -51,11 +67,31 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         command = importlib.import_module(f"quire.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; of what is none, a line that says what to do."""
+        name = args[0]
+        if name in _ADVICE:
+            raise click.UsageError(f"{name} is no command: {_ADVICE[name]}", ctx)
+        if self.get_command(ctx, name) is None and (name.endswith(".gguf") or os.path.exists(name)):
+            raise click.UsageError(f"a command must come before a model, as in quire run {name}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options of commands come behind them."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            text = f"a command must come before its options, as in quire run {error.option_name}: {error.message}"
+            raise click.UsageError(text, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -72,7 +108,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+    "-v",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
 )
 def cli() -> None:
     """Run language models from pages of KV cache.

@@ -18,7 +18,7 @@ from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
 from .fetching import located
 
-__all__ = ["PRESET", "GpuLayers", "ModelOptions", "model_options"]
+__all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
 
 PRESET = "quire.cli.model_options.preset"
 """Where a command's context keeps the ``Preset`` of its model's name."""
@@ -160,6 +160,13 @@ def _adapters(
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+_ADAPTERS = engine_options()["adapters"]
+adapters_option = click.option(
+    *_ADAPTERS.flags.split(), "adapters", multiple=True, callback=_adapters, metavar=_ADAPTERS.metavar,
+    help=_ADAPTERS.help,
+)  # fmt: skip
+
+
 def _click_option(name: str, option: EngineOption, default: object) -> Decorator:
     """An option of the engine as one of a command."""
     flags = (*option.flags.split(), name)
@@ -169,7 +176,7 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
     if option.is_bool:
         return click.option(*flags, is_flag=True, default=default, help=option.help)
     if option.is_adapters:
-        return click.option(*flags, multiple=True, callback=_adapters, metavar=option.metavar, help=option.help)
+        return adapters_option
     if option.hexadecimal:
         return click.option(*flags, callback=_hexadecimal, **more)
     if option.choices:

@@ -68,6 +68,7 @@ _OPTIONS = (
     _number("--tfs --tfs-z", "tfs_z", 1.0, "Tail-free sampling; 1: off."),
     _number("--xtc-probability", "xtc_probability", 0.0, "Chance of excluding the top choices; 0: off."),
     _number("--xtc-threshold", "xtc_threshold", 0.1, "Probability of a top choice."),
+    _number("--min-keep", "min_keep", 0, "Tokens that top-p, min-p, typical, tfs and XTC leave at least."),
     _number("--dynatemp-range", "dynatemp_range", 0.0, "Temperature by entropy, plus and minus; 0: off."),
     _number("--dynatemp-exp", "dynatemp_exponent", 1.0, "Its exponent."),
     _number("--repeat-penalty", "repetition_penalty", 1.0, "Penalty of repeated tokens; 1: off."),

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from ..errors import LoadError
+from .foreign_options import ForeignCommand
 from .tables import print_table
 from .text import size_text
 
 __all__ = ["command"]
 
 
-@click.command("show")
+@click.command("show", cls=ForeignCommand)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, name: str, as_json: bool) -> None:

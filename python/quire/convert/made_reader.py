@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from .._native.core import Tensor
@@ -12,9 +13,21 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MadeReader"]
+    from ..checkpoint import Checkpoint, Fields, Target
+
+__all__ = ["MadeReader", "Origin"]
 
 _Self = TypeVar("_Self", bound="MadeReader")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a checkpoint is converted: by its class in general, with what config.json says of the text model, and as the
+    tensors that are made of it."""
+
+    mapping: Checkpoint
+    config: Fields
+    targets: Sequence[Target]
 
 
 class MadeReader(GGUFReader):
@@ -39,6 +52,11 @@ class MadeReader(GGUFReader):
     def is_mapped(self) -> bool:
         """False: what is made from a tensor is in memory alone."""
         return False
+
+    @property
+    def origin(self) -> Origin | None:
+        """The checkpoint that it is made from; None for other sources."""
+        return None
 
     def made(self, name: str, pieces: Iterable[npt.NDArray[np.generic]]) -> Tensor:
         """The tensor of that name in memory of its own, filled with the storage of ``pieces``, one behind the other."""

@@ -21,7 +21,7 @@ from ..errors import LoadError, QuireError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
 from .generation import write_sampling
-from .made_reader import MadeReader
+from .made_reader import MadeReader, Origin
 from .packing import Packer
 from .reranker import is_reranker, reranker_entries, reranker_head
 from .sentence import read_sentences
@@ -65,7 +65,7 @@ class _Conversion:
         self.arch = self.mapping.arch_of(self.config)
         with possible("the numbers of config.json"):
             self.entries = list(self.mapping.entries(self.config))
-        self.sentences = read_sentences(source)
+        self.sentences = read_sentences(source, self.whole)
         known = {key for key, _, _ in self.entries}
         self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
         self.is_reranker = is_reranker(source, self.whole)
@@ -293,6 +293,11 @@ class CheckpointReader(MadeReader):
     def identity(self) -> str:
         """Empty: nobody can tell whether the checkpoint is the same another time."""
         return ""
+
+    @property
+    def origin(self) -> Origin:
+        """How it is converted."""
+        return Origin(self._todo.mapping, self._todo.config, self._todo.targets)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""

@@ -28,6 +28,8 @@ _MEAN = 1
 _WITHOUT_EFFECT = ("Transformer", "Normalize", "Dropout")
 # Of torch's classes of activations, those that GGUF's key of ours names.
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh"}
+# What brings a cross-encoder's score into the range that it is shown in.
+_SCORE_ACTIVATIONS = {"Identity": "identity", "Sigmoid": "sigmoid"}
 _LENGTHS = "sentence_*_config.json"  # of the module Transformer: bert, roberta and others
 
 
@@ -40,8 +42,8 @@ class Sentences:
     targets: list[Target] = field(default_factory=list)  # matrices on the vectors
 
 
-def read_sentences(folder: Path) -> Sentences:
-    """Of a folder without modules: nothing.
+def read_sentences(folder: Path, whole: Fields) -> Sentences:
+    """Of the modules of a folder, and of what its files and ``whole``, config.json, say of texts.
 
     LoadError for files that are malformed, UnsupportedError for a pooling, a module or a rule that is not known.
     """
@@ -60,7 +62,7 @@ def read_sentences(folder: Path) -> Sentences:
             )
         elif kind == "Transformer" and path not in ("", "."):
             raise UnsupportedError(f"[convert] the transformer of modules.json must lie beside it but is in '{path}'")
-    found.own += [*_lengths(folder), *_prompts(folder)]
+    found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
     return found
 
 
@@ -153,3 +155,29 @@ def _prompts(folder: Path) -> Iterator[Entry]:
         if default not in names:
             raise LoadError(f"[convert] 'default_prompt_name' must be one of the prompts but is '{default}'")
         yield "quire.embedding.default_prompt", "string", default
+
+
+def _activation(folder: Path, whole: Fields) -> Iterator[Entry]:
+    """What a cross-encoder's score goes through; in which file it is named depends on the version."""
+    named: dict[str, str] = {}
+    path = folder / "config_sentence_transformers.json"
+    places = [(Fields(path.name, read_json(path)), "activation_fn")] if path.is_file() else []
+    if whole.has("sentence_transformers"):
+        inner = whole.inner("sentence_transformers")
+        inner.value("version")
+        places.append((inner, "activation_fn"))
+    places.append((whole, "sbert_ce_default_activation_function"))
+    for fields, name in places:
+        if not fields.has(name):
+            continue
+        kind = fields.text(name)
+        module, _, last = kind.rpartition(".")
+        if last not in _SCORE_ACTIVATIONS or not f"{module}.".startswith("torch.nn."):
+            raise UnsupportedError(
+                f"[convert] '{name}' of {fields.where} must be Identity or Sigmoid of torch.nn but is '{kind}'"
+            )
+        named[fields.where] = _SCORE_ACTIVATIONS[last]
+    if len(set(named.values())) > 1:
+        raise UnsupportedError(f"[convert] a cross-encoder must have one activation but has {named}")
+    if named:
+        yield "quire.score.activation", "string", next(iter(named.values()))

@@ -13,7 +13,7 @@ from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy, Speculatio
 from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
 from .prompts import Prompt, Prompts, RequestOptions, prompt_list
-from .ranking import relevance
+from .ranking import is_judged, relevance
 from .results import Collector
 from .texts import Pair, TextOptions, Texts, is_pair, text_list
 
@@ -182,6 +182,11 @@ class LLMBase:
         """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
         return self._advice.prompts
 
+    @property
+    def shows_raw_scores(self) -> bool:
+        """Whether a cross-encoder's makers show its scores as they are: a server does not bring them to 0 to 1 then."""
+        return self._advice.is_score_raw
+
     def _taps_requests(self, prompts: Prompt | Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
         """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
         items = prompt_list(prompts)
@@ -244,6 +249,17 @@ class LLMBase:
     def _relevance(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """A score ``[n]`` of each pair."""
         return relevance(self._scores(vectors), self.labels)
+
+    def _class_values(self, vector: npt.NDArray[np.float32]) -> dict[str, object]:
+        """What a server tells of the scores of one text or pair (``server.worker.protocol.Score``)."""
+        scores = self._scores(vector[None])
+        return {
+            "scores": scores[0].tolist(),
+            "labels": list(self.labels),
+            "relevance": float(relevance(scores, self.labels)[0]),
+            "is_judged": is_judged(self.labels),
+            "is_raw": self.shows_raw_scores,
+        }
 
     def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
         import numpy as np

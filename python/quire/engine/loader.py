@@ -19,7 +19,6 @@ from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
 from ..hardware import find_device, has_gpu
 from ..models import load_model
-from ..nn import Adapter
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
@@ -165,13 +164,6 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
     return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
-def _adapters(config: EngineConfig) -> list[Adapter]:
-    for path, _ in config.adapters:
-        if Path(path).is_dir():
-            raise UnsupportedError(f"[adapter] {path} must be a GGUF file but is a folder")
-    return [Adapter(GGUFReader(path, config.load), scale) for path, scale in config.adapters]
-
-
 def _kernel_set(config: EngineConfig, device: Device) -> KernelSet | None:
     """The kernels of our own that the model runs by; None where it runs by ggml's."""
     if device.kind != "cpu":
@@ -241,7 +233,7 @@ def open_reader(
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
     device = find_device(config.device)
-    model = load_model(reader, _placing(device), _adapters(config))
+    model, adapter_bytes = _loaded(reader, device, config)
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -253,8 +245,19 @@ def open_reader(
         return _open_with(
             reader, path, config, device, model,
             tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
-            sums_inputs=sums_inputs,
+            sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
+
+
+def _loaded(reader: GGUFReader, device: Device, config: EngineConfig) -> tuple[LoadedModel, int]:
+    """The model with its adapters, and what those take."""
+    if not config.adapters:
+        return load_model(reader, _placing(device)), 0
+    from ..convert import opened_adapters
+
+    with opened_adapters(config.adapters, reader, config.load) as adapters:
+        model = load_model(reader, _placing(device), adapters)
+        return model, sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
@@ -270,6 +273,7 @@ def _open_with(
     draft: DraftModel | None,
     repack: Literal["no", "keep", "release", "lock"] | None,
     sums_inputs: bool,
+    adapter_bytes: int,
 ) -> OpenedModel:
     n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
     cache = CacheLayout(model.cache, kv_dtype)
@@ -279,6 +283,7 @@ def _open_with(
         )
     advice = text_advice(reader.metadata)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
+    needs = replace(needs, weights_bytes=needs.weights_bytes + adapter_bytes)
     if draft is not None:
         needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, available)
@@ -453,9 +458,7 @@ def _needs(
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes
-        + (_packing_bytes(reader) if own_kernels else 0)
-        + sum(Path(adapter).stat().st_size for adapter, _ in config.adapters),
+        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,

@@ -104,9 +104,21 @@ class MaskThreads:
 
 
 def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt.NDArray[np.uint32]) -> None:
-    if job.token is None:
+    matcher = constrained.matchers.get(job.choice)
+    if matcher is None:
         matcher = constrained.matchers[job.choice] = constrained.grammar.matcher()
-    else:
-        matcher = constrained.matchers[job.choice]
-        matcher.advance(job.token)
-    decoder.provide_mask(job.request_id, job.choice, job.position, mask, matcher.fill_ahead(mask, _MOST_FORCED))
+    position, is_hoped = job.position, job.n_hoped > 0
+    next_token: int | None = None
+    try:
+        matcher.follow(position - len(job.tokens), job.tokens)
+        while True:
+            forced = matcher.fill_ahead(mask, _MOST_FORCED)
+            next_token = decoder.provide_mask(job.request_id, job.choice, position, mask, forced)
+            if next_token is None:
+                return
+            position, is_hoped = position + len(forced) + 1, True
+            matcher.advance(next_token)
+    except QuireError:
+        if not is_hoped:
+            raise
+        decoder.decline_mask(job.request_id, job.choice)  # nobody has drawn those tokens yet

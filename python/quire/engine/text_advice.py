@@ -1,4 +1,4 @@
-"""What the makers of an embedding model say of its texts: what goes before them, and how much of them is read."""
+"""What the makers of a model of texts say: what goes before them, how much of them is read, how scores are shown."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ __all__ = ["TextAdvice", "text_advice"]
 _QUERIES = ("query", "search_query", "retrieval.query")
 _DOCUMENTS = ("document", "passage", "corpus", "search_document", "retrieval.passage")
 _PREFIX = "quire.embedding."
+_ACTIVATION = "quire.score.activation"
 
 
 @dataclass(frozen=True)
 class TextAdvice:
-    """``prompts`` go before texts, by name; ``default_prompt``: the name of the one where none is asked for."""
+    """``prompts`` go before texts, by name; ``default_prompt``: the name of the one where none is asked for.
+
+    ``is_score_raw``: a cross-encoder's score is shown as it is, and not brought to 0 to 1.
+    """
 
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     max_tokens: int | None = None
+    is_score_raw: bool = False
 
     def prompt(self, name: str | None, input_type: str | None = None) -> str:
         """RequestError for a name that is not there, or a type that is not known."""
@@ -63,4 +68,8 @@ def text_advice(metadata: Metadata) -> TextAdvice:
     if default is not None and default not in names:
         raise LoadError(f"[loader] {_PREFIX}default_prompt must be one of the prompts but is '{default}'")
     max_tokens = metadata.integer(_PREFIX + "max_tokens", 0) or None
-    return TextAdvice(MappingProxyType(dict(zip(names, prompts, strict=True))), default, max_tokens)
+    activation = metadata.text(_ACTIVATION, "sigmoid")
+    if activation not in ("identity", "sigmoid"):
+        raise LoadError(f"[loader] {_ACTIVATION} must be identity or sigmoid but is '{activation:.80}'")
+    by_name = MappingProxyType(dict(zip(names, prompts, strict=True)))
+    return TextAdvice(by_name, default, max_tokens, activation == "identity")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError
@@ -21,25 +22,56 @@ _NO_TOKENS = "the vocabulary must have tokens for what is to come but has none"
 class Matcher:
     """Where one answer stands in a grammar.  One thread at a time."""
 
-    def __init__(self, matcher: LLMatcher, drawable: npt.NDArray[np.uint32]) -> None:
-        self._matcher, self._drawable = matcher, drawable
-        self._failure: RequestError | None = None  # of going ahead
+    def __init__(self, copy: Callable[[], LLMatcher], drawable: npt.NDArray[np.uint32]) -> None:
+        """``copy`` makes a matcher that stands at the beginning."""
+        self._copy, self._drawable = copy, drawable
+        self._matcher: LLMatcher | None = copy()  # None: it has failed behind the tokens
+        self._tokens: list[int] = []
 
     def advance(self, token: int) -> None:
-        """A token was drawn.  RequestError where the grammar is too complex to go on."""
-        if self._failure is not None:
-            raise self._failure
-        if not self._matcher.consume_token(token):
-            raise self._too_complex()
+        """A token follows.  RequestError where the grammar is too complex to go on."""
+        matcher = self._restored()
+        self._tokens.append(token)
+        if not matcher.consume_token(token):
+            raise self._too_complex(matcher)
+
+    def follow(self, first: int, tokens: Sequence[int]) -> None:
+        """The answer's tokens from number ``first`` on are these, whatever was there.  Raises as ``advance``."""
+        n_same = 0
+        for known, token in zip(self._tokens[first:], tokens, strict=False):
+            if known != token:
+                break
+            n_same += 1
+        self._cut(first + n_same)
+        for token in tokens[n_same:]:
+            self.advance(token)
+
+    def _cut(self, n: int) -> None:
+        n_wrong = len(self._tokens) - n
+        del self._tokens[n:]
+        if not n_wrong or self._matcher is None:
+            return
+        # What rolls back an end of generation stands elsewhere than before it.
+        if self._matcher.is_stopped() or not self._matcher.rollback(n_wrong):
+            self._matcher = None
+
+    def _restored(self) -> LLMatcher:
+        """One that has failed stays so: another takes its place."""
+        if self._matcher is None:
+            self._matcher = self._copy()
+            if not self._matcher.consume_tokens(self._tokens):
+                raise self._too_complex(self._matcher)
+        return self._matcher
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Write which tokens may come next, end of generation among them only where the grammar is complete.
 
         RequestError where the grammar is too complex to go on, or the vocabulary has no token to go on with.
         """
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if self._matcher.is_error():
-            raise self._too_complex()
+        matcher = self._restored()
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if matcher.is_error():
+            raise self._too_complex(matcher)
         # Where a text is forced, it is not looked at whether there are tokens for it.
         mask &= self._drawable
         if not mask.any():
@@ -48,30 +80,30 @@ class Matcher:
     def fill_ahead(self, mask: npt.NDArray[np.uint32], most: int) -> list[int]:
         """Go on as long as a mask allows one token alone, ``most`` times; those tokens, and the mask behind them.
 
-        Raises as ``fill``, of the first mask.  Where a later one cannot be computed, ``advance`` says so when its turn
-        comes.
+        Raises as ``fill``, of the first mask.  A later one that cannot be computed fails when its turn comes.
         """
         self.fill(mask)
         forced: list[int] = []
         while len(forced) < most and not self.is_complete and (token := _only_token(mask)) is not None:
-            forced.append(token)
             before = mask.copy()
             try:
                 self.advance(token)
                 self.fill(mask)
-            except RequestError as error:
-                self._failure = error
+            except RequestError:
+                self._cut(len(self._tokens) - 1)
                 mask[:] = before
-                return forced[:-1]
+                break
+            forced.append(token)
         return forced
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer may end here."""
-        return self._matcher.is_accepting()
+        return self._restored().is_accepting()
 
-    def _too_complex(self) -> RequestError:
-        reason = " ".join(self._matcher.get_error().split())[:200]
+    def _too_complex(self, matcher: LLMatcher) -> RequestError:
+        self._matcher = None
+        reason = " ".join(matcher.get_error().split())[:200]
         if DEAD_END in reason:
             return RequestError(f"[grammar] {_NO_TOKENS}")
         return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
@@ -95,5 +127,8 @@ class Grammar:
 
     def matcher(self) -> Matcher:
         """A matcher at the beginning."""
+        return Matcher(self._copied, self._drawable)
+
+    def _copied(self) -> LLMatcher:
         with self._lock:
-            return Matcher(self._matcher.deep_copy(), self._drawable)
+            return self._matcher.deep_copy()

@@ -34,7 +34,7 @@ _PLACE = "llm"
 # What ``-o`` takes, by type: of opening a model, and keywords of ``LLM.chat``.
 _OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str, "draft": str}
 _ASKING: dict[type, str] = {
-    int: "max_tokens min_tokens top_k mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed"
+    int: "max_tokens min_tokens top_k min_keep mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed"
     " reasoning_budget",
     float: "temperature dynatemp_range dynatemp_exponent top_p min_p typical_p tfs_z top_n_sigma xtc_probability"
     " xtc_threshold mirostat_tau mirostat_eta repetition_penalty presence_penalty frequency_penalty dry_multiplier"

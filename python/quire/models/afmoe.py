@@ -7,6 +7,7 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
     SILU,
     Checkpoint,
     Fields,
@@ -131,7 +132,7 @@ HF = {
             "blk.{i}.post_ffw_norm": f"{_LAYER}.post_mlp_layernorm",
             "blk.{i}.ffn_gate_inp": f"{_LAYER}.mlp.router.gate",
             "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.expert_bias",
-            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_LAYER}.mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+            **SHARED_EXPERT_TENSORS,
         },
         fixed={
             "hidden_act": SILU,

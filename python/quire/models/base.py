@@ -84,15 +84,17 @@ class DenseConfig(Config):
         n_vocab: int,
         *,
         eps: str = "attention.layer_norm_rms_epsilon",
+        n_head: int | None = None,
         n_kv_head: int | None = None,
         ffn_dim: int | None = None,
     ) -> DenseConfig:
         """``eps``: the key of what norms add to the variance.  No experts, and attention that is causal or is not.
 
-        ``n_kv_head``, ``ffn_dim``: those of the layers that have any, where others have none (``by_layer``).
+        ``n_head``: the most that a layer has, where layers differ.  ``n_kv_head``, ``ffn_dim``: those of the layers
+        that have any, where others have none (``by_layer``).
         """
         base = Config.read(m, n_vocab)
-        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        n_head = n_head or m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
         head_dim = m.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
         config = cls(
             **vars(base),
@@ -250,12 +252,15 @@ def layers_left_out(m: Keys, w: Weights, n_layer: int) -> int:
     return n
 
 
-def local_layers(m: Keys, n_layer: int, period: int) -> list[bool]:
-    """Which layers have a window: all but every ``period``-th, or of another period, or as an array says."""
+def local_layers(m: Keys, n_layer: int, period: int, *, last: bool = True) -> list[bool]:
+    """Which layers have a window: all but every ``period``-th, or of another period, or as an array says.
+
+    ``last``: whether the one without is the last of its period or the first.
+    """
     if m.is_array("attention.sliding_window_pattern"):
         return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
     period = m.integer("attention.sliding_window_pattern", period)
-    return [period == 0 or (i + 1) % period != 0 for i in range(n_layer)]
+    return [period == 0 or (i + last) % period != 0 for i in range(n_layer)]
 
 
 def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:

@@ -13,6 +13,7 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
     SILU,
     Array,
     Change,
@@ -25,6 +26,7 @@ from ..checkpoint import (
     factor,
     flag,
     made,
+    n_dense,
     rope_keys,
     taken,
     u32,
@@ -58,14 +60,14 @@ class DeepSeek2(Decoder):
         self.sizes = s = sizes_of(m, c)
         n_next = layers_left_out(m, w, c.n_layer)
         c = replace(c, n_layer=c.n_layer - n_next, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
-        n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
+        n_dense_layers = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", 0, high=64)
-        e = experts(m, c, n_next) if n_dense < c.n_layer else None
+        e = experts(m, c, n_next) if n_dense_layers < c.n_layer else None
         if e is None:
             m.without_effect("expert_*")
 
         def mlp(i: int, b: Weights) -> Layer:
-            if e is None or i < n_dense:
+            if e is None or i < n_dense_layers:
                 return GatedMLP(b, c.dim, c.ffn_dim)
             return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
 
@@ -166,16 +168,6 @@ def latent_eps(default: float) -> Key:
     return made("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
 
 
-def n_dense(config: Fields, default: int = 1) -> int:
-    """How many layers come before those with experts."""
-    n_layer = config.integer("num_hidden_layers")
-    kinds = config.items("mlp_layer_types") or ["dense"] * min(default, n_layer) + ["sparse"] * (n_layer - default)
-    n = kinds.count("dense")
-    if list(kinds) != ["dense"] * n + ["sparse"] * (n_layer - n):
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense, then sparse, for each layer")
-    return n
-
-
 def _whole_rotation(config: Fields) -> None:
     if (found := rope_of(config).number("partial_rotary_factor", 1.0)) != 1.0:
         raise UnsupportedError(f"[convert] 'partial_rotary_factor' must be 1 but is {found}")
@@ -234,9 +226,7 @@ LATENT_TENSORS: dict[str, str | Source] = {
 SHARED_TENSORS: dict[str, str | Source] = {
     **EXPERT_TENSORS,
     "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
-    "blk.{i}.ffn_gate_shexp": f"{_LAYER}.mlp.shared_experts.gate_proj",
-    "blk.{i}.ffn_up_shexp": f"{_LAYER}.mlp.shared_experts.up_proj",
-    "blk.{i}.ffn_down_shexp": f"{_LAYER}.mlp.shared_experts.down_proj",
+    **SHARED_EXPERT_TENSORS,
 }
 UNUSED = (
     "head_dim",
@@ -334,7 +324,7 @@ HF = {
             "expert_gating_func": made("u32", lambda config: 2),
             "expert_group_count": u32("n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "leading_dense_block_count": made("u32", n_dense),
+            "leading_dense_block_count": made("u32", lambda config: n_dense(config, 1)),
         },
         {
             **LATENT_TENSORS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoint import Fields, Key, factor, made, u32
+from ..checkpoint import Fields, Key, factor, made, n_dense, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Step, Tensor, Weights
 from . import deepseek2
@@ -39,7 +39,7 @@ MODEL = DeepSeek32
 
 
 def _n_dense(config: Fields) -> int:
-    return deepseek2.n_dense(config, config.integer("first_k_dense_replace", 3))
+    return n_dense(config, config.integer("first_k_dense_replace", 3))
 
 
 def _types(config: Fields) -> list[bool]:

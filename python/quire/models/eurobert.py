@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ..checkpoint import (
     DECODER_KEYS,
@@ -30,6 +31,7 @@ from ..nn import (
     rope_spec,
     select_rows,
 )
+from ..nn.rotary import Layout
 from .base import Block, DenseConfig, Vectors
 from .encoding import BothWaysConfig, DenseHeads
 
@@ -52,9 +54,11 @@ class Attention:
 
 
 class EuroBert:
+    LAYOUT: ClassVar[Layout] = "half"
+
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         self.config = c = BothWaysConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        rotation = rope_spec(m, n_dims=c.n_rot, layout=self.LAYOUT, factors=frequency_factors(w, c.n_rot))
         self.embedding = w.embedding("token_embd", n_vocab, c.dim)
         self.blocks: Sequence[Block] = [
             Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim)) for b in w.blocks(c.n_layer)

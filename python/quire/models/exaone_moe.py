@@ -8,6 +8,7 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
     SILU,
     Checkpoint,
     Fields,
@@ -16,9 +17,9 @@ from ..checkpoint import (
     flag,
     has_windows,
     made,
+    n_dense,
     u32,
 )
-from ..errors import UnsupportedError
 from ..nn import (
     ROUTING,
     CacheSpec,
@@ -44,14 +45,14 @@ class ExaoneMoe(Decoder):
         local = local_layers(m, c.n_layer, exaone4.PERIOD)
         c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
-        n_dense = m.integer("leading_dense_block_count", 0)
+        n_dense_layers = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", 1, high=64)
         shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
         window = m.integer("attention.sliding_window", low=1)
         self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
 
         def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense:
+            if i < n_dense_layers:
                 return GatedMLP(b, c.dim, c.ffn_dim)
             return experts_of(b, c.dim, e, shared_dim)
 
@@ -68,15 +69,8 @@ MODEL = ExaoneMoe
 
 
 def _n_dense(config: Fields) -> int:
-    """How many layers at the beginning are dense; a list of all layers counts more than a number."""
-    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("mlp_layer_types")]
-    n = config.integer("first_k_dense_replace", 1)
-    if not kinds:
-        return n
-    n = kinds.count("dense")
-    if kinds != ["dense"] * n + ["sparse"] * (n_layer - n):
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
-    return n
+    """A list of all layers counts more than a number."""
+    return n_dense(config, config.integer("first_k_dense_replace", 1))
 
 
 _MLP = "model.layers.{i}.mlp"
@@ -108,7 +102,7 @@ HF = {
             **EXPERT_TENSORS,
             **qwen3.QK_NORMS,
             "blk.{i}.exp_probs_b.bias": f"{_MLP}.e_score_correction_bias",
-            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_MLP}.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+            **SHARED_EXPERT_TENSORS,
         },
         fixed={"hidden_act": SILU, "scoring_func": ("sigmoid", None)},
         checks=(has_windows,),

@@ -28,7 +28,7 @@ from ..checkpoint import (
     u32,
 )
 from ..checkpoint.keys import Value
-from ..checkpoint.rope import Entry, partial_rotary
+from ..checkpoint.rope import Entry, partial_rotary, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
@@ -127,6 +127,8 @@ def _rope(config: Fields) -> Iterator[Entry]:
         yield from rope_keys(config)
     else:
         config.read(("rope_theta", "rope_scaling", "rope_parameters"))
+        rope = rope_of(config)
+        rope.read(rope.names())
 
 
 def _of_experts(key: Key) -> Key:

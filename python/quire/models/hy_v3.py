@@ -13,11 +13,11 @@ from ..checkpoint import (
     Fields,
     f32,
     factor,
+    kinds_of_mlps,
     made,
     rope_keys,
     u32,
 )
-from ..errors import UnsupportedError
 from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
 from .qwen3 import QK_NORMS, Attention
@@ -51,9 +51,8 @@ def _shared_dim(config: Fields) -> int:
 
 
 def _kinds_of_layers(config: Fields) -> None:
-    n_layer, kinds = config.integer("num_hidden_layers"), config.items("mlp_layer_types")
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"dense", "sparse"}):
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+    """Which they are shows in the checkpoint."""
+    kinds_of_mlps(config)
 
 
 _MLP = "model.layers.{i}.mlp"

@@ -17,6 +17,7 @@ from ..checkpoint import (
     rope_keys,
     u32,
 )
+from ..checkpoint import local_layers as locals_of
 from ..checkpoint.rope import Entry, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, RopeSpec, Weights, experts_of, rope_spec
@@ -54,11 +55,9 @@ class Mellum(Decoder):
 MODEL = Mellum
 
 
-def _pattern(config: Fields) -> list[bool]:
-    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
-    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
-    return [kind == "sliding_attention" for kind in kinds] or [False] * n_layer
+def pattern_of(config: Fields) -> list[bool]:
+    """Without windows where the kinds of layers are not listed."""
+    return locals_of(config, 1)
 
 
 def _window(config: Fields) -> int:
@@ -79,7 +78,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
         raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
     yield from rope_keys(config, 500000.0)
     if not kinds.has("sliding_attention"):
-        if any(_pattern(config)) and kinds.has("full_attention"):
+        if any(pattern_of(config)) and kinds.has("full_attention"):
             raise UnsupportedError("[convert] 'rope_parameters' must have sliding_attention but have not")
         return
     local = rope_of(config, "sliding_attention")
@@ -98,7 +97,7 @@ HF = {
             "attention.key_length": u32("head_dim", default=128),
             "attention.value_length": u32("head_dim", default=128),
             "attention.sliding_window": made("u32", _window),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.sliding_window_pattern": made("bool[]", pattern_of),
             "expert_count": u32("num_local_experts", "num_experts", default=64),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=896),

@@ -15,6 +15,7 @@ from ..checkpoint import (
     f32,
     factor,
     flag,
+    kinds_of_mlps,
     made,
     only_with,
     taken,
@@ -125,9 +126,7 @@ def _value_scale(config: Fields) -> float:
 
 def _mlps(config: Fields) -> None:
     """Which layers are dense shows in the checkpoint."""
-    n_layer, kinds = config.integer("num_hidden_layers"), config.items("mlp_layer_types")
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"dense", "sparse"}):
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+    kinds_of_mlps(config)
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

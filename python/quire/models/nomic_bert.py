@@ -1,12 +1,14 @@
-"""Nomic BERT (Nussbaum et al. 2024): BERT's wiring with rotated heads and gated units, no learned positions."""
+"""Nomic BERT (Nussbaum et al. 2024, 2025): BERT's wiring with rotated heads; gated units, or experts in some layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from ..checkpoint import SILU, Checkpoint, Fields, Key, Source, f32, rows, taken, u32
+from .._native.graph import add_weight
+from ..checkpoint import SILU, Checkpoint, Fields, Key, Source, by_expert, f32, rows, taken, u32
 from ..errors import UnsupportedError
-from ..nn import GatedMLP, Keys, Weights, rope_spec
+from ..nn import MLP, ExpertConfig, GatedMLP, Keys, MoE, MoeSpec, Tensor, Weights, rope_spec
+from .base import MAX_LAYERS, Layer
 from .encoding import (
     ENCODER_KEYS,
     TRAINING_HEADS,
@@ -19,18 +21,48 @@ from .encoding import (
     plain_base,
 )
 
-ARCHES = ("nomic-bert",)
+ARCHES = ("nomic-bert", "nomic-bert-moe")
 BASE = 1000.0
+
+
+class BiasedSum:
+    """Experts, and a bias that is added to their sum, which files of llama.cpp leave out."""
+
+    def __init__(self, w: Weights, dim: int, experts: MoE) -> None:
+        name = "ffn_down_exps.bias"
+        self.experts, self.bias = experts, w.tensor(name, (dim,), vector=True) if w.has(name) else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.experts(x)
+        return y if self.bias is None else add_weight(y, self.bias)
 
 
 class NomicBert(Encoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = EncoderConfig.read_file(m, w, n_vocab)
         rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
-        blocks = [
-            Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim, "silu")) for b in w.blocks(c.n_layer)
-        ]
+        mlp = self.experts(m, c) if m.arch == "nomic-bert-moe" else self.gated(c)
+        blocks = [Block(c, b, Attention(c, b, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, m, w, Embeddings(c, w), blocks)
+
+    @staticmethod
+    def gated(c: EncoderConfig) -> Callable[[int, Weights], Layer]:
+        """What makes each layer's MLP."""
+        return lambda i, w: GatedMLP(w, c.dim, c.ffn_dim, "silu")
+
+    @staticmethod
+    def experts(m: Keys, c: EncoderConfig) -> Callable[[int, Weights], Layer]:
+        """The same where every few layers have experts, without gates."""
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
+        spec = MoeSpec(n_used=e.n_used, activation="gelu", normalize=False, unit="ungated")
+        period = m.integer("moe_every_n_layers", 0, high=MAX_LAYERS)
+
+        def mlp(i: int, w: Weights) -> Layer:
+            if period == 0 or i % period != 1:
+                return MLP(w, c.dim, c.ffn_dim, "gelu")
+            return BiasedSum(w, c.dim, MoE(w, c.dim, e.ffn_dim, e.n, spec, gated=False))
+
+        return mlp
 
 
 MODEL = NomicBert
@@ -130,8 +162,15 @@ def _head_size(config: Fields) -> None:
         )
 
 
+class _Nomic(Checkpoint):
+    """With experts where the configuration says that some layers have them."""
+
+    def chosen(self, whole: Fields) -> Checkpoint:
+        return _of_experts(self.base) if whole.value("moe_every_n_layers") else self
+
+
 def _of(prefix: str) -> Checkpoint:
-    return Checkpoint(
+    return _Nomic(
         "nomic-bert",
         _KEYS,
         below(prefix, {**_NEW_ONES, **_OLD_ONES}),
@@ -153,6 +192,60 @@ def _of(prefix: str) -> Checkpoint:
             "last_layer_subset",
         ),
         ignored=TRAINING_HEADS,
+        base=prefix,
+    )
+
+
+def _n_expert(config: Fields) -> int:
+    return config.integer("num_experts", low=1)
+
+
+def _is_mixed(config: Fields) -> None:
+    if (period := config.integer("moe_every_n_layers")) == 1:
+        raise UnsupportedError(f"[convert] 'moe_every_n_layers' must be above 1 but is {period}")
+
+
+_EXPERTS = f"{_OLD}.mlp.experts"
+
+
+def _of_experts(prefix: str) -> Checkpoint:
+    gated = _of(prefix)
+    tensors: dict[str, str | Source] = {
+        "token_embd": "embeddings.word_embeddings",
+        "token_types": "embeddings.token_type_embeddings",
+        **fused_tensors("attn", {"ffn_up": "fc1", "ffn_down": "fc2"}),
+        "blk.{i}.ffn_gate_inp": f"{_OLD}.mlp.router.layer",
+        "blk.{i}.ffn_up_exps.weight": taken(f"{_EXPERTS}.mlp.w1", change=by_expert(_n_expert)),
+        "blk.{i}.ffn_down_exps.weight": taken(f"{_EXPERTS}.mlp.w2", change=by_expert(_n_expert, transposes=True)),
+        "blk.{i}.ffn_down_exps.bias": f"{_EXPERTS}.bias",
+    }
+    fixed = {
+        **_FIXED,
+        "activation_function": ("gelu",),
+        "hidden_act": ("gelu",),
+        "qkv_proj_bias": (True,),
+        "mlp_fc1_bias": (True,),
+        "mlp_fc2_bias": (True,),
+        "moe_normalize_expert_weights": (False,),
+        "expert_choice_router": (False,),
+        "ffn_div": (1, 1.0),
+        "num_shared_experts": (0,),
+    }
+    return Checkpoint(
+        "nomic-bert-moe",
+        {
+            **_KEYS,
+            "context_length": u32("max_position_embeddings", default=lambda config: min(_n_positions(config), 512)),
+            "moe_every_n_layers": u32("moe_every_n_layers"),
+            "expert_count": u32("num_experts"),
+            "expert_used_count": u32("moe_top_k"),
+        },
+        below(prefix, tensors),
+        fixed=fixed,
+        checks=(_head_size, _is_mixed),
+        rope=None,
+        unused=(*gated.unused, "moe_impl", "add_pooling_layer", "parallel_block_tied_norm"),
+        ignored=gated.ignored,
         base=prefix,
     )
 

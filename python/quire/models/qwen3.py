@@ -21,11 +21,15 @@ class Attention:
         self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
         self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
+    def attended(self, x: Tensor, step: Step) -> Tensor:
+        """What heads give."""
         q = rope(self.q_norm(self.q(x).heads(self.n_head)), step.positions, self.rotation)
         k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
         v = self.v(x).heads(self.n_kv_head)
-        return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
+        return step.attend(self.layer, q, k, v, scale=self.scale)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        return self.o(self.attended(x, step))
 
 
 class Qwen3(Decoder):

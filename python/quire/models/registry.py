@@ -27,6 +27,7 @@ _Maker = Callable[[Keys, Weights, int], Model]
 _HERE = Path(__file__).parent
 
 
+@cache
 def _names(module: Path, variable: str) -> list[str]:
     """The strings of a module's tuple, or the keys of its dictionary."""
     for statement in ast.parse(module.read_text(encoding="utf-8")).body:
@@ -89,6 +90,12 @@ def checkpoint_of(name: str) -> Checkpoint:
         raise UnsupportedError(f"[convert] the architecture must be one of {', '.join(sorted(index))} but is '{name}'")
     module = import_module(f".{index[name]}", __package__)
     return cast("Mapping[str, Checkpoint]", vars(module)["HF"])[name]
+
+
+def checkpoints_of(arch: str) -> list[Checkpoint]:
+    """How checkpoints are converted whose files may be of an architecture, by all of transformers' classes."""
+    module = model_file(arch)
+    return [checkpoint_of(name) for name, found in sorted(_index("HF").items()) if found == module]
 
 
 @dataclass(frozen=True)

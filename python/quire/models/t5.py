@@ -1,22 +1,24 @@
-"""T5 (Raffel et al. 2020) and Flan-T5: an encoder reads the prompt, and a decoder attends to it from every layer."""
+"""T5 (Raffel et al. 2020), Flan-T5, mT5, UMT5: an encoder reads the prompt, all layers of a decoder attend to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..checkpoint import Checkpoint, Fields, made, u32
+from ..checkpoint import Checkpoint, Fields, Key, made, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import MAX_LAYERS, DenseConfig, Vectors, head
 from .t5encoder import (
     KEYS,
     MAX_DISTANCE,
+    MULTILINGUAL_KEYS,
     TENSORS,
     activation_is_known,
     attention_tensors,
     before,
     encoder_blocks,
+    is_gated_unless_said,
     mlp_of,
     mlp_tensors,
     n_buckets_of,
@@ -110,11 +112,15 @@ class T5:
 MODEL = T5
 
 
-def _n_decoder_layer(config: Fields) -> int:
-    """As many as the encoder has, where the configuration does not say."""
-    if config.value("num_decoder_layers") is not None:
-        return config.integer("num_decoder_layers", low=1)
-    return config.integer("num_layers", 6, low=1)
+def _n_decoder_layer(default: int) -> Key:
+    """As many as the encoder has, where the configuration does not say; ``default``: transformers' of the encoder."""
+
+    def read(config: Fields) -> int:
+        if config.value("num_decoder_layers") is not None:
+            return config.integer("num_decoder_layers", low=1)
+        return config.integer("num_layers", default, low=1)
+
+    return made("u32", read)
 
 
 def _logit_scale(config: Fields) -> float:
@@ -130,37 +136,51 @@ class T5Checkpoint(Checkpoint):
 
 
 _BLOCK = "decoder.block.{i}"
+_T5 = T5Checkpoint(
+    "t5",
+    {
+        **KEYS,
+        "decoder_block_count": _n_decoder_layer(6),
+        "decoder_start_token_id": u32("decoder_start_token_id", "pad_token_id", default=0),
+        "logit_scale": made("f32", _logit_scale),
+    },
+    {
+        **TENSORS,
+        "output": "lm_head",
+        "dec.output_norm": "decoder.final_layer_norm",
+        "dec.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
+        **attention_tensors("dec.blk.{i}.attn", f"{_BLOCK}.layer.0.SelfAttention"),
+        "dec.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
+        "dec.blk.{i}.cross_attn_norm": f"{_BLOCK}.layer.1.layer_norm",
+        **attention_tensors("dec.blk.{i}.cross_attn", f"{_BLOCK}.layer.1.EncDecAttention"),
+        **mlp_tensors("dec.blk.{i}", f"{_BLOCK}.layer.2"),
+    },
+    fixed={
+        "is_decoder": (False,),
+        "is_encoder_decoder": (True,),
+        "relative_attention_max_distance": (MAX_DISTANCE,),
+    },
+    checks=(activation_is_known,),
+    rope=None,
+    tied=True,
+    unused=("dropout_rate", "output_past", "classifier_dropout"),
+    # The first two are the same as shared; the third one is not used by transformers either.
+    ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "*.EncDecAttention.relative_*"),
+    base="",
+)
+_UMT5 = replace(
+    _T5,
+    keys={
+        **_T5.keys,
+        **MULTILINGUAL_KEYS,
+        "decoder_block_count": _n_decoder_layer(8),
+        "decoder_start_token_id": u32("decoder_start_token_id", default=0),
+    },
+    checks=(is_gated_unless_said,),
+)
 HF = {
-    "T5ForConditionalGeneration": T5Checkpoint(
-        "t5",
-        {
-            **KEYS,
-            "decoder_block_count": made("u32", _n_decoder_layer),
-            "decoder_start_token_id": u32("decoder_start_token_id", "pad_token_id", default=0),
-            "logit_scale": made("f32", _logit_scale),
-        },
-        {
-            **TENSORS,
-            "output": "lm_head",
-            "dec.output_norm": "decoder.final_layer_norm",
-            "dec.blk.{i}.attn_norm": f"{_BLOCK}.layer.0.layer_norm",
-            **attention_tensors("dec.blk.{i}.attn", f"{_BLOCK}.layer.0.SelfAttention"),
-            "dec.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
-            "dec.blk.{i}.cross_attn_norm": f"{_BLOCK}.layer.1.layer_norm",
-            **attention_tensors("dec.blk.{i}.cross_attn", f"{_BLOCK}.layer.1.EncDecAttention"),
-            **mlp_tensors("dec.blk.{i}", f"{_BLOCK}.layer.2"),
-        },
-        fixed={
-            "is_decoder": (False,),
-            "is_encoder_decoder": (True,),
-            "relative_attention_max_distance": (MAX_DISTANCE,),
-        },
-        checks=(activation_is_known,),
-        rope=None,
-        tied=True,
-        unused=("dropout_rate", "output_past", "classifier_dropout"),
-        # The first two are the same as shared; the third one is not used by transformers either.
-        ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "*.EncDecAttention.relative_*"),
-        base="",
-    )
+    "T5ForConditionalGeneration": _T5,
+    "UMT5ForConditionalGeneration": _UMT5,
+    # Its logits are never scaled, whatever the configuration says of a tied head.
+    "MT5ForConditionalGeneration": replace(_UMT5, keys={**_UMT5.keys, "logit_scale": made("f32", lambda config: 1.0)}),
 }

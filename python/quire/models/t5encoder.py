@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..checkpoint import Checkpoint, Fields, f32, made, u32
@@ -123,9 +124,9 @@ class T5Encoder:
 MODEL = T5Encoder
 
 
-def activation_is_known(config: Fields) -> None:
+def activation_is_known(config: Fields, default: str = "relu") -> None:
     """Fields that follow from another one must say the same, as transformers reads them."""
-    kind = config.text("feed_forward_proj", "relu")
+    kind = config.text("feed_forward_proj", default)
     if kind not in ("relu", "gated-gelu"):
         raise UnsupportedError(f"[convert] 'feed_forward_proj' must be relu or gated-gelu but is '{kind}'")
     is_gated = kind == "gated-gelu"
@@ -133,6 +134,11 @@ def activation_is_known(config: Fields) -> None:
         raise UnsupportedError("[convert] 'is_gated_act' must be as 'feed_forward_proj' says but is not")
     if config.text("dense_act_fn", "gelu_new" if is_gated else "relu") != ("gelu_new" if is_gated else "relu"):
         raise UnsupportedError("[convert] 'dense_act_fn' must be as 'feed_forward_proj' says but is not")
+
+
+def is_gated_unless_said(config: Fields) -> None:
+    """Of mT5 and UMT5, which are gated unless they say otherwise."""
+    activation_is_known(config, "gated-gelu")
 
 
 def attention_tensors(ours: str, theirs: str) -> dict[str, str]:
@@ -171,21 +177,30 @@ TENSORS = {
     "enc.blk.{i}.attn_rel_b": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
     **mlp_tensors("enc.blk.{i}", f"{_BLOCK}.layer.1"),
 }
+MULTILINGUAL_KEYS = {
+    **KEYS,
+    "block_count": u32("num_layers", "num_hidden_layers", default=8),
+    "feed_forward_length": u32("d_ff", default=1024),
+    "attention.head_count": u32("num_heads", default=6, low=1),
+}
+_CAUSAL = {"attention.causal": made("bool", lambda config: False)}
+_CHECKPOINT = Checkpoint(
+    "t5encoder",
+    {**KEYS, **_CAUSAL},
+    TENSORS,
+    fixed={
+        "is_decoder": (False,),
+        "is_encoder_decoder": (True, False),
+        "relative_attention_max_distance": (MAX_DISTANCE,),
+    },
+    checks=(activation_is_known,),
+    rope=None,
+    tied=True,
+    unused=("decoder_start_token_id", "dropout_rate", "num_decoder_layers", "output_past", "classifier_dropout"),
+    ignored=("encoder.embed_tokens.weight",),  # the same as shared
+    base="",
+)
 HF = {
-    "T5EncoderModel": Checkpoint(
-        "t5encoder",
-        {**KEYS, "attention.causal": made("bool", lambda config: False)},
-        TENSORS,
-        fixed={
-            "is_decoder": (False,),
-            "is_encoder_decoder": (True, False),
-            "relative_attention_max_distance": (MAX_DISTANCE,),
-        },
-        checks=(activation_is_known,),
-        rope=None,
-        tied=True,
-        unused=("decoder_start_token_id", "dropout_rate", "num_decoder_layers", "output_past", "classifier_dropout"),
-        ignored=("encoder.embed_tokens.weight",),  # the same as shared
-        base="",
-    )
+    "T5EncoderModel": _CHECKPOINT,
+    "UMT5EncoderModel": replace(_CHECKPOINT, keys={**MULTILINGUAL_KEYS, **_CAUSAL}, checks=(is_gated_unless_said,)),
 }

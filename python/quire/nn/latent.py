@@ -75,12 +75,15 @@ class LatentAttention:
         layer: int,
         *,
         eps: float,
-        rotation: RopeSpec | LongRope,
+        rotation: RopeSpec | LongRope | None,
         scale: float,
         beta: float = 0.0,
         n_ctx_orig: int = 1,
     ) -> None:
-        """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
+        """``rotation`` None: nothing is rotated.
+
+        ``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm.
+        """
         self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
         eps = s.eps or eps
         self.beta, self.n_ctx_orig = beta, n_ctx_orig
@@ -99,11 +102,15 @@ class LatentAttention:
             x = self.q_a_norm(self.q_a(x))
         return self.q(x).heads(self.sizes.n_head)
 
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        """Heads that know where they are."""
+        rotation = self.rotation.of(step.n_ctx) if isinstance(self.rotation, LongRope) else self.rotation
+        return x if rotation is None else graph.rope(x, step.positions, rotation)
+
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         s, q, kv = self.sizes, self.queries(x), self.kv_a(x)
-        rotation = self.rotation.of(step.n_ctx) if isinstance(self.rotation, LongRope) else self.rotation
-        q_rot = graph.rope(graph.slice(q, 0, s.n_nope, s.head_dim), step.positions, rotation)
-        k_rot = graph.rope(graph.slice(kv, 0, s.rank, s.rank + s.n_rot).heads(1), step.positions, rotation)
+        q_rot = self.placed(graph.slice(q, 0, s.n_nope, s.head_dim), step)
+        k_rot = self.placed(graph.slice(kv, 0, s.rank, s.rank + s.n_rot).heads(1), step)
         latent = self.kv_a_norm(graph.slice(kv, 0, 0, s.rank))
         q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, s.n_nope), self.k_b), q_rot, 0)
         if self.beta:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
-from ..convert import MadeReader
+from ..convert import MadeReader, Origin
 from ..gguf import GGUFReader, GGUFWriter
 from .importance import Importance
 from .run import Planned, Wishes, announce, pieces, plan
@@ -49,6 +49,11 @@ class QuantizedReader(MadeReader):
         """That of the source and of the mix; empty where importance had a part in it."""
         own = self._source.identity if self._importance is None else ""
         return f"{own}{self._mix}\n" if own else ""
+
+    @property
+    def origin(self) -> Origin | None:
+        """That of the source."""
+        return self._source.origin if isinstance(self._source, MadeReader) else None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor: over the source's memory where it stays as it is, else in memory of its own."""

@@ -94,7 +94,7 @@ ROUTES = (
         "GET",
         "/lora-adapters",
         llama_cpp_state.lora_adapters,
-        "The adapters whose scale can be set: none",
+        "The adapters of the model, with their scales",
         dialect=_LLAMA,
     ),
     *(Route("POST", path, ranking.rank, "Rank documents", ranking.RankBody, _LLAMA) for path in _RERANK),

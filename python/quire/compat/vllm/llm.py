@@ -219,8 +219,9 @@ class LLM:
     ) -> list[ScoringRequestOutput]:
         """How well each text of ``data_2`` answers that of ``data_1``.
 
-        By a model with a classifier of one class, or of yes and no: a probability, or with ``use_activation=False``
-        what it is made of.  By one that gives vectors: their cosine.
+        By a model with a classifier of one class, or of yes and no: a probability, or with ``use_activation=False``, or
+        where the model's makers name Identity as its activation, what it is made of.  By one that gives vectors: their
+        cosine.
         """
         _refuse_lora(lora_request)
         params = pooling_params or PoolingParams()
@@ -244,7 +245,7 @@ class LLM:
         rows = self._llm.classify(pairs, truncate=truncate)
         if rows.shape[1] != 1 and not is_judged(self._llm.labels):
             raise UnsupportedError(f"[{_PLACE}] a model that scores must have one class but has {rows.shape[1]}")
-        if is_raw:
+        if is_raw or self._llm.shows_raw_scores:
             return [float(self._llm.rerank(one, [other], truncate=truncate)[0]) for one, other in pairs]
         probabilities: list[float] = rows[:, 0].tolist()
         return probabilities

@@ -212,14 +212,19 @@ async def create(context: RequestContext[CreateBody]) -> Reply | Events:
 
 
 def _adapter_in(folder: str | None, name: str) -> str:
-    """The path of an adapter beside the models: clients must not name other files of the machine."""
+    """The path of an adapter beside the models, a file or a folder of PEFT: clients must not name other ones of the
+    machine."""
     home = None if folder is None else Path(folder).resolve()
     path = None if home is None else home / name
     is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
-    if home is None or path is None or not is_name or not path.is_file() or path.resolve().parent != home:
-        text = f"an ADAPTER must be a file beside the models but is {brief(name)}"
+    if home is None or path is None or not is_name or not _is_adapter(path) or path.resolve().parent != home:
+        text = f"an ADAPTER must be a file beside the models, or a folder of PEFT, but is {brief(name)}"
         raise ApiError(400, "invalid_value", text, "modelfile")
     return str(path)
+
+
+def _is_adapter(path: Path) -> bool:
+    return path.is_file() or (path / "adapter_config.json").is_file()
 
 
 def _preset_of(body: CreateBody, folder: str | None) -> Preset:

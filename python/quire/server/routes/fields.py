@@ -15,6 +15,7 @@ from ..body_types import Body, TimedBody
 from ..failures import ApiError, of_quire
 from ..service.caller import Caller
 from ..worker.protocol import ModelInfo, SchedulingHints
+from .adapter_scales import LoraScales, check_scales
 
 __all__ = [
     "ConstrainedBody",
@@ -133,6 +134,7 @@ class SamplingFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     top_n_sigma: Positive | None = None
     xtc_probability: Share | None = None
     xtc_threshold: Share | None = None
+    min_keep: Count | None = None
     dynatemp_range: NotNegative | None = None
     dynatemp_exponent: Positive | None = None
     mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
@@ -168,9 +170,11 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[Id], Meta(max_length=1024)] = []
     include_stop_str_in_output: bool = False
     min_tokens: Count = 0
+    lora: LoraScales = []
     repetition_penalty: Positive | None = None
     repeat_penalty: Positive | None = None
     repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    post_sampling_probs: bool = False
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] = {}
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
@@ -212,13 +216,10 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "bad_words": ([],),
         "return_tokens_as_token_ids": (False,),
         "return_token_ids": (False,),
-        "post_sampling_probs": (False,),
-        "min_keep": (0, 1),
         "n_indent": (0,),
         "adaptive_target": (-1,),
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
-        "lora": ([],),
     }
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +230,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         """The parameters, with what is usual where nothing is said.  RequestError names a field."""
         if self.repeat_penalty is not None and self.repetition_penalty is not None:
             raise RequestError("[sampling] repeat_penalty must come without repetition_penalty but both are given")
+        check_scales(self.lora, info)
         given = self.same_names()
         values = {**self.usual(info, given), **given, **further}
         penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
@@ -243,6 +245,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
                 "max_tokens": info.advised.get("max_tokens") if max_tokens is None else max_tokens,
                 "min_tokens": self.min_tokens,
                 "n": self.n,
+                "processed_logprobs": self.post_sampling_probs,
                 "seed": seed_of(self.seed),
                 "stop": [stop] if isinstance(stop, str) else stop,
                 "stop_token_ids": self.stop_token_ids,

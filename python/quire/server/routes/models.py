@@ -11,6 +11,7 @@ from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient, EngineState
 from ..worker.protocol import Ask
+from .adapter_scales import shown_adapters
 from .fields import Name
 
 __all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]
@@ -34,6 +35,8 @@ async def model_object(context: RequestContext[None], name: str) -> dict[str, An
             "n_ctx": info.n_ctx,
             "n_vocab": info.n_vocab,
         }
+        if info.adapters:
+            shown["meta"]["lora_adapters"] = shown_adapters(info)
         with suppress(ApiError):  # the worker may have ended meanwhile
             file = (await context.ask(engine, Ask(0, "describe", {})))["file"]
             shown["meta"] |= _of_file(file, info.architecture)

@@ -106,7 +106,7 @@ async def score(context: RequestContext[ScoreBody]) -> Reply:
     pairs = _pairs(body)
     answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
     raw = body.activation is False or body.use_activation is False
-    shown = [answer["relevance"] if raw else sigmoid(answer["relevance"]) for answer in answers]
+    shown = [_shown(answer, raw) for answer in answers]
     return Reply.json(
         {
             "id": f"score-{uuid.uuid4().hex}",
@@ -117,6 +117,12 @@ async def score(context: RequestContext[ScoreBody]) -> Reply:
             "usage": _usage(answers),
         }
     )
+
+
+def _shown(answer: dict[str, Any], raw: bool) -> float:
+    """A score after the activation that the model's makers name."""
+    found: float = answer["relevance"]
+    return found if raw or answer["is_raw"] else sigmoid(found)
 
 
 def _pairs(body: ScoreBody) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
@@ -10,17 +11,20 @@ __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
 _LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
 _SHARE_OF_MEMORY = 0.75
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
+# The key general.type of a GGUF file, its type (a string), its length, and its value.
+_ADAPTER_KEY = b"general.type" + (8).to_bytes(4, "little") + (7).to_bytes(8, "little") + b"adapter"
+_FIRST_BYTES = 4096  # where programs write that key
 
 
 def find_models(folder: Path) -> dict[str, Path]:
     """Models in a folder by name: GGUF files (of a split one, the first part) and checkpoint folders.
 
-    What a link leads to beyond the folder is none of it.
+    What a link leads to beyond the folder is none of it, nor are adapters.
     """
     found: dict[str, Path] = {}
     inside = folder.resolve()
     for path in sorted(folder.iterdir()):
-        if not path.resolve().is_relative_to(inside):
+        if not path.resolve().is_relative_to(inside) or _is_adapter(path):
             continue
         part = _LATER_PART.search(path.stem)
         if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
@@ -40,6 +44,8 @@ def skipped_models(folder: Path) -> dict[str, str]:
             continue
         if not path.resolve().is_relative_to(inside):
             skipped[path.name] = "it is a link to outside of the folder"
+        elif _is_adapter(path):
+            skipped[path.name] = "it is a LoRA adapter: --lora, or ADAPTER of a Modelfile, names it beside its model"
         elif path.is_dir():
             if any(each.suffix in _MODEL_SUFFIXES for each in path.iterdir()):
                 skipped[path.name] = "models in folders are found where there is a config.json"
@@ -50,6 +56,26 @@ def skipped_models(folder: Path) -> dict[str, str]:
         elif part is not None and _LATER_PART.sub("", path.stem) not in {_LATER_PART.sub("", p.stem) for p in found}:
             skipped[path.name] = "its first part is not there"
     return skipped
+
+
+def _is_adapter(path: Path) -> bool:
+    """Whether a file or folder is a LoRA adapter's, by its first bytes or its names."""
+    if path.is_dir():
+        return (path / "adapter_config.json").is_file() and not any(path.glob("model*.safetensors"))
+    if path.suffix != ".gguf" or not path.is_file():
+        return False
+    try:
+        status = path.stat()
+        return _begins_as_adapter(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return False
+
+
+@lru_cache(4096)
+def _begins_as_adapter(path: Path, mtime_ns: int, size: int) -> bool:
+    """Of a file as it was at that time: folders are looked through at each request of a name that is not known."""
+    with path.open("rb") as file:
+        return _ADAPTER_KEY in file.read(_FIRST_BYTES)
 
 
 def size_of(path: Path) -> int:

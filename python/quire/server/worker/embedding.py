@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...engine.engine import Failure
-from ...engine.ranking import is_judged, relevance
 from ...errors import RequestError
 from . import protocol as wire
 
@@ -79,22 +78,14 @@ class Embedding(_OneAnswer):
 
 
 class Scoring(_OneAnswer):
-    """Of a request to score classes."""
+    """Of a request to score classes; ``values_of``: what is told of a vector."""
 
-    def __init__(
-        self, id_: int, n_tokens: int, end: End, scores: Callable[[Array], Array], labels: Sequence[str]
-    ) -> None:
+    def __init__(self, id_: int, n_tokens: int, end: End, values_of: Callable[[Array], dict[str, object]]) -> None:
         super().__init__(id_, n_tokens, end)
-        self._scores, self._labels = scores, labels
+        self._values_of = values_of
 
     def values(self, vector: Array) -> dict[str, object]:
-        scores = self._scores(vector[np.newaxis])
-        return {
-            "scores": scores[0].tolist(),
-            "labels": list(self._labels),
-            "relevance": float(relevance(scores, self._labels)[0]),
-            "is_judged": is_judged(self._labels),
-        }
+        return self._values_of(vector)
 
 
 def shaped(vector: npt.NDArray[np.float32], n_dimensions: int | None, norm: int | None) -> npt.NDArray[np.float32]:

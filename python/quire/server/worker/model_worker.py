@@ -16,33 +16,29 @@ import msgspec
 
 from ..._native import __version__
 from ...engine.chat import ChatCollector, ChatOptions
-from ...engine.engine import EngineRequest, Failure
 from ...engine.llm_base import LLMBase, collector_of
-from ...engine.loader import packaged_model
 from ...engine.prompts import RequestOptions
 from ...engine.texts import TextOptions
-from ...errors import BusyError, InternalError, QuireError, RequestError
+from ...errors import BusyError, InternalError, QuireError
 from ..fair_pool import FairPool
 from ..process_memory import process_memory
 from . import protocol as wire
+from .answering import Answering, Emit, Outlet
 from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of
-from .predict_limit import PredictLimit
+from .questions import Questions
 
 if TYPE_CHECKING:
-    from ..._native.engine import DrafterStats, Event, SampledToken
+    from ..._native.engine import DrafterStats
+    from ...engine.chat import ChatRequest
     from ...grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "ModelWorker"]
 
-Emit = Callable[[Sequence[wire.FromEngine]], None]
 # One of them is for what is small.
 _PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
-_LOGPROBS_TOGETHER = 256
 _MOST_SAID = 1000  # characters of an error, which may quote what it is about
-# Of an answer: more is of no use for a model, and would hold up the listener.
-_MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass
@@ -65,7 +61,6 @@ class ModelWorker(LLMBase):
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
         super().__init__(opened.path, **with_share_of_model(opened.config))
-        self._path = opened.path
         self._sampling, self._system = opened.sampling, opened.system
         self._emit = emit
         self._lock = threading.Lock()
@@ -75,22 +70,15 @@ class ModelWorker(LLMBase):
         # Forms may be as long as prompts, and to read them takes Python's time: whoever has none does not wait for it.
         self._forming = FairPool(1, "quire-form")
         shown = self.tokenizer.all_token_bytes()
-        self._shown = shown + [b""] * (self.n_vocab - len(shown))
+        shown += [b""] * (self.n_vocab - len(shown))
+        self._outlet = Outlet(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
         self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
-        self._verbs: dict[str, Callable[..., object]] = {
-            "tokenize": self._tokenize,
-            "detokenize": self._detokenize,
-            "render": self._render,
-            "count": self._count,
-            "infill": self._infill,
-            "describe": self._describe,
-        }
+        self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
 
     def info(self) -> wire.ModelInfo:
         """What the listener is told of the model."""
-        tokenizer = self.tokenizer
-        texts = tokenizer.special_texts
+        tokenizer, texts = self.tokenizer, self.tokenizer.special_texts
         return wire.ModelInfo(
             name=self.model_name,
             architecture=self.architecture,
@@ -106,6 +94,7 @@ class ModelWorker(LLMBase):
             version=__version__,
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
+            adapters=[(Path(path).name, scale) for path, scale in self.config.adapters],
         )
 
     def beat(self) -> wire.Beat:
@@ -175,7 +164,7 @@ class ModelWorker(LLMBase):
             return
         with self._failing(message.id):
             if isinstance(message, wire.Ask):
-                value = self._verbs[message.verb](**message.values)
+                value = self._questions.answer(message.verb, message.values)
                 if message.encoded:
                     value = msgspec.json.encode(value)
                 self._end(message.id, [wire.Answer(message.id, value)])
@@ -212,17 +201,17 @@ class ModelWorker(LLMBase):
         hints = message.hints
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
         params = params_of(message.params)
-        answer: _Answering
+        answer: Answering
         ignored: tuple[str, ...] = ()
         if isinstance(message, wire.Chat):
             messages = self._with_system(message.messages)
             chat = self._prompts.chat_draft(messages, params, options, ChatOptions(**message.options))
             request, ignored = chat.engine, chat.ignored
-            answer = _Answering(self, message.id, request, ChatCollector(chat, collector_of(request)))
+            answer = Answering(message.id, request, ChatCollector(chat, collector_of(request)), self._outlet)
             answer.wants_progress = message.wants_progress
         else:
             request = self._prompts.draft(message.prompt, params, options)
-            answer = _Answering(self, message.id, request, None)
+            answer = Answering(message.id, request, None, self._outlet)
             answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
 
@@ -242,6 +231,10 @@ class ModelWorker(LLMBase):
         if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
             return messages
         return [{"role": "system", "content": self._system}, *messages]
+
+    def _drafted(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> ChatRequest:
+        """A conversation as a request that nobody submits."""
+        return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
@@ -285,7 +278,7 @@ class ModelWorker(LLMBase):
             given = message.text
             pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
             request = self._score_request(pair, options, text, message.instruction)
-            answer = Scoring(message.id, len(request.token_ids), self._end, self._scores, self.labels)
+            answer = Scoring(message.id, len(request.token_ids), self._end, self._class_values)
         else:
             request = self._embedding_request(message.prompt, message.pooling, options, text)
             answer = Embedding(message, len(request.token_ids), self._end)
@@ -293,55 +286,7 @@ class ModelWorker(LLMBase):
 
     def _read_template(self) -> None:
         with suppress(Exception):  # there may be none, and one may refuse any conversation
-            self._render([{"role": "user", "content": "?"}], {})
-
-    def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
-        ids = _shown_ids(self.tokenizer.encode(text, add_special, parse_special))
-        if not pieces:
-            return {"tokens": ids}
-        shown = self._shown
-        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
-
-    def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
-        self._check_ids(tokens)
-        if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
-            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
-        answer: dict[str, object] = {name: self.tokenizer.decode(tokens, skip_special=False)}
-        if pieces:
-            answer["pieces"] = [self.tokenizer.decode_bytes([id_], False) for id_ in tokens]
-        return answer
-
-    def _check_ids(self, tokens: list[int]) -> None:
-        n_vocab = self.tokenizer.n_vocab
-        for id_ in tokens:
-            if not 0 <= id_ < n_vocab:
-                raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
-
-    def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
-        return {"prompt": chat.prompt, "ignored": chat.ignored}
-
-    def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
-        chat = self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
-        return {"n_tokens": len(chat.engine.token_ids), "ignored": chat.ignored}
-
-    def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
-        from ...engine.infill import infill_tokens
-
-        return {"tokens": _shown_ids(infill_tokens(self.tokenizer, prefix, suffix, beginning, extra))}
-
-    def _describe(self) -> object:
-        from .model_file import abilities, describe
-
-        path = packaged_model() if self._path is None else Path(self._path)
-        return {"abilities": abilities(self.tokenizer), "file": describe(path)}
-
-    def _shown_logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
-        shown = self._shown
-        return [
-            wire.Logprob(token.id, shown[token.id], token.logprob, [(id_, shown[id_], p) for id_, p in token.top])
-            for token in tokens
-        ]
+            self._drafted([{"role": "user", "content": "?"}], {})
 
 
 def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
@@ -361,140 +306,3 @@ def _has_form(message: wire.Work) -> bool:
     if isinstance(message, wire.Chat):
         return bool(message.options.get("tools")) or "structured_outputs" in message.params
     return isinstance(message, wire.Generate) and "structured_outputs" in message.params
-
-
-def _shown_ids(ids: list[int]) -> list[int]:
-    """Ids for an answer.  RequestError where there are too many for one."""
-    if len(ids) > _MOST_SHOWN_IDS:
-        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
-    return ids
-
-
-def _piece(shown: bytes) -> str | list[int]:
-    """What a token shows: text, or bytes where it ends within a character."""
-    try:
-        return shown.decode()
-    except UnicodeDecodeError:
-        return list(shown)
-
-
-class _Answering:
-    """Turns the events of one request to messages."""
-
-    def __init__(self, worker: ModelWorker, id_: int, request: EngineRequest, chat: ChatCollector | None) -> None:
-        self._worker = worker
-        self._id = id_
-        self._n_unfinished = request.n
-        self._n_prompt_tokens = len(request.token_ids)
-        self._chat = chat
-        self._reasons: dict[int, str | None] = {}
-        params = request.params
-        assert params is not None
-        self._logprobs = params.logprobs is not None
-        # The first tokens may come before the thread that handed the request in has said that it did.
-        self._lock = threading.Lock()
-        self._early: list[Event | Failure] | None = []
-        self.wants_progress = False
-        self._predict_limit: PredictLimit | None = None
-        self.native_id: int | None = None
-
-    def follow(self, asked: wire.Generate) -> None:
-        """Tell what this request wants told, and end it in time."""
-        self.wants_progress = asked.wants_progress
-        if asked.predict_s is not None:
-            self._predict_limit = PredictLimit(asked.predict_s, self._n_unfinished)
-
-    def announce(self, prompt_ids: list[int] | None, ignored: Sequence[str] = ()) -> None:
-        """Say that the request was taken, and send what came meanwhile."""
-        with self._lock:
-            early, self._early = self._early, None
-            self._worker._emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids, list(ignored))])
-            if early:
-                self._send(early)
-
-    def deliver(self, items: Sequence[Event | Failure]) -> None:
-        """Take what the engine has for the request."""
-        with self._lock:
-            if self._early is not None:
-                self._early += items
-            else:
-                self._send(items)
-
-    def _send(self, items: Sequence[Event | Failure]) -> None:
-        messages: list[wire.FromEngine] = []
-        worker = self._worker
-        for item in items:
-            if isinstance(item, Failure):
-                worker._end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
-                return
-            if item.kind == "admitted":
-                messages.append(wire.Admitted(self._id, item.n_cached_tokens))
-            if item.kind in ("admitted", "progress"):
-                if self.wants_progress:
-                    n_read = item.n_cached_tokens if item.kind == "admitted" else item.n_read_tokens
-                    messages.append(wire.Delta(self._id, 0, "", [], n_read=n_read))
-                continue
-            messages += self._of_prompt(item)
-            if self._takes(item) and (delta := self._delta(item)) is not None:
-                messages.append(delta)
-            if item.kind == "finish":
-                self._n_unfinished -= 1
-                messages.append(self._finished(item))
-        if self._n_unfinished == 0:
-            worker._end(self._id, messages)
-        elif messages and self._id in worker._running:
-            worker._emit(messages)
-
-    def _takes(self, event: Event) -> bool:
-        """Whether a limit of time leaves this to the answer; a request whose choices are all over is ended."""
-        limit = self._predict_limit
-        if limit is None or not event.token_ids:
-            return True
-        taken = limit.takes(event.choice, event.text, len(event.token_ids), time.monotonic())
-        if taken and limit.all_over and self.native_id is not None:
-            self._worker._engine.cancel(self.native_id)
-        return taken
-
-    def _delta(self, event: Event) -> wire.Delta | None:
-        worker = self._worker
-        logprobs = worker._shown_logprobs(event.logprobs) if self._logprobs else []
-        token_ids = list(event.token_ids)
-        if self._chat is None:
-            if not token_ids and not event.text:
-                return None
-            return wire.Delta(self._id, event.choice, event.text, token_ids, "", [], logprobs)
-        delta = self._chat.add(event)
-        self._reasons[event.choice] = delta.finish_reason
-        if not token_ids and not delta.content and not delta.reasoning_content and not delta.tool_calls:
-            return None
-        calls = [wire.CallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
-        return wire.Delta(self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs)
-
-    def _of_prompt(self, event: Event) -> list[wire.Delta]:
-        """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
-        shown = self._worker._shown_logprobs(event.prompt_logprobs)
-        parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
-        return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
-
-    def _finished(self, event: Event) -> wire.Finished:
-        reason = event.finish_reason if self._chat is None else self._reasons[event.choice]
-        assert reason is not None
-        n_new = event.n_generated_tokens
-        stop_reason = event.stop_reason
-        if self._predict_limit is not None and (n_taken := self._predict_limit.n_taken(event.choice)) is not None:
-            reason, stop_reason, n_new = "length", None, n_taken
-        times = event.timings
-        return wire.Finished(
-            id=self._id,
-            choice=event.choice,
-            reason=reason,
-            stop_reason=stop_reason,
-            n_prompt_tokens=event.n_prompt_tokens,
-            n_cached_tokens=event.n_cached_tokens,
-            n_generated_tokens=n_new,
-            queue_s=times.queue_s,
-            prefill_s=times.prefill_s,
-            decode_s=times.decode_s,
-            n_drafted_tokens=event.n_drafted_tokens,
-            n_accepted_tokens=event.n_accepted_tokens,
-        )

@@ -121,8 +121,8 @@ class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     """Score the classes of a text, or of a pair of texts.
 
     ``Answer`` has ``scores`` of the classes and their ``labels``, empty where the file names none; ``relevance``, one
-    number of them as ``LLM.rerank`` gives it, and ``is_judged``, whether it is of yes against no; and what that of
-    ``Embed`` has beside its vector.
+    number of them as ``LLM.rerank`` gives it, ``is_judged``, whether it is of yes against no, and ``is_raw``, whether
+    the model's makers show it as it is; and what that of ``Embed`` has beside its vector.
     """
 
     id: int
@@ -162,7 +162,7 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
     ``memory_bytes``: what its process may come to take, its cache full.  ``n_ctx_train``: positions that it was trained
-    on."""
+    on.  ``adapters``: names of their files, and what each is multiplied by."""
 
     name: str
     architecture: str
@@ -178,6 +178,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     version: str
     memory_bytes: int = 0
     n_ctx_train: int = 0
+    adapters: list[tuple[str, float]] = []
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

@@ -21,6 +21,7 @@ from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import Answering
 from ..fields import hints_of
 from ..merging import merged
+from ..probabilities import probability, shown_token
 from ..timings import progress_of, timings_of, timings_so_far
 from .fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
 
@@ -177,8 +178,11 @@ class _Shape:
             result.first_s = result.first_s or time.monotonic()
             result.text.append(event.content)
             result.ids += event.token_ids
-            result.probabilities += [sse.raw(_probability(token)) for token in event.logprobs]
+            result.probabilities += [sse.raw(self._probability(token)) for token in event.logprobs]
         return result
+
+    def _probability(self, token: Logprob) -> dict[str, Any]:
+        return probability(token) if self._body.post_sampling_probs else _log_probability(token)
 
     def _head(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
         return {
@@ -194,7 +198,7 @@ class _Shape:
         # Of a stream, ids come whether they are asked for or not.
         shown = {**self._head(result, delta.content, delta.token_ids), "tokens": delta.token_ids, "stop": False}
         if delta.logprobs:
-            shown["completion_probabilities"] = [_probability(token) for token in delta.logprobs]
+            shown["completion_probabilities"] = [self._probability(token) for token in delta.logprobs]
         if self._body.timings_per_token:
             stream = self._answerings[result.index // self._n].stream
             shown["timings"] = timings_so_far(stream, result.n_prompt, len(result.ids), result.first_s)
@@ -250,12 +254,9 @@ def _selected(shown: dict[str, Any], fields: list[str]) -> dict[str, Any]:
     return selected
 
 
-def _probability(token: Logprob) -> dict[str, Any]:
+def _log_probability(token: Logprob) -> dict[str, Any]:
     return {
-        **_token(token.token_id, token.shown, token.logprob),
-        "top_logprobs": [_token(id_, shown, logprob) for id_, shown, logprob in token.top],
+        **shown_token(token.token_id, token.shown),
+        "logprob": token.logprob,
+        "top_logprobs": [{**shown_token(id_, shown), "logprob": logprob} for id_, shown, logprob in token.top],
     }
-
-
-def _token(id_: int, shown: bytes, logprob: float) -> dict[str, Any]:
-    return {"id": id_, "token": shown.decode("utf-8", "replace"), "bytes": list(shown), "logprob": logprob}

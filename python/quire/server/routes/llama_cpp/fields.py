@@ -14,6 +14,7 @@ from ....sampling_defaults import chat_defaults
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
+from ..adapter_scales import LoraScales, check_scales, shown_adapters
 from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text
 from ..stages import LLAMA_CPP_ORDER, stages_of
 
@@ -66,6 +67,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     stop: Stop | Stops | None = None
     n_probs: Probabilities | None = None
     logprobs: Probabilities | None = None
+    post_sampling_probs: bool = False
     grammar: Annotated[str, Meta(max_length=1 << 18)] = ""
     json_schema: dict[str, Any] | bool | None = None
     cache_prompt: bool = True
@@ -73,6 +75,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     t_max_predict_ms: Limit = 0
     timings_per_token: bool = False
     return_progress: bool = False
+    lora: LoraScales = []
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **SamplingFields.hints,
@@ -107,16 +110,13 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "n_indent": (0,),
-        "min_keep": (0, 1),
         "adaptive_target": (-1,),
-        "post_sampling_probs": (False,),
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
         "continue_final_message": (False,),
         "echo": (False,),
         "image_data": ([],),
         "system_prompt": ("",),
-        "lora": ([],),
     }
 
     def one_of(self, *names: str) -> Any:
@@ -170,18 +170,19 @@ class InfillBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an answer is generated.  ``n_new`` 0: only the prompt is read."""
+    """How an answer is generated.  ``n_new`` 0: only the prompt is read.  ``lora``: the scales of the adapters."""
 
     params: SamplingParams
     n_new: int | None
+    lora: list[dict[str, Any]]
 
     def shown(self) -> dict[str, Any]:
         """By llama.cpp's names."""
         p = self.params
         same = (
             "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p",
-            "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "presence_penalty",
-            "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
+            "xtc_probability", "xtc_threshold", "min_keep", "mirostat", "mirostat_tau", "mirostat_eta",
+            "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
         )  # fmt: skip
         form = p.structured_outputs
         return {
@@ -196,10 +197,12 @@ class Settings:
             "max_tokens": -1 if self.n_new is None else self.n_new,
             "stop": list(p.stop),
             "n_probs": 0 if p.logprobs is None else p.logprobs,
+            "post_sampling_probs": p.processed_logprobs,
             "samplers": list(p.samplers),
             "grammar": "" if form is None or form.grammar is None else form.grammar,
             "logit_bias": [{"token": id_, "bias": bias} for id_, bias in p.logit_bias.items()]
             + [{"token": id_, "bias": False} for id_ in p.bad_token_ids],
+            "lora": self.lora,
         }
 
 
@@ -214,6 +217,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
+    check_scales(body.lora, info)
     n_new, n_shown = body.n_new, body.n_shown_probabilities
     stop = body.stop if body.stop is not None else []
     if body.dry_sequence_breakers:
@@ -231,9 +235,11 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,
+        "processed_logprobs": body.post_sampling_probs,
         "structured_outputs": body.wanted_form(),
     }
-    return Settings(SamplingParams(**{**values, **more}), n_new)
+    lora = [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in shown_adapters(info)]
+    return Settings(SamplingParams(**{**values, **more}), n_new, lora)
 
 
 async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[int]]:

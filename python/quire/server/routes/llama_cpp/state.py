@@ -10,6 +10,7 @@ from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
+from ..adapter_scales import shown_adapters
 from ..openai.chat_fields import ChatBody, checked_messages
 from .fields import CompletionBody, settings_of
 
@@ -84,8 +85,9 @@ async def slots(context: RequestContext[None]) -> Reply:
 
 
 async def lora_adapters(context: RequestContext[None]) -> Reply:
-    """The adapters whose scale a client may set: none, as those of ``--lora`` stay as they are."""
-    return Reply.json([])
+    """The adapters of ``--lora``, whose scales stay as they are."""
+    info, _ = context.service.info(context.answering)
+    return Reply.json(shown_adapters(info))
 
 
 async def set_props(context: RequestContext[None]) -> Reply:
@@ -95,7 +97,7 @@ async def set_props(context: RequestContext[None]) -> Reply:
 
 async def set_lora_adapters(context: RequestContext[None]) -> Reply:
     """Refused: scales are set at the start."""
-    raise ApiError(501, "not_supported", "scales of lora adapters must stay as they were at the start (--lora-scaled)")
+    raise ApiError(501, "not_supported", "scales of adapters must stay as they were at the start (--lora FILE:SCALE)")
 
 
 async def slot_action(context: RequestContext[None]) -> Reply:

@@ -13,6 +13,7 @@ from ...listener.request_context import RequestContext
 from ...worker.protocol import CallDelta, Delta, Finished, Logprob
 from ..answers import Answering, Message, Usage, new_id
 from ..fields import shown_tier
+from ..probabilities import probability
 from ..timings import progress_of, timings_of, timings_so_far
 from .chat_fields import ChatBody, checked_messages, counted
 
@@ -47,6 +48,7 @@ class _Shape:
     def __init__(self, body: ChatBody, model: str, version: str) -> None:
         self._body = body
         self._shows_logprobs = body.n_logprobs() is not None
+        self._logprob = probability if body.post_sampling_probs else openai_logprob
         self._n_new = 0
         self._first_s = 0.0
         self._head = {
@@ -60,7 +62,7 @@ class _Shape:
 
     async def whole(self, answering: Answering) -> dict[str, Any]:
         """The answer as one object."""
-        parts = [Message(openai_logprob) for _ in range(self._body.n)]
+        parts = [Message(self._logprob) for _ in range(self._body.n)]
         async for delta in answering.deltas():
             parts[delta.choice].add(delta)
         choices = [
@@ -98,7 +100,7 @@ class _Shape:
                 else:
                     more = self._so_far(answering, event)
                     if (new := delta_fields(event)) or event.logprobs:
-                        shown = {"content": [openai_logprob(token) for token in event.logprobs], "refusal": None}
+                        shown = {"content": [self._logprob(token) for token in event.logprobs], "refusal": None}
                         pieces.append(chunk(event.choice, new, None, shown if event.logprobs else None, **more))
             yield b"".join(pieces) if batch else sse.PING
         if wants_usage:

@@ -69,6 +69,9 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             raise ApiError(400, "invalid_value", f"best_of must be at least n, {self.n}, but is {n_drawn}", "best_of")
         if n_drawn > self.n and self.stream:
             raise ApiError(400, "invalid_value", "best_of must be n in a stream but is more", "best_of")
+        if n_drawn > self.n and self.post_sampling_probs:
+            text = "post_sampling_probs must come without best_of, which goes by the model's own, but comes with it"
+            raise ApiError(400, "invalid_value", text, "post_sampling_probs")
         logprobs = self.logprobs if n_drawn == self.n or self.logprobs is not None else 0
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None:

@@ -1,0 +1,133 @@
+"""Write docs/habits.md: what people who come from other programs type and send, and what they get.
+
+    python ci/make_habits_page.py
+
+The rows are those of tests/habits/habits.toml, where every one is tried.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "tests" / "habits" / "habits.toml"
+PAGE = ROOT / "docs" / "habits.md"
+HEAD = """# Habits of other programs
+
+This page is written by `ci/make_habits_page.py` from `tests/habits/habits.toml`; a test tries every row. The first
+column is where a habit comes from. [options.md](options.md) has all options, [http.md](http.md) all fields.
+
+"""
+# By kind: what the columns behind the first are called.
+COLUMNS = {
+    "same": ("typed", "is"),
+    "asks": ("typed", "model", "it is asked"),
+    "note": ("typed", "goes on, and says"),
+    "refused": ("typed", "ends with exit code 2, and says"),
+    "prints": ("typed", "what holds of `out`, `err` and the exit code"),
+    "session": ("typed or sent", "what holds of the answer"),
+    "means": ("sent", "what the engine is asked"),
+    "off": ("sent", "answer 403, which says"),
+    "ignored": ("sent", "answered; `x-quire-ignored` names"),
+    "denied": ("sent", "answer 400, which names"),
+    "request": ("sent", "what holds of the answer"),
+    "script": ("program", "what holds after it"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one kind: the origin, then the cells that the kind has (tests/habits/habits.toml)."""
+
+    part: str
+    title: str
+    kind: str
+    about: str
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """The whole file.  ``values``: what $names stand for; ``beside``: fields that requests have by their paths;
+    ``programs``: how scripts of an origin begin."""
+
+    values: dict[str, str]
+    beside: dict[str, str]
+    programs: dict[str, str]
+    tables: list[Table]
+
+    def filled(self, text: str, more: dict[str, str] | None = None) -> str:
+        """A text with values in place of their names; KeyError for a name without one."""
+        values = {**self.values, **(more or {})}
+        while re.search(r"\$[a-z]+", text):
+            text = re.sub(r"\$([a-z]+)", lambda found: values[found[1]], text)
+        return text
+
+
+def habits() -> Habits:
+    """What the file has."""
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    given: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    tables = [Table(**{"about": "", **table}) for table in given.pop("table")]
+    return Habits(tables=tables, **given)
+
+
+def code(text: str) -> str:
+    """As code in a cell, line by line."""
+    lines = text.strip("\n").rstrip().split("\n")
+    return "<br>".join(_code_line(line) for line in lines if line.strip())
+
+
+def _code_line(line: str) -> str:
+    indent = "&nbsp;" * (len(line) - len(line.lstrip()))
+    line = line.strip().replace("|", "\\|").replace("\t", "\\t")
+    marks = "`" if "`" not in line else "``"
+    return f"{indent}{marks}{line}{marks}"
+
+
+def cells(kind: str, row: list[str]) -> list[str]:
+    """What is shown of a row."""
+    origin, first, *rest = row
+    if kind in ("means", "off", "ignored", "denied", "request") or (kind == "session" and len(rest) == 2):
+        body, *rest = rest
+        method = "" if " " in first else "POST "
+        first = f"{method}{first}" + (f"\n{body}" if body not in ("", "{}") else "")
+    shown = [code(cell) for cell in rest] if kind != "note" else [rest[0].replace("|", "\\|")]
+    if kind == "asks" and not rest[0]:
+        shown[0] = "the package's"
+    return [origin, code(first), *shown]
+
+
+def page() -> str:
+    """The whole page."""
+    given = habits()
+    parts, part = [HEAD, "Requests have these fields, unless a row names the same:\n\n| to | fields |\n|---|---|\n"], ""
+    parts += [f"| {code(path)} | {code(body)} |\n" for path, body in given.beside.items()]
+    parts.append("\nNames in them stand for\n\n| name | value |\n|---|---|\n")
+    parts += [f"| `${name}` | {code(text)} |\n" for name, text in given.values.items()]
+    parts.append('| `$ids`, `$once` | the tokens of "Once upon"; those of "Once", without brackets |\n')
+    parts.append("| `$long` | a message of 5000 words |\n\n")
+    for table in given.tables:
+        if table.part != part:
+            part = table.part
+            parts.append(f"## {part}\n\n")
+        parts.append(f"### {table.title}\n\n")
+        if table.about:
+            parts.append(f"{table.about}\n\n")
+        if table.kind == "script":
+            program = given.programs[table.rows[0][0]].strip()
+            parts.append(f"Each begins with\n\n```python\n{program}\n```\n\n")
+        columns = ("from", *COLUMNS[table.kind])
+        parts.append(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n")
+        parts += [f"| {' | '.join(cells(table.kind, row))} |\n" for row in table.rows]
+        parts.append("\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,154 @@
+"""What ``quire info`` shows of LoRA adapters."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import QuireError
+from .tables import print_table
+from .text import one_line, size_text
+
+if TYPE_CHECKING:
+    from ..gguf import GGUFReader
+
+__all__ = ["AdapterFacts", "adapter_objects", "is_adapter", "print_adapters", "read_facts", "refusals"]
+
+_CONFIG = "adapter_config.json"
+_BASE_NAMES = ("general.base_model.0.repo_url", "general.base_model.0.name")
+
+
+@dataclass(frozen=True)
+class AdapterFacts:
+    """An adapter as it lies on the disk.  ``architecture``: None where the adapter does not tell it."""
+
+    path: str
+    format: str
+    architecture: str | None
+    base_model: str | None
+    ranks: list[int]
+    alpha: float | None
+    n_tensors: int
+    n_parameters: int
+    size_bytes: int
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a path is an adapter's and no model's.  LoadError for a file that is not GGUF."""
+    if path.is_dir():
+        return (path / _CONFIG).is_file() and not any(path.glob("model*.safetensors"))
+    from ..gguf import GGUFReader
+
+    metadata = GGUFReader(path).metadata
+    return "general.type" in metadata and metadata["general.type"] == "adapter"
+
+
+def read_facts(path: Path) -> AdapterFacts:
+    """Of a GGUF file or a folder of PEFT.  LoadError or UnsupportedError for one that goes with no model."""
+    if path.is_dir():
+        return _of_folder(path)
+    from ..gguf import GGUFReader
+    from ..nn import Adapter
+
+    reader = GGUFReader(path)
+    metadata, adapter = reader.metadata, Adapter(reader)
+    arch = metadata.text("general.architecture")
+    adapter.check(arch)
+    names = [str(metadata[key]) for key in _BASE_NAMES if key in metadata]
+    ranks = {info.shape[0] for info in reader.tensors if info.name.endswith(".lora_a")}
+    return AdapterFacts(
+        str(path), f"GGUF {reader.version}", arch, next(iter(names), None), sorted(ranks), adapter.alpha or None,
+        len(reader.tensors), sum(math.prod(info.shape) for info in reader.tensors), reader.size_bytes,
+    )  # fmt: skip
+
+
+def _of_folder(folder: Path) -> AdapterFacts:
+    from ..convert import PeftFolder
+
+    peft = PeftFolder(folder)
+    halves = [half for product in peft.products.values() for half in (product.left, product.right)]
+    ranks = {product.rank for product in peft.products.values()}
+    return AdapterFacts(
+        str(folder), "PEFT", None, peft.config.base_name or None, sorted(ranks), peft.config.alpha,
+        len(halves), sum(math.prod(half.shape) for half in halves), peft.size_bytes,
+    )  # fmt: skip
+
+
+def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, float]]) -> list[str]:
+    """Why each adapter does not go with a model; empty for one that does.
+
+    ``model``: the file or folder ``source``, read as a file.
+    """
+    from ..convert import opened_adapters
+    from ..models import load_model
+
+    found = []
+    with _base(source, model) as base:
+        for adapter in adapters:
+            try:
+                with opened_adapters([adapter], base) as opened:
+                    load_model(model, adapters=opened)
+            except QuireError as error:
+                found.append(str(error))
+            else:
+                found.append("")
+    return found
+
+
+@contextmanager
+def _base(source: Path, model: GGUFReader) -> Iterator[GGUFReader]:
+    """The model as adapters of PEFT want to know it."""
+    if not source.is_dir():
+        yield model
+        return
+    from ..checkpoint import checkpoint_dtype
+    from ..convert import CheckpointReader
+
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        CheckpointReader(source, Path(scratch), checkpoint_dtype(source)) as reader,
+    ):
+        yield reader
+
+
+def adapter_objects(adapters: Sequence[tuple[str, float]], reasons: Sequence[str]) -> list[dict[str, object]]:
+    """Adapters of a model as JSON has them."""
+    return [
+        {**_known(path), "scale": scale, "fits": not reason, "fits_not_because": reason or None}
+        for (path, scale), reason in zip(adapters, reasons, strict=True)
+    ]
+
+
+def _known(path: str) -> dict[str, object]:
+    try:
+        return asdict(read_facts(Path(path)))
+    except QuireError:  # which is why it does not fit
+        return {"path": path}
+
+
+def print_adapters(rows: Sequence[dict[str, object]]) -> None:
+    """A table for each adapter, of what ``AdapterFacts`` and ``adapter_objects`` tell."""
+    for row in rows:
+        shown = [
+            (name.removeprefix("n_").removesuffix("_bytes").replace("_", " "), _text(name, value))
+            for name, value in row.items()
+            if name != "path" and value not in (None, [])
+        ]
+        print_table(("adapter", one_line(str(row["path"]))), shown)
+
+
+def _text(name: str, value: object) -> str:
+    if name == "size_bytes" and isinstance(value, int):
+        return size_text(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else one_line(str(value))

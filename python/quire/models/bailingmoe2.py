@@ -1,0 +1,111 @@
+"""Ling 2 and Ring 2 (Ling team 2025): norms on heads, a part of each rotated, corrected sigmoids in groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    factor,
+    flag,
+    made,
+    no_windows,
+    u32,
+)
+from ..checkpoint.rope import partial_rotary
+from ..errors import UnsupportedError
+from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
+from .llama import head_dim_of
+from .openelm import Attention
+
+ARCHES = ("bailingmoe2",)
+
+
+class BailingMoe2(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
+        n_dense_layers = m.integer("leading_dense_block_count", 0)
+        shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)  # of each
+        shared_dim *= m.integer("expert_shared_count", high=64)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            return GatedMLP(b, c.dim, c.ffn_dim) if i < n_dense_layers else experts_of(b, c.dim, e, shared_dim)
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = BailingMoe2
+
+
+def _shared_experts(config: Fields) -> None:
+    """Each as large as one that is routed to."""
+    own = config.integer("moe_intermediate_size")
+    if (size := config.integer("moe_shared_expert_intermediate_size", own)) != own:
+        raise UnsupportedError(f"[convert] 'moe_shared_expert_intermediate_size' must be {own} but is {size}")
+
+
+def _n_rot(config: Fields) -> int:
+    size = head_dim_of(config)
+    part = partial_rotary(config, size, 0.5)
+    if (n := config.integer("rotary_dim", part)) != part:
+        raise UnsupportedError(f"[convert] 'rotary_dim' must be {part}, as 'partial_rotary_factor' says, but is {n}")
+    return part
+
+
+_ATTENTION = "model.layers.{i}.attention"
+HF = {
+    "BailingMoeV2ForCausalLM": Checkpoint(
+        "bailingmoe2",
+        {
+            **DECODER_KEYS,
+            "rope.dimension_count": made("u32", _n_rot),
+            "expert_count": u32("num_experts"),
+            "expert_used_count": u32("num_experts_per_tok"),
+            "expert_feed_forward_length": u32("moe_intermediate_size"),
+            "expert_shared_count": u32("num_shared_experts"),
+            "expert_group_count": u32("n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_norm": flag("norm_topk_prob", default=True),
+            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
+            "leading_dense_block_count": u32("first_k_dense_replace", default=0),
+        },
+        {
+            **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if not ours.endswith(("_q", "_k", "_v"))},
+            **EXPERT_TENSORS,
+            **SHARED_EXPERT_TENSORS,
+            "token_embd": "model.word_embeddings",
+            "blk.{i}.attn_qkv": f"{_ATTENTION}.query_key_value",
+            "blk.{i}.attn_output": f"{_ATTENTION}.dense",
+            "blk.{i}.attn_q_norm": f"{_ATTENTION}.query_layernorm",
+            "blk.{i}.attn_k_norm": f"{_ATTENTION}.key_layernorm",
+            "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.expert_bias",
+        },
+        fixed={
+            "hidden_act": SILU,
+            "use_bias": (False,),
+            "use_qkv_bias": (False,),
+            "use_rmsnorm": (True,),
+            "use_qk_norm": (True,),
+            "norm_softmax": (False,),
+            "norm_head": (False,),
+            "score_function": ("sigmoid",),
+            "moe_router_enable_expert_bias": (True,),
+            "using_split_qkv_in_self_attention": (False,),
+        },
+        checks=(no_windows, _shared_experts),
+        unused=("router_dtype", "num_nextn_predict_layers", "mtp_loss_scaling_factor"),
+        ignored=("model.layers.20.*", "model.layers.32.*"),  # of the token after the next one
+    )
+}

@@ -1,0 +1,177 @@
+"""Command A+ (Cohere 2026): Command A with experts, whose sum with shared ones is halved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..checkpoint import (
+    EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    has_windows,
+    local_layers,
+    made,
+    n_dense,
+    u32,
+)
+from ..errors import UnsupportedError
+from ..nn import (
+    ROUTING,
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    Step,
+    Tensor,
+    Weights,
+    experts_of,
+    frequency_factors,
+    rope_spec,
+    select_rows,
+)
+from .base import MAX_DIM, DenseConfig, Layer, Mixer, head, layers_left_out
+from .base import local_layers as locals_of
+from .classic import EPS, Attention
+from .cohere2 import PERIOD
+from .command_r import KEYS, TENSORS
+
+ARCHES = ("cohere2moe",)
+RMS = "attention.layer_norm_rms_epsilon"
+
+
+class Block:
+    """Attention and MLP side by side."""
+
+    def __init__(self, norm: Layer, attention: Mixer, mlp: Layer, factor: float) -> None:
+        self.norm, self.attention, self.mlp, self.factor = norm, attention, mlp, factor
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        normed = self.norm(x)
+        y = self.mlp(normed)
+        return x + self.attention(normed, step) + (y if self.factor == 1.0 else y * self.factor)
+
+
+class Cohere2Moe:
+    """Layers with a window rotate, and dense ones.  Norms are those whose epsilon the file has."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        is_rms = m.has(RMS)
+        c = DenseConfig.read(m, n_vocab, eps=RMS if is_rms else EPS)
+        m.without_effect(EPS)
+        n_layer = c.n_layer - layers_left_out(m, w, c.n_layer)
+        e = ExpertConfig.read(m, n_layer, gating="sigmoid", normalize=False, ffn_dim=c.ffn_dim, reads=ROUTING)
+        n_shared = m.integer("expert_shared_count", 0, high=64)
+        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
+        n_dense_layers, window = m.integer("leading_dense_block_count"), m.integer("attention.sliding_window", low=1)
+        self.windows = [window if local else 0 for local in locals_of(m, n_layer, PERIOD, last=False)]
+        m.only("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+
+        def norm(b: Weights, name: str) -> Layer:
+            return b.norm(name, c.dim, c.eps) if is_rms else b.layer_norm(name, c.dim, c.eps)
+
+        def block(i: int, b: Weights) -> Block:
+            is_dense = i < n_dense_layers
+            attention = Attention(c, b, i, rotation if is_dense or self.windows[i] else None)
+            shared = shared_dim if n_shared else 0
+            mlp: Layer = GatedMLP(b, c.dim, c.ffn_dim) if is_dense else experts_of(b, c.dim, e, shared)
+            return Block(norm(b, "attn_norm"), attention, mlp, 0.5 if shared and not is_dense else 1.0)
+
+        self.config, self.embedding = c, w.embedding("token_embd", c.n_vocab, c.dim)
+        self.blocks = [block(i, b) for i, b in enumerate(w.blocks(n_layer))]
+        self.norm, self.head = norm(w, "output_norm"), head(w, c, self.embedding)
+        self.scale = m.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+    def __call__(self, step: Step) -> Tensor:
+        x = step.run_layers(self.blocks, self.embedding(step.tokens))
+        return self.head(self.norm(select_rows(x, step.logit_rows))) * self.scale
+
+
+MODEL = Cohere2Moe
+
+
+def _first(config: Fields) -> int:
+    return config.integer("first_k_dense_replace", 0)
+
+
+def _window(config: Fields) -> int:
+    has_windows(config)
+    return config.integer("sliding_window", 4096, low=1)
+
+
+def _pattern(config: Fields) -> Sequence[bool]:
+    """By periods, which begin anew after the dense layers, where the kinds of layers are not listed.
+
+    Files do not tell that dense layers that see everything turn only where their period is 1.
+    """
+    periods = {
+        n: config.integer(n, default)
+        for n, default in (("prefix_dense_sliding_window_pattern", 1), ("sliding_window_pattern", PERIOD))
+    }
+    for name, period in periods.items():
+        if period == 0 and not config.items("layer_types"):
+            raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+    own, others = periods.values()
+    first, n_layer = min(_first(config), config.integer("num_hidden_layers")), config.integer("num_hidden_layers")
+    pattern = local_layers(config, 1)
+    if not config.items("layer_types"):
+        pattern = [(i + 1) % own != 0 for i in range(first)] + [(i + 1) % others != 0 for i in range(n_layer - first)]
+    if own != 1 and not all(pattern[: n_dense(config, first)]):
+        raise UnsupportedError(
+            "[convert] 'prefix_dense_sliding_window_pattern' must be 1 where a dense layer has no window"
+        )
+    return pattern
+
+
+def _shared_dim(config: Fields) -> int | None:
+    return config.integer("intermediate_size") * config.integer("num_shared_experts", 0) or None
+
+
+def _gating(config: Fields) -> int:
+    kind = config.text("expert_selection_fn", "softmax")
+    if kind not in ("softmax", "sigmoid"):
+        raise UnsupportedError(f"[convert] 'expert_selection_fn' must be softmax or sigmoid but is '{kind}'")
+    return 3 if kind == "softmax" else 2
+
+
+def _ffn_dim(config: Fields) -> int:
+    return config.integer("prefix_dense_intermediate_size", config.integer("intermediate_size"))
+
+
+HF = {
+    "Cohere2MoeForCausalLM": Checkpoint(
+        "cohere2moe",
+        {
+            **KEYS,
+            "feed_forward_length": made("u32", _ffn_dim),
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            RMS: f32("rms_norm_eps", default=None),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "expert_count": u32("num_experts", default=8),
+            "expert_used_count": u32("num_experts_per_tok", default=2),
+            "expert_feed_forward_length": u32("intermediate_size"),
+            "expert_shared_count": made("u32", lambda config: config.integer("num_shared_experts", 0) or None),
+            "expert_shared_feed_forward_length": made("u32", _shared_dim),
+            "expert_gating_func": made("u32", _gating),
+            "expert_weights_norm": made("bool", lambda config: config.flag("norm_topk_prob", True)),
+            "leading_dense_block_count": made("u32", lambda config: n_dense(config, _first(config))),
+            "vocab_size": u32("vocab_size"),
+        },
+        {
+            **TENSORS,
+            **EXPERT_TENSORS,
+            **SHARED_EXPERT_TENSORS,
+        },
+        fixed={"hidden_act": SILU, "shared_expert_combination_strategy": ("average",)},
+        tied=True,
+        unused=("attention_bias", "num_nextn_predict_layers"),
+    )
+}

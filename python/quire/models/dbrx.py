@@ -1,0 +1,135 @@
+"""DBRX (Databricks 2024): layer norms without biases, q, k and v within a limit, sixteen experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .._native.graph import clamp
+from ..checkpoint import Checkpoint, Fields, Key, by_expert, made, taken, u32
+from ..checkpoint.rope import Entry, rope_keys, theta_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
+from . import classic
+from .base import DenseConfig
+from .classic import EPS, LayerNormDecoder
+
+ARCHES = ("dbrx",)
+
+
+class Attention(classic.Attention):
+    limit = 0.0  # of the magnitude of q, k and v; 0: none
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (clamp(y, -self.limit, self.limit) if self.limit else y for y in (self.q(x), self.k(x), self.v(x)))
+        q, k = self.placed(q.heads(self.n_head), step), self.placed(k.heads(self.n_kv_head), step)
+        return self.o(step.attend(self.layer, q, k, v.heads(self.n_kv_head), scale=self.scale))
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, experts: MoE) -> None:
+        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps, bias=False), attention
+        self.ffn_norm, self.experts = w.layer_norm("attn_output_norm", c.dim, c.eps, bias=False), experts
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.attention(self.attn_norm(x), step)
+        return x + self.experts(self.ffn_norm(x))
+
+
+class Dbrx(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab, eps=EPS)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim, reads=("expert_weights_scale",))
+        if (limit := m.number("attention.clamp_kqv", 0.0)) < 0:
+            raise LoadError(f"[dbrx] attention.clamp_kqv must not be negative but is {limit}")
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+
+        def block(i: int, b: Weights) -> Block:
+            attention = Attention(c, b, i, rotation)
+            attention.limit = limit
+            return Block(c, b, attention, MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))
+
+        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+
+
+MODEL = Dbrx
+
+
+def _attention(name: str, default: int) -> Key:
+    return made("u32", lambda config: config.inner("attn_config").integer(name, default, low=1))
+
+
+def _ffn(name: str, default: int) -> Key:
+    return made("u32", lambda config: config.inner("ffn_config").integer(name, default, low=1))
+
+
+def _head_dim(config: Fields) -> int:
+    return config.integer("d_model", 2048) // config.integer("n_heads", 16, low=1)
+
+
+def _limit(config: Fields) -> float | None:
+    if not (fields := config.inner("attn_config")).has("clip_qkv"):
+        fields.read(("clip_qkv",))
+        return 0.0
+    if (limit := fields.number("clip_qkv")) <= 0:
+        raise UnsupportedError(f"[convert] 'clip_qkv' must be above 0 but is {limit}")
+    return limit
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """The base stands beside the attention's other numbers, or where transformers looks for it."""
+    base = config.inner("attn_config").number("rope_theta", 10000.0)
+    if theta_of(config, base) != base:
+        raise UnsupportedError(f"[convert] 'rope_theta' must be that of attn_config, {base}, but is {theta_of(config)}")
+    yield from rope_keys(config, base)
+
+
+def _experts(config: Fields) -> None:
+    fields = config.inner("ffn_config")
+    if fields.inner("ffn_act_fn").text("name", "silu") != "silu":
+        raise UnsupportedError("[convert] 'ffn_act_fn' must be silu but is not")
+    if fields.is_null("moe_normalize_expert_weights") or fields.number("moe_normalize_expert_weights", 1.0) != 1:
+        raise UnsupportedError("[convert] 'moe_normalize_expert_weights' must be 1 but is not")
+    fields.read(("hidden_size", "moe_jitter_eps", "moe_loss_weight"))
+
+
+def _n_expert(config: Fields) -> int:
+    return config.inner("ffn_config").integer("moe_num_experts", 4, low=1)
+
+
+_LAYER = "transformer.blocks.{i}"
+_EXPERTS = f"{_LAYER}.ffn.experts.mlp"
+HF = {
+    "DbrxForCausalLM": Checkpoint(
+        "dbrx",
+        {
+            "context_length": u32("max_seq_len", default=2048, low=1),
+            "embedding_length": u32("d_model", default=2048),
+            "block_count": u32("n_layers", default=24),
+            "feed_forward_length": _ffn("ffn_hidden_size", 3584),
+            "attention.head_count": u32("n_heads", default=16, low=1),
+            "rope.dimension_count": made("u32", _head_dim),
+            "attention.head_count_kv": _attention("kv_n_heads", 1),
+            "attention.layer_norm_epsilon": made("f32", lambda config: 1e-5),
+            "attention.clamp_kqv": made("f32", _limit),
+            "expert_count": _ffn("moe_num_experts", 4),
+            "expert_used_count": _ffn("moe_top_k", 1),
+        },
+        {
+            "token_embd": "transformer.wte",
+            "output_norm": "transformer.norm_f",
+            "output": "lm_head",
+            "blk.{i}.attn_norm": f"{_LAYER}.norm_attn_norm.norm_1",
+            "blk.{i}.attn_qkv": f"{_LAYER}.norm_attn_norm.attn.Wqkv",
+            "blk.{i}.attn_output": f"{_LAYER}.norm_attn_norm.attn.out_proj",
+            "blk.{i}.attn_output_norm": f"{_LAYER}.norm_attn_norm.norm_2",
+            "blk.{i}.ffn_gate_inp": f"{_LAYER}.ffn.router.layer",
+            "blk.{i}.ffn_gate_exps.weight": taken(f"{_EXPERTS}.w1", change=by_expert(_n_expert)),
+            "blk.{i}.ffn_up_exps.weight": taken(f"{_EXPERTS}.v1", change=by_expert(_n_expert)),
+            "blk.{i}.ffn_down_exps.weight": taken(f"{_EXPERTS}.w2", change=by_expert(_n_expert, transposes=True)),
+        },
+        fixed={"tie_word_embeddings": (False,)},
+        checks=(_experts,),
+        rope=_rope,
+        base="transformer.",
+    )
+}

@@ -1,0 +1,60 @@
+"""DeepSeek MoE (Dai et al. 2024): llama with small experts beside shared ones, first layers dense."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..checkpoint import EXPERT_TENSORS, SHARED_EXPERT_TENSORS, SILU, Checkpoint, f32, made, no_windows, u32
+from ..nn import ExpertConfig, GatedMLP, Keys, Weights, experts_of, frequency_factors, rope_spec
+from . import llama
+from .base import Block, Decoder, DenseConfig, Layer
+
+ARCHES = ("deepseek",)
+
+
+class DeepSeek(Decoder):
+    """Files store q and k interleaved, as llama's; the weights of the chosen are their probabilities as they are."""
+
+    READS: ClassVar[tuple[str, ...]] = ("expert_weights_scale",)
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, normalize=False, reads=self.READS)
+        n_dense_layers, n_shared = m.integer("leading_dense_block_count", 0), m.integer("expert_shared_count", high=64)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense_layers:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
+
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        blocks = [Block(c, b, llama.Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = DeepSeek
+HF = {
+    "DeepseekForCausalLM": Checkpoint(
+        "deepseek",
+        {
+            **llama.KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-6),
+            "expert_count": u32("n_routed_experts"),
+            "expert_used_count": u32("num_experts_per_tok"),
+            "expert_feed_forward_length": u32("moe_intermediate_size"),
+            "expert_shared_count": u32("n_shared_experts", default=0),
+            "expert_weights_scale": made("f32", lambda config: 1.0),
+            "leading_dense_block_count": u32("first_k_dense_replace", default=0),
+        },
+        {**llama.TENSORS, **EXPERT_TENSORS, **SHARED_EXPERT_TENSORS},
+        fixed={
+            "hidden_act": SILU,
+            "norm_topk_prob": (False,),
+            "scoring_func": ("softmax",),
+            "moe_layer_freq": (1,),
+            "attention_bias": (False,),
+        },
+        checks=(no_windows,),
+        unused=("aux_loss_alpha", "seq_aux"),
+    )
+}

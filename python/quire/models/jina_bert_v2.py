@@ -1,0 +1,111 @@
+"""Jina embeddings v2 (Gunther et al. 2023): BERT with linear biases for positions, and gated GELUs."""
+
+from __future__ import annotations
+
+from ..checkpoint import Checkpoint, Fields, Source
+from ..errors import UnsupportedError
+from ..nn import MLP, FusedGatedMLP, Keys, LayerNorm, Step, Tensor, Weight, Weights
+from . import encoding
+from .base import Layer
+from .classic import alibi_slopes
+from .encoding import ENCODER_KEYS, TRAINING_HEADS, Embeddings, Encoder, EncoderConfig, below
+
+ARCHES = ("jina-bert-v2",)
+
+
+class LinearBiases:
+    """ALiBi (Press, Smith and Lewis 2021) both ways: scores fall with the distance, whichever token comes first."""
+
+    def __init__(self, w: Weights, n_head: int) -> None:
+        self.w, self.slopes = w, alibi_slopes(n_head, 8.0)
+        self.made: dict[int, Weight] = {}  # by n_ctx
+
+    def of(self, step: Step) -> Weight:
+        import numpy as np
+
+        if step.n_ctx not in self.made:
+            distances = np.abs(np.arange(1 - step.n_ctx, step.n_ctx, dtype=np.float32))
+            self.made[step.n_ctx] = self.w.made("alibi", -np.array(self.slopes, np.float32)[:, None] * distances)
+        return self.made[step.n_ctx]
+
+
+class Attention(encoding.Attention):
+    """With norms of all of q and k where the file has them."""
+
+    def __init__(self, c: EncoderConfig, w: Weights, biases: LinearBiases) -> None:
+        super().__init__(c, w)
+        self.biases = biases
+        names = ("attn_q_norm", "attn_k_norm")
+        has_norms = w.has("attn_q_norm.weight")
+        self.norms: list[LayerNorm] = [w.layer_norm(name, c.dim, c.eps) for name in names] if has_norms else []
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (linear(x) for linear in (self.q, self.k, self.v))
+        if self.norms:
+            q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
+        q, k, v = (y.heads(self.n_head) for y in (q, k, v))
+        return self.o(step.attend_both_ways(q, k, v, scale=self.scale, bias=self.biases.of(step)))
+
+
+class JinaBertV2(Encoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = EncoderConfig.read_file(m, w, n_vocab)
+        biases = LinearBiases(w, c.n_head)
+
+        def mlp(b: Weights) -> Layer:
+            is_gated = b.n_rows("ffn_up.weight") == 2 * c.ffn_dim
+            return FusedGatedMLP(b, c.dim, c.ffn_dim, "gelu") if is_gated else MLP(b, c.dim, c.ffn_dim, "gelu")
+
+        blocks = [encoding.Block(c, b, Attention(c, b, biases), mlp(b)) for b in w.blocks(c.n_layer)]
+        super().__init__(c, m, w, Embeddings(c, w), blocks)
+
+
+MODEL = JinaBertV2
+
+
+def _no_classes(config: Fields) -> None:
+    if (kind := config.value("emb_pooler")) not in ("mean", None):
+        raise UnsupportedError(f"[convert] 'emb_pooler' must be mean but is {kind}")
+
+
+_LAYER = "encoder.layer.{i}"
+_TENSORS: dict[str, str | Source] = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    **{
+        f"blk.{{i}}.attn_{ours}": f"{_LAYER}.attention.self.{theirs}"
+        for ours, theirs in (("q", "query"), ("k", "key"), ("v", "value"))
+    },
+    "blk.{i}.attn_q_norm": f"{_LAYER}.attention.self.layer_norm_q",
+    "blk.{i}.attn_k_norm": f"{_LAYER}.attention.self.layer_norm_k",
+    "blk.{i}.attn_output": f"{_LAYER}.attention.output.dense",
+    "blk.{i}.attn_output_norm": f"{_LAYER}.attention.output.LayerNorm",
+    "blk.{i}.ffn_up": f"{_LAYER}.mlp.gated_layers",
+    "blk.{i}.ffn_down": f"{_LAYER}.mlp.wo",
+    "blk.{i}.layer_output_norm": f"{_LAYER}.mlp.layernorm",
+}
+_CHECKPOINT = Checkpoint(
+    "jina-bert-v2",
+    ENCODER_KEYS,
+    below("bert.", _TENSORS),
+    fixed={
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("alibi",),
+        "feed_forward_type": ("geglu",),
+        "is_decoder": (False,),
+    },
+    checks=(_no_classes,),
+    rope=None,
+    unused=(
+        "type_vocab_size",
+        "tie_word_embeddings",
+        "classifier_dropout",
+        "pooler_*",
+        "model_max_length",
+        "attn_implementation",
+    ),
+    ignored=TRAINING_HEADS,
+    base="bert.",
+)
+HF = {"JinaBertModel": _CHECKPOINT, "JinaBertForMaskedLM": _CHECKPOINT}

@@ -1,0 +1,208 @@
+"""Kimi Linear (Moonshot AI 2025): a delta rule with a decay for every key, and latent attention without rotation."""
+
+from __future__ import annotations
+
+from .._native import graph
+from ..checkpoint import DECODER_TENSORS, Array, Checkpoint, Fields, factor, made, n_dense, taken, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    LatentAttention,
+    LatentSizes,
+    Step,
+    Tensor,
+    Weight,
+    Weights,
+    experts_of,
+)
+from .base import MAX_HEAD_DIM, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, Mixer
+from .deepseek2 import FIXED, LATENT_KEYS, LATENT_TENSORS, UNUSED, all_heads, latent_eps
+from .qwen35 import unit
+
+ARCHES = ("kimi-linear",)
+READS = ("expert_gating_func", "expert_weights_scale")
+
+
+class DeltaAttention:
+    """Queries, keys and values go through short convolutions; what comes out is normed by head, times a sigmoid."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, *, size: int, kernel: int) -> None:
+        self.layer, self.n_head, self.size = layer, c.n_head, size
+        inner = c.n_head * size
+        self.qkv = [w.linear(f"attn_{one}", c.dim, inner) for one in "qkv"]
+        self.convs = [_squeezed(w, f"ssm_conv1d_{one}.weight", (inner, kernel), (inner, 1, kernel)) for one in "qkv"]
+        self.f_a, self.f_b = w.linear("ssm_f_a", c.dim, size), w.linear("ssm_f_b", size, inner)
+        self.g_a, self.g_b = w.linear("ssm_g_a", c.dim, size), w.linear("ssm_g_b", size, inner)
+        self.beta = w.linear("ssm_beta", c.dim, c.n_head)
+        self.dt_bias = w.tensor("ssm_dt.bias", (inner,), vector=True)
+        self.a = _squeezed(w, "ssm_a", (c.n_head, 1), (c.n_head, 1))
+        self.norm, self.o = w.norm("ssm_norm", size, c.eps), w.linear("attn_output", inner, c.dim)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        q, k, v = (
+            graph.conv_state(linear(x), conv, None, layer=self.layer, state=i, silu=True).heads(self.n_head)
+            for i, (linear, conv) in enumerate(zip(self.qkv, self.convs, strict=True))
+        )
+        decay = graph.softplus(graph.add_weight(self.f_b(self.f_a(x)), self.dt_bias)).heads(self.n_head)
+        g, beta = graph.multiply_weight(decay, self.a), graph.sigmoid(self.beta(x))
+        q, k = unit(q, self.size) * self.size**-0.5, unit(k, self.size)
+        y = self.norm(graph.gated_delta(q, k, v, g, beta, layer=self.layer, state=3)).merge_heads()
+        return self.o(y * graph.sigmoid(self.g_b(self.g_a(x))))
+
+
+def _squeezed(w: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
+    """A vector that files hold with dimensions of 1, some with one more before them."""
+    has_more = w.n_rows(name) == 1 and stored[0] != 1
+    before = (1,) * (4 - len(stored)) if has_more else ()
+    return w.tensor(name, shape, vector=True, stored=(*before, *stored))
+
+
+class KimiLinear(Decoder):
+    """Layers without heads of k and v have the delta rule."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        n_layer = m.integer("block_count", low=1, high=MAX_LAYERS)
+        self.has_attention = [n > 0 for n in m.integers("attention.head_count_kv", n_layer, high=1)]
+        c = DenseConfig.read(m, n_vocab, n_kv_head=1)
+        head_dim, v_dim = (
+            m.integer(f"attention.{one}_length_mla", low=1, high=MAX_HEAD_DIM) for one in ("key", "value")
+        )
+        self.sizes = s = LatentSizes.read(m, c.n_head, head_dim, v_dim)
+        self.kernel, self.size = (
+            m.integer("ssm.conv_kernel", low=2, high=32),
+            m.integer("kda.head_dim", low=1, high=256),
+        )
+        if c.head_dim != s.rank + s.n_rot:
+            raise LoadError(f"[kimi-linear] key_length must be {s.rank + s.n_rot} but is {c.head_dim}")
+        m.without_effect("rope.freq_base")
+        e = ExpertConfig.read(m, n_layer, gating="sigmoid", grouped=True, reads=READS)
+        n_dense_layers, n_shared = m.integer("leading_dense_block_count", 0), m.integer("expert_shared_count", high=64)
+
+        def mixer(i: int, b: Weights) -> Mixer:
+            if self.has_attention[i]:
+                return LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=None, scale=s.head_dim**-0.5)
+            return DeltaAttention(c, b, i, size=self.size, kernel=self.kernel)
+
+        def mlp(i: int, b: Weights) -> Layer:
+            if i < n_dense_layers:
+                return GatedMLP(b, c.dim, c.ffn_dim)
+            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
+
+        super().__init__(c, w, [Block(c, b, mixer(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        inner = self.config.n_head * self.size
+        convs = [(f"conv_{one}", (self.kernel - 1) * inner) for one in "qkv"]
+        delta = CacheSpec(states=[*convs, ("delta", inner * self.size)])
+        return [self.sizes.cache(1)[0] if one else delta for one in self.has_attention]
+
+
+MODEL = KimiLinear
+
+
+def _linear(config: Fields, name: str, old: str, default: int) -> int:
+    """Of the layers with the delta rule, wherever the configuration has it."""
+    return config.inner("linear_attn_config").integer(old, config.integer(name, default), low=1)
+
+
+def _full_layers(config: Fields) -> list[bool]:
+    """Which layers have attention: as ``layer_types`` says, or by numbers from 1, or every fourth but the first."""
+    n_layer, kinds, old = (
+        config.integer("num_hidden_layers"),
+        config.items("layer_types"),
+        config.inner("linear_attn_config"),
+    )
+    numbers, others = old.items("full_attn_layers"), old.items("kda_layers")
+    if kinds:
+        if len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}:
+            raise UnsupportedError("[convert] 'layer_types' must be linear_attention or full_attention for each layer")
+        return [kind == "full_attention" for kind in kinds]
+    if not (old.has("full_attn_layers") and old.has("kda_layers")):
+        return [i > 0 and i % 4 == 0 for i in range(n_layer)]
+    if sorted(map(str, [*numbers, *others])) != sorted(str(i + 1) for i in range(n_layer)):
+        raise UnsupportedError(
+            "[convert] 'full_attn_layers' and 'kda_layers' must be all layers, each once, but are not"
+        )
+    return [i + 1 in numbers for i in range(n_layer)]
+
+
+def _heads_agree(config: Fields) -> None:
+    n = config.integer("num_attention_heads", 32)
+    if (found := _linear(config, "linear_num_heads", "num_heads", 32)) != n:
+        raise UnsupportedError(f"[convert] 'num_heads' of the delta rule must be {n} but is {found}")
+    all_heads(config)
+
+
+def _normalized(config: Fields) -> None:
+    for name in ("moe_renormalize", "norm_topk_prob"):
+        if not config.flag(name, True):
+            raise UnsupportedError(f"[convert] '{name}' must be true but is not")
+
+
+def _decay(x: Array, config: Fields) -> Array:
+    import numpy as np
+
+    return -np.exp(x).reshape(-1, 1)
+
+
+_LAYER = "model.layers.{i}"
+_ATTENTION, _MOE = f"{_LAYER}.self_attn", f"{_LAYER}.block_sparse_moe"
+HF = {
+    "KimiLinearForCausalLM": Checkpoint(
+        "kimi-linear",
+        {
+            **LATENT_KEYS,
+            "context_length": u32("model_max_length", "max_position_embeddings", default=1048576),
+            "attention.head_count_kv": made("u32[]", lambda config: [int(full) for full in _full_layers(config)]),
+            "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
+            "ssm.conv_kernel": made(
+                "u32", lambda config: _linear(config, "linear_conv_kernel_dim", "short_conv_kernel_size", 4)
+            ),
+            "kda.head_dim": made("u32", lambda config: _linear(config, "linear_head_dim", "head_dim", 128)),
+            "expert_count": u32("num_experts", "num_local_experts", default=256),
+            "expert_used_count": u32("num_experts_per_token", "num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=1024),
+            "expert_shared_count": u32("num_shared_experts", "n_shared_experts", default=1),
+            "expert_group_count": u32("num_expert_group", "n_group", default=1, low=1),
+            "expert_group_used_count": u32("topk_group", default=1, low=1),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_scale": factor("routed_scaling_factor", default=2.446),
+            "leading_dense_block_count": made(
+                "u32", lambda config: n_dense(config, config.integer("first_k_dense_replace", 1))
+            ),
+        },
+        {
+            **LATENT_TENSORS,
+            **DECODER_TENSORS,
+            # Transformers saves those of dense layers where others have their experts.
+            **{f"blk.{{i}}.ffn_{x}.weight": f"{_MOE}.{x}_proj.weight" for x in ("gate", "up", "down")},
+            **{f"blk.{{i}}.ssm_conv1d_{one}": f"{_ATTENTION}.{one}_conv1d" for one in "qkv"},
+            **{f"blk.{{i}}.ssm_{one}": f"{_ATTENTION}.{one}_proj" for one in ("f_a", "f_b", "g_a", "g_b")},
+            "blk.{i}.ssm_beta": f"{_ATTENTION}.b_proj",
+            "blk.{i}.ssm_dt.bias": f"{_ATTENTION}.dt_bias",
+            "blk.{i}.ssm_a": taken(f"{_ATTENTION}.A_log", change=_decay),
+            "blk.{i}.ssm_norm": f"{_ATTENTION}.o_norm",
+            "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
+            "blk.{i}.exp_probs_b.bias": f"{_MOE}.gate.e_score_correction_bias",
+            **{
+                f"blk.{{i}}.ffn_{x}_exps": f"{_MOE}.experts.{{e}}.{y}"
+                for x, y in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+            },
+            **{f"blk.{{i}}.ffn_{x}_shexp": f"{_MOE}.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+        },
+        fixed={
+            **FIXED,
+            "q_lora_rank": (None,),
+            "tie_word_embeddings": (False,),
+            "moe_router_activation_func": ("sigmoid",),
+            "mla_use_nope": (True,),
+            "use_grouped_topk": (True,),
+        },
+        checks=(_heads_agree, _normalized),
+        rope=None,
+        unused=(*UNUSED, "rope_theta", "rope_scaling", "rope_parameters"),
+    )
+}

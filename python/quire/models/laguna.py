@@ -1,0 +1,183 @@
+"""Laguna (poolside 2026): Qwen3's attention times a softplus, more heads in layers with windows, corrected sigmoids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .._native.graph import multiply_broadcast, softplus
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    factor,
+    has_windows,
+    made,
+    n_dense,
+    rope_keys,
+    u32,
+)
+from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..errors import LoadError, UnsupportedError
+from ..nn import (
+    ROUTING,
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    RopeSpec,
+    Step,
+    Tensor,
+    Weights,
+    experts_of,
+    rope_spec,
+)
+from . import qwen3
+from .base import MAX_DIM, MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, local_layers
+from .mellum import pattern_of
+
+ARCHES = ("laguna",)
+PERIOD = 4  # every fourth layer, the first one too, sees all of the past
+
+
+class Attention(qwen3.Attention):
+    """What heads give is multiplied by the softplus of a product with the input: each head, or each number."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(c, w, layer, rotation)
+        n = w.n_rows("attn_gate.weight")
+        self.by_head = n == c.n_head
+        self.gate = w.linear("attn_gate", c.dim, n if self.by_head else c.n_head * c.v_head_dim)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y, gate = self.attended(x, step), softplus(self.gate(x))
+        if not self.by_head:
+            return self.o(y * gate)
+        return self.o(multiply_broadcast(y.heads(self.n_head), gate.heads(self.n_head)).merge_heads())
+
+
+class Laguna(Decoder):
+    """Scaling of the rotation is that of the layers that see everything."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        n_heads = m.integers("attention.head_count", m.integer("block_count", high=MAX_LAYERS), low=1, high=MAX_HEADS)
+        c = DenseConfig.read(m, n_vocab, n_head=max(n_heads, default=1))
+        sizes = [replace(c, n_head=n) for n in n_heads]
+        for each in sizes:
+            each.check()
+        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        n_shared = m.integer("expert_shared_count", 1, low=1, high=64)
+        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, low=1, high=MAX_DIM)
+        n_dense_layers = m.integer("leading_dense_block_count")
+        window = m.integer("attention.sliding_window", 0)
+        local = [window > 0 and one for one in local_layers(m, c.n_layer, PERIOD, last=False)]
+        self.windows = [window if one else 0 for one in local]
+        rotations = [rope_spec(m, n_dims=c.n_rot, layout="half"), _nearby(m, c)]
+
+        def mlp(i: int, b: Weights) -> Layer:
+            return GatedMLP(b, c.dim, c.ffn_dim) if i < n_dense_layers else experts_of(b, c.dim, e, shared_dim)
+
+        blocks = [
+            Block(c, b, Attention(sizes[i], b, i, rotations[local[i]]), mlp(i, b))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+def _nearby(m: Keys, c: DenseConfig) -> RopeSpec:
+    """The rotation within windows."""
+    base = m.number("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+    n_rot = m.integer("rope.dimension_count_swa", c.n_rot, low=2, high=c.head_dim)
+    if base <= 0 or n_rot % 2:
+        raise LoadError(f"[laguna] rope.freq_base_swa and dimension_count_swa cannot be {base} and {n_rot}")
+    return RopeSpec(n_dims=n_rot, layout="half", freq_base=base)
+
+
+MODEL = Laguna
+
+
+def _n_heads(config: Fields) -> list[int]:
+    """A list of all layers counts more than a number."""
+    n_layer, heads = config.integer("num_hidden_layers"), config.items("num_attention_heads_per_layer")
+    if not heads:
+        return [config.integer("num_attention_heads", low=1)] * n_layer
+    config.read(("num_attention_heads",))
+    numbers = [n for n in heads if isinstance(n, int) and n > 0]
+    if len(numbers) != n_layer or len(heads) != n_layer:
+        raise LoadError(f"[convert] 'num_attention_heads_per_layer' must be {n_layer} numbers above 0 but is not")
+    return numbers
+
+
+def _window(config: Fields) -> int | None:
+    if not any(pattern_of(config)):
+        config.read(("sliding_window",))
+        return None
+    has_windows(config)
+    return config.integer("sliding_window", 512, low=1)
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """By the kind of layer."""
+    kinds, head_dim = config.inner("rope_parameters"), config.integer("head_dim", 128)
+    if config.has("rope_scaling") or (config.has("rope_parameters") and not kinds.has("full_attention")):
+        raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+    if not kinds.has("sliding_attention") and any(pattern_of(config)) and config.has("rope_parameters"):
+        raise UnsupportedError("[convert] 'rope_parameters' must have sliding_attention but have not")
+    local, default_part = kinds.inner("sliding_attention"), 1.0 if config.has("rope_parameters") else 0.5
+    if kind_of(local) != "default" or kind_of(rope_of(config)) == "llama3":
+        raise UnsupportedError("[convert] the rope scaling must be default, and yarn in full_attention, but is not")
+    yield "rope.freq_base_swa", "f32", local.number("rope_theta", 10000.0)
+    yield "rope.dimension_count_swa", "u32", int(head_dim * local.number("partial_rotary_factor", 1.0))
+    part = rope_of(config).number("partial_rotary_factor", default_part)
+    yield "rope.dimension_count", "u32", int(head_dim * part)
+    yield from rope_keys(config, 500000.0)
+
+
+HF = {
+    "LagunaForCausalLM": Checkpoint(
+        "laguna",
+        {
+            **DECODER_KEYS,
+            "attention.head_count": made("u32[]", _n_heads),
+            "attention.head_count_kv": u32("num_key_value_heads", default=8, low=1),
+            "attention.key_length": u32("head_dim", default=128),
+            "attention.value_length": u32("head_dim", default=128),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", pattern_of),
+            "expert_count": u32("num_experts", default=256),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=512),
+            "expert_shared_feed_forward_length": u32("shared_expert_intermediate_size", default=512),
+            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_weights_norm": made("bool", lambda config: True),
+            "expert_weights_scale": factor("moe_routed_scaling_factor", default=1.0),
+            "leading_dense_block_count": made("u32", lambda config: n_dense(config, 1)),
+        },
+        {
+            **DECODER_TENSORS,
+            **EXPERT_TENSORS,
+            **qwen3.QK_NORMS,
+            "blk.{i}.attn_gate": "model.layers.{i}.self_attn.g_proj",
+            "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.experts.e_score_correction_bias",
+            **{
+                f"blk.{{i}}.ffn_{x}_shexp": f"model.layers.{{i}}.mlp.shared_expert.{x}_proj"
+                for x in ("gate", "up", "down")
+            },
+        },
+        fixed={
+            "hidden_act": SILU,
+            "attention_bias": (False,),
+            "gating": (True, "per-head", "per-element"),  # which of them shows in the checkpoint
+            "moe_router_logit_softcapping": (0, 0.0),
+            "moe_apply_router_weight_on_input": (False,),
+        },
+        rope=_rope,
+        unused=("gating_types",),
+    )
+}

@@ -1,0 +1,235 @@
+"""RWKV-7 (Peng et al. 2025): a state for each head that a delta rule writes, tokens mixed with the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .._native import graph
+from ..checkpoint import Array, Checkpoint, Fields, f32, taken, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
+from .base import MAX_DIM, Config, Layer
+
+ARCHES = ("rwkv7",)
+MIXED = "rwkvag"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
+SLOWEST = -0.6065306597126334  # of the logarithms of decays: -exp(-1/2)
+HEAD_EPS = 64e-5  # of the norms of heads
+RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
+
+
+@dataclass(frozen=True)
+class Sizes(Config):
+    size: int  # of a head
+    ffn_dim: int
+    eps: float
+    ranks: dict[str, int]
+
+    @property
+    def n_head(self) -> int:
+        return self.dim // self.size
+
+    @property
+    def widest(self) -> int:
+        return max(self.ffn_dim, self.dim)
+
+    @classmethod
+    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
+        base = Config.read(m, n_vocab)
+        m.only("attention.head_count", 0)
+        m.only("token_shift_count", 2)
+        m.only("attention.causal", True)
+        size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
+        if base.dim % size or not 0 < eps < 1:
+            raise LoadError(f"[rwkv7] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1")
+        ranks = {one: m.integer(f"attention.{name}_lora_rank", low=1, high=MAX_DIM) for one, name in RANKS.items()}
+        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, ranks=ranks)
+
+
+class LowRank:
+    """``w0 + w2 activation(w1 x)``; the gate's has no first part."""
+
+    def __init__(self, c: Sizes, w: Weights, one: str) -> None:
+        rank, names = c.ranks[one], [f"time_mix_{one}{i}" for i in range(3)]
+        self.start = w.tensor(f"{names[0]}.weight", (c.dim,), vector=True) if one != "g" else None
+        self.down, self.up = w.linear(names[1], c.dim, rank), w.linear(names[2], rank, c.dim)
+        activations: dict[str, Layer] = {"w": graph.tanh, "g": graph.sigmoid}
+        self.activation = activations.get(one)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.down(x)
+        y = self.up(self.activation(y) if self.activation else y)
+        return y if self.start is None else graph.add_weight(y, self.start)
+
+
+@dataclass
+class First:
+    """The first layer's values, which the others mix with theirs."""
+
+    values: list[Tensor] = field(default_factory=list)
+
+
+class TimeMix:
+    def __init__(self, c: Sizes, w: Weights, layer: int, first: First) -> None:
+        self.c, self.layer, self.first = c, layer, first
+        lerps = w.numbers("time_mix_lerp_fused.weight", (len(MIXED), 1, 1, c.dim)).reshape(len(MIXED), c.dim)
+        self.lerps = {one: w.made(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
+        names = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
+        self.linears: dict[str, Linear] = {
+            one: w.linear(f"time_mix_{name}", c.dim, c.dim) for one, name in names.items()
+        }
+        self.lows = {one: LowRank(c, w, one) for one in ("wag" if layer == 0 else "wavg")}
+        if layer == 0:
+            w.ignore("time_mix_v[012].weight", "the first layer's values are what others are mixed with")
+        self.k_k, self.k_a = (w.tensor(f"time_mix_{one}.weight", (c.dim,), vector=True) for one in ("k_k", "k_a"))
+        r_k = w.numbers("time_mix_r_k.weight", (c.dim,)).reshape(c.n_head, 1, c.size)
+        self.r_k = w.made("time_mix_r_k_heads", r_k)
+        self.ln: tuple[Weight, Weight] = (
+            w.tensor("time_mix_ln.weight", (c.dim,), vector=True),
+            w.tensor("time_mix_ln.bias", (c.dim,), vector=True),
+        )
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        c = self.c
+        change = graph.token_shift(x, layer=self.layer, state=0) + x * -1.0
+        mixed = {one: x + graph.multiply_weight(change, lerp) for one, lerp in self.lerps.items()}
+        r, k, v = (self.linears[one](mixed[one]) for one in "rkv")
+        low = {one: made(mixed[one]) for one, made in self.lows.items()}
+        decay, rate = graph.sigmoid(low["w"]) * SLOWEST, graph.sigmoid(low["a"])
+        if self.layer == 0:
+            self.first.values = [v]
+        else:
+            v = v + (self.first.values[0] + v * -1.0) * graph.sigmoid(low["v"])
+        unit = graph.l2_norm(graph.multiply_weight(k, self.k_k).heads(c.n_head), 1e-12)
+        part = graph.multiply_weight(k, self.k_a)
+        k = k + rate * part + part * -1.0
+        r, k, v, decay, rate = (y.heads(c.n_head) for y in (r, k, v, decay, rate))
+        y = graph.wkv7(r, decay, k, v, unit * -1.0, unit * rate, layer=self.layer, state=1)
+        y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
+        y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
+        own = graph.multiply_broadcast(v, graph.head_linear(k * r, self.r_k)).merge_heads()
+        return self.linears["o"]((y + own) * low["g"])
+
+
+class ChannelMix:
+    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
+        self.layer, self.lerp = layer, w.tensor("channel_mix_lerp_k.weight", (c.dim,), vector=True)
+        self.key, self.value = (
+            w.linear("channel_mix_key", c.dim, c.ffn_dim),
+            w.linear("channel_mix_value", c.ffn_dim, c.dim),
+        )
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        change = graph.token_shift(x, layer=self.layer, state=2) + x * -1.0
+        return self.value(graph.relu_squared(self.key(x + graph.multiply_weight(change, self.lerp))))
+
+
+class Block:
+    def __init__(self, c: Sizes, w: Weights, layer: int, first: First) -> None:
+        self.norms = [w.layer_norm(name, c.dim, c.eps) for name in ("attn_norm", "attn_norm_2")]
+        self.time, self.channel = TimeMix(c, w, layer, first), ChannelMix(c, w, layer)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.time(self.norms[0](x), step)
+        return x + self.channel(self.norms[1](x), step)
+
+
+class Rwkv7:
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = Sizes.read_file(m, n_vocab)
+        self.embedding, first = w.embedding("token_embd", n_vocab, c.dim), First()
+        self.first_norm, self.norm = (w.layer_norm(name, c.dim, c.eps) for name in ("token_embd_norm", "output_norm"))
+        self.blocks = [Block(c, b, i, first) for i, b in enumerate(w.blocks(c.n_layer))]
+        self.head = w.linear("output", c.dim, n_vocab)
+
+    def cache(self) -> Sequence[CacheSpec]:
+        c = self.config
+        states = [("time_shift", c.dim), ("wkv", c.dim * c.size), ("channel_shift", c.dim)]
+        return [CacheSpec(states=states)] * c.n_layer
+
+    def __call__(self, step: Step) -> Tensor:
+        x = step.run_layers(self.blocks, self.first_norm(self.embedding(step.tokens)))
+        return self.head(self.norm(select_rows(x, step.logit_rows)))
+
+
+MODEL = Rwkv7
+
+
+def _epsilons_agree(config: Fields) -> None:
+    """Of heads, which files cannot say."""
+    eps = config.integer("head_dim", 64, low=1) * config.number("norm_eps", 1e-5)
+    if abs(eps - HEAD_EPS) > 1e-9:
+        raise UnsupportedError(f"[convert] 'head_dim' times 'norm_eps' must be {HEAD_EPS} but is {eps}")
+
+
+def _lerp(x: Array, config: Fields) -> Array:
+    return x.reshape(1, 1, 1, -1)
+
+
+def _flat(x: Array, config: Fields) -> Array:
+    return x.reshape(-1)
+
+
+_LAYER = "model.layers.{i}"
+_ATTENTION = f"{_LAYER}.attn"
+_LOW = {
+    f"blk.{{i}}.time_mix_{one}{i}.weight": f"{_ATTENTION}.{one}_lora.lora.{part}"
+    for one in "wavg"
+    for i, part in enumerate(("2.bias", "0.weight", "2.weight"))
+    if (one, i) != ("g", 0)
+}
+HF = {
+    "RWKV7ForCausalLM": Checkpoint(
+        "rwkv7",
+        {
+            "context_length": u32("max_position_embeddings", default=2048),
+            "embedding_length": u32("hidden_size"),
+            "block_count": u32("num_hidden_layers"),
+            "feed_forward_length": u32("intermediate_size"),
+            "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
+            "wkv.head_size": u32("head_dim", default=64, low=1),
+            **{
+                f"attention.{RANKS[one]}_lora_rank": u32(f"{theirs}_low_rank_dim")
+                for one, theirs in (("w", "decay"), ("a", "a"), ("v", "v"), ("g", "gate"))
+            },
+        },
+        {
+            "token_embd": "model.embeddings",
+            "token_embd_norm": "model.layers.0.pre_norm",
+            "output_norm": "model.norm",
+            "output": "lm_head",
+            "blk.{i}.attn_norm": f"{_LAYER}.attn_norm",
+            "blk.{i}.attn_norm_2": f"{_LAYER}.ffn_norm",
+            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.x_{one}" for one in MIXED), change=_lerp),
+            **{
+                f"blk.{{i}}.time_mix_{ours}": f"{_ATTENTION}.{theirs}_proj"
+                for ours, theirs in (("receptance", "r"), ("key", "k"), ("value", "v"), ("output", "o"))
+            },
+            **_LOW,
+            # llama.cpp wants them in the first layer too, where nothing reads them.
+            **{
+                f"blk.0.time_mix_v{i}.weight": f"model.layers.0.attn.a_lora.lora.{part}"
+                for i, part in enumerate(("2.bias", "0.weight", "2.weight"))
+            },
+            **{
+                f"blk.{{i}}.time_mix_{one}.weight": taken(f"{_ATTENTION}.{one}", change=_flat)
+                for one in ("k_k", "k_a", "r_k")
+            },
+            "blk.{i}.time_mix_ln": f"{_ATTENTION}.g_norm",
+            "blk.{i}.channel_mix_lerp_k.weight": taken(f"{_LAYER}.ffn.x_k", change=_flat),
+            "blk.{i}.channel_mix_key": f"{_LAYER}.ffn.key",
+            "blk.{i}.channel_mix_value": f"{_LAYER}.ffn.value",
+        },
+        fixed={
+            "hidden_act": ("sqrelu",),
+            "tie_word_embeddings": (False,),
+            "norm_bias": (True,),
+            "norm_first": (True,),
+            "attn": (None,),
+        },
+        checks=(_epsilons_agree,),
+        rope=None,
+        unused=("attn_mode", "hidden_ratio", "num_heads", "value_dim", "fuse_*", "use_l2warp"),
+    )
+}

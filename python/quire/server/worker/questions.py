@@ -1,0 +1,104 @@
+"""Questions about a model's texts, answered at once: ids, pieces, prompts, what its file is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...engine.loader import packaged_model
+from ...errors import RequestError
+
+if TYPE_CHECKING:
+    from ...engine.chat import ChatRequest
+    from ...tokenizer import Tokenizer
+
+__all__ = ["Questions"]
+
+# Of an answer: more is of no use for a model, and would hold up the listener.
+_MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
+
+
+class Questions:
+    """Answers what is asked by a verb: the body of a ``wire.Ask``.
+
+    ``shown`` has the bytes of each token.  ``drafted`` makes a request of a chat's messages and options.  ``path`` is
+    the model's file, None for the package's.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        shown: Sequence[bytes],
+        drafted: Callable[[list[dict[str, Any]], dict[str, Any]], ChatRequest],
+        path: str | None,
+    ) -> None:
+        self._tokenizer, self._shown, self._drafted, self._path = tokenizer, shown, drafted, path
+        self._verbs: dict[str, Callable[..., object]] = {
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "render": self._render,
+            "count": self._count,
+            "infill": self._infill,
+            "describe": self._describe,
+        }
+
+    def answer(self, verb: str, values: dict[str, Any]) -> object:
+        """What is answered.  QuireError where the values do not hold."""
+        return self._verbs[verb](**values)
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
+        ids = _shown_ids(self._tokenizer.encode(text, add_special, parse_special))
+        if not pieces:
+            return {"tokens": ids}
+        shown = self._shown
+        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
+
+    def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
+        self._check_ids(tokens)
+        if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
+            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
+        answer: dict[str, object] = {name: self._tokenizer.decode(tokens, skip_special=False)}
+        if pieces:
+            answer["pieces"] = [self._tokenizer.decode_bytes([id_], False) for id_ in tokens]
+        return answer
+
+    def _check_ids(self, tokens: list[int]) -> None:
+        n_vocab = self._tokenizer.n_vocab
+        for id_ in tokens:
+            if not 0 <= id_ < n_vocab:
+                raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
+
+    def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
+        chat = self._drafted(messages, options)
+        return {"prompt": chat.prompt, "ignored": chat.ignored}
+
+    def _count(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
+        chat = self._drafted(messages, options)
+        return {"n_tokens": len(chat.engine.token_ids), "ignored": chat.ignored}
+
+    def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
+        from ...engine.infill import infill_tokens
+
+        return {"tokens": _shown_ids(infill_tokens(self._tokenizer, prefix, suffix, beginning, extra))}
+
+    def _describe(self) -> object:
+        from .model_file import abilities, describe
+
+        path = packaged_model() if self._path is None else Path(self._path)
+        return {"abilities": abilities(self._tokenizer), "file": describe(path)}
+
+
+def _shown_ids(ids: list[int]) -> list[int]:
+    """Ids for an answer.  RequestError where there are too many for one."""
+    if len(ids) > _MOST_SHOWN_IDS:
+        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
+    return ids
+
+
+def _piece(shown: bytes) -> str | list[int]:
+    """What a token shows: text, or bytes where it ends within a character."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError:
+        return list(shown)

@@ -1,0 +1,104 @@
+"""Models that transformers has no part of, as their papers write them: a token after another, in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Config = Mapping[str, Any]
+
+
+class LowRank(nn.Module):
+    def __init__(self, width: int, rank: int, activation: nn.Module, *, bias: bool) -> None:
+        super().__init__()
+        self.lora = nn.Sequential(nn.Linear(width, rank, bias=False), activation, nn.Linear(rank, width, bias=bias))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lora(x)
+
+
+class TimeMixing(nn.Module):
+    """Peng et al. 2025, equations of section 4; ``state [head, value, key]``."""
+
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__()
+        width, self.size = c["hidden_size"], c["head_dim"]
+        self.n_head, self.layer = width // self.size, layer
+        for name in "rwkvag":
+            self.register_parameter(f"x_{name}", nn.Parameter(torch.empty(1, 1, width)))
+        self.k_k, self.k_a = nn.Parameter(torch.empty(width)), nn.Parameter(torch.empty(width))
+        self.r_k = nn.Parameter(torch.empty(self.n_head, self.size))
+        self.r_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.w_lora = LowRank(width, c["decay_low_rank_dim"], nn.Tanh(), bias=True)
+        self.a_lora = LowRank(width, c["a_low_rank_dim"], nn.Identity(), bias=True)
+        self.g_lora = LowRank(width, c["gate_low_rank_dim"], nn.Sigmoid(), bias=False)
+        if layer > 0:
+            self.v_lora = LowRank(width, c["v_low_rank_dim"], nn.Identity(), bias=True)
+        self.g_norm = nn.GroupNorm(self.n_head, width, eps=self.size * c["norm_eps"])
+
+    def forward(self, x: torch.Tensor, first: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x [tokens, width]``."""
+        before = functional.pad(x, (0, 0, 1, 0))[:-1]
+        at = {name: torch.lerp(x, before, getattr(self, f"x_{name}")[0]) for name in "rwkvag"}
+        r, k, v = self.r_proj(at["r"]), self.k_proj(at["k"]), self.v_proj(at["v"])
+        w = torch.exp(-torch.exp(torch.tensor(-0.5)) * torch.sigmoid(self.w_lora(at["w"])))
+        a, g = torch.sigmoid(self.a_lora(at["a"])), self.g_lora(at["g"])
+        own = v if first is None else torch.lerp(v, first, torch.sigmoid(self.v_lora(at["v"])))
+        removed = functional.normalize((k * self.k_k).view(-1, self.n_head, self.size), dim=-1)
+        k = k * (1 + (a - 1) * self.k_a)
+        r, w, k, u, a = (y.view(-1, self.n_head, self.size) for y in (r, w, k, own, a))
+        state, out = torch.zeros(self.n_head, self.size, self.size), []
+        for t in range(len(x)):
+            known = torch.einsum("hvk,hk->hv", state, removed[t])
+            state = state * w[t][:, None] - torch.einsum("hv,hk->hvk", known, removed[t] * a[t])
+            state = state + torch.einsum("hv,hk->hvk", u[t], k[t])
+            out.append(torch.einsum("hvk,hk->hv", state, r[t]))
+        y = self.g_norm(torch.stack(out).view(len(x), -1))
+        y = y + ((r * k * self.r_k).sum(-1, keepdim=True) * u).view(len(x), -1)
+        return self.o_proj(y * g), v if first is None else first
+
+
+class ChannelMixing(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.x_k = nn.Parameter(torch.empty(c["hidden_size"]))
+        self.key = nn.Linear(c["hidden_size"], c["intermediate_size"], bias=False)
+        self.value = nn.Linear(c["intermediate_size"], c["hidden_size"], bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = functional.pad(x, (0, 0, 1, 0))[:-1]
+        return self.value(torch.relu(self.key(torch.lerp(x, before, self.x_k))) ** 2)
+
+
+class Rwkv7(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, n_vocab = c["hidden_size"], c["vocab_size"]
+        self.model, self.lm_head = nn.Module(), nn.Linear(width, n_vocab, bias=False)
+        self.model.embeddings, self.model.norm = nn.Embedding(n_vocab, width), nn.LayerNorm(width, c["norm_eps"])
+        self.model.layers = nn.ModuleList(nn.Module() for _ in range(c["num_hidden_layers"]))
+        for i, layer in enumerate(self.model.layers):
+            layer.attn_norm, layer.ffn_norm = (nn.LayerNorm(width, c["norm_eps"]) for _ in range(2))
+            layer.attn, layer.ffn = TimeMixing(c, i), ChannelMixing(c)
+        self.model.layers[0].pre_norm = nn.LayerNorm(width, c["norm_eps"])
+
+    def can_generate(self) -> bool:
+        return True
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embeddings
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        x, first = self.model.layers[0].pre_norm(self.model.embeddings(ids[0])), None
+        for layer in self.model.layers:
+            y, first = layer.attn(layer.attn_norm(x), first)
+            x = x + y
+            x = x + layer.ffn(layer.ffn_norm(x))
+        return {"logits": self.lm_head(self.model.norm(x))[None]}
+
+
+FORMULAS: dict[str, Callable[[Config], nn.Module]] = {"RWKV7ForCausalLM": Rwkv7}
