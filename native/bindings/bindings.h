@@ -21,6 +21,7 @@ void bind_kernels(pybind11::module_ &m);
 void bind_matmul(pybind11::module_ &m); // the CPU kernels on NumPy arrays, for tests and benchmarks
 void bind_rows(pybind11::module_ &m);
 void bind_graph(pybind11::module_ &m);
+void bind_executor(pybind11::module_ &m); // (into submodule graph, as the next)
 void bind_primitives(pybind11::module_ &m); // general operations
 void bind_sampling(pybind11::module_ &m); // SamplingParams, Sampler, StopMatcher (into submodule engine)
 void bind_scheduler(pybind11::module_ &m); // Scheduler with an outside clock

@@ -1,7 +1,6 @@
 #include "graph/cpu_program.h"
 
 #include <algorithm>
-#include <new>
 
 #include "core/error.h"
 #include "core/poison.h"
@@ -79,11 +78,11 @@ void CpuProgram::show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, Cpu
     hidden_from_ = from;
 }
 
-void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
-    logits_ = logits;
+void CpuProgram::finish(CpuValue *output, CpuProgramLimits limits) {
+    output_ = output;
     const int end = static_cast<int>(nodes_.size());
     std::vector<CpuValue *> last = taps_; // read by the caller, or by the last node
-    last.insert(last.end(), {logits, maxima_, hidden_, hidden_from_});
+    last.insert(last.end(), {output, maxima_, hidden_, hidden_from_});
     for (CpuValue *read : last) {
         if (read == nullptr) continue;
         if (read->first < 0) read->first = end;
@@ -97,14 +96,13 @@ void CpuProgram::finish(CpuValue *logits, CpuProgramLimits limits) {
         lifetimes.push_back({static_cast<size_t>(value.row_bytes * value.rows_per_lead) * static_cast<size_t>(rows),
                              value.first, value.last});
     }
-    const MemoryPlan plan = plan_memory(lifetimes);
+    MemoryPlan plan = plan_memory(lifetimes);
     size_bytes_ = plan.size_bytes;
-    try {
-        memory_ = AlignedMemory(size_bytes_);
-    } catch (const std::bad_alloc &) {
-        throw CapacityError("graph", cat(size_bytes_, " bytes of values must fit in memory but do not"));
-    }
-    for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory_.data() + plan.offsets[i];
+    offsets_ = std::move(plan.offsets);
+}
+
+void CpuProgram::place(uint8_t *memory) {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].data = memory + offsets_[i];
     for (const auto &node : nodes_) node->place();
     if (hidden_node_) hidden_node_->place();
 }
@@ -118,7 +116,7 @@ float *CpuProgram::run(const StepBatch &batch, ThreadTeam &team) {
     }
     for (const auto &node : nodes_) node->run(run);
     if (hidden_node_ && batch.hidden == HiddenStates::wanted) hidden_node_->run(run);
-    return logits_->floats();
+    return output_ == nullptr ? nullptr : output_->floats();
 }
 
 } // namespace quire

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "core/large_pages.h"
 #include "graph/executor.h"
 #include "graph/operations.h"
 #include "kernels/attention/attention_plan.h"
@@ -78,8 +77,10 @@ class CpuProgram {
     void add_attention(int group, const AttentionShape &shape);
     // A node will write to the rows of a group.
     void add_written(int group) { plans_.resize(std::max(plans_.size(), static_cast<size_t>(group) + 1)); }
-    // Lays the values out.  CapacityError when there is no memory.
-    void finish(CpuValue *logits, CpuProgramLimits limits);
+    // Lays the values out: `output`, null where there is none, is read by the caller.  place() gives them their memory,
+    // size_bytes() of it, which other programs may use that run before or after.
+    void finish(CpuValue *output, CpuProgramLimits limits);
+    void place(uint8_t *memory);
     // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
     void show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from);
 
@@ -90,7 +91,7 @@ class CpuProgram {
     // The largest of each strip of logits: a value of the program.
     void show_maxima(CpuValue *value) { maxima_ = value; }
 
-    // As Executor::run().
+    // As Executor::run(); null where there is no output.
     float *run(const StepBatch &batch, ThreadTeam &team);
     // Hidden states of the batch's logit rows, if it wanted them.
     const float *hidden() const { return hidden_ == nullptr ? nullptr : hidden_->floats(); }
@@ -107,9 +108,9 @@ class CpuProgram {
     std::deque<CpuValue> values_; // of fixed addresses
     std::vector<std::unique_ptr<CpuNode>> nodes_;
     std::set<std::string> stock_operations_;
-    AlignedMemory memory_;
+    std::vector<size_t> offsets_; // of values
     size_t size_bytes_ = 0;
-    const CpuValue *logits_ = nullptr;
+    const CpuValue *output_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
     std::vector<CpuValue *> taps_;

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t most_graphs = 64;
+constexpr size_t most_graphs = 64; // of a trace
 
 void check(ggml_status status) {
     if (status != GGML_STATUS_SUCCESS)
@@ -64,13 +64,18 @@ std::unique_ptr<GraphRunner> make_runner(Backend &backend) {
     return std::make_unique<DeviceRunner>(backend);
 }
 
-GraphCache::GraphCache(Backend &backend, const Trace &trace, const Lowering &lowering)
-    : backend_(backend), trace_(trace), lowering_(lowering), runner_(make_runner(backend)), inputs_(backend),
+GraphCache::GraphCache(Backend &backend, const Lowering &lowering)
+    : backend_(backend), lowering_(lowering), runner_(make_runner(backend)), inputs_(backend),
       allocator_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.handle()))) {
     if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
 }
 
 GraphCache::~GraphCache() = default;
+
+int GraphCache::add_trace(const Trace &trace) {
+    traces_.push_back(&trace);
+    return static_cast<int>(traces_.size()) - 1;
+}
 
 void GraphCache::check_supported(const LoweredGraph &graph) const {
     for (int i = 0; i < ggml_graph_n_nodes(graph.graph); ++i) {
@@ -96,7 +101,7 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     if (!allocate_graph(backend_, allocator_.get(), graph))
         throw CapacityError("graph", "the compute buffer must fit in memory but does not");
     if (compute_bytes() != size_bytes) forget_all();
-    if (graphs_.size() >= most_graphs) {
+    if (graphs_.size() >= most_graphs * traces_.size()) {
         runner_->forget(graphs_.back());
         by_key_.erase(graphs_.back().key);
         graphs_.pop_back();
@@ -109,14 +114,14 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
 
 const LoweredGraph &GraphCache::reserve(const GraphKey &key) {
     if (by_key_.contains(key)) return get(key);
-    LoweredGraph graph = lowering_.lower(trace_, key);
+    LoweredGraph graph = lowered(key);
     check_supported(graph);
     return add(std::move(graph));
 }
 
 const LoweredGraph &GraphCache::get(const GraphKey &key) {
     const auto found = by_key_.find(key);
-    if (found == by_key_.end()) return add(lowering_.lower(trace_, key));
+    if (found == by_key_.end()) return add(lowered(key));
     graphs_.splice(graphs_.begin(), graphs_, found->second);
     return graphs_.front();
 }

@@ -1,4 +1,4 @@
-// Graphs of a model on one device, over one compute buffer, made of the frozen trace when a step first needs them.
+// Graphs of a model on one device, over one compute buffer, made of frozen traces when a step first needs them.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -29,9 +29,11 @@ std::unique_ptr<GraphRunner> make_runner(Backend &backend);
 // all graphs go.
 class GraphCache {
   public:
-    // The trace and the lowering outlive the cache.
-    GraphCache(Backend &backend, const Trace &trace, const Lowering &lowering);
+    // The lowering and the traces outlive the cache.
+    GraphCache(Backend &backend, const Lowering &lowering);
     ~GraphCache();
+    // The trace's number in keys.
+    int add_trace(const Trace &trace);
     // Make the graph for a key, so that there is memory for all that are smaller; UnsupportedError when the device lacks an
     // operation of it.
     const LoweredGraph &reserve(const GraphKey &key);
@@ -49,8 +51,11 @@ class GraphCache {
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
     void forget_all();
+    LoweredGraph lowered(const GraphKey &key) const {
+        return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
+    }
     Backend &backend_;
-    const Trace &trace_;
+    std::vector<const Trace *> traces_;
     const Lowering &lowering_;
     std::unique_ptr<GraphRunner> runner_;
     InputMemory inputs_;

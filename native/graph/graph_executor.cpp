@@ -4,42 +4,32 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+#include <new>
+#include <set>
 
 #include "core/error.h"
-#include "graph/lower_cpu.h"
-#include "graph/stock_graphs.h"
+#include "core/system.h"
+#include "graph/device_weights.h"
+#include "graph/pass.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/thread_team.h"
 
 namespace quire {
 namespace {
 
-size_t budget_of(const CacheLayout &layout, const ExecutorOptions &options) {
-    const auto n_blocks = static_cast<size_t>(std::max(0, options.n_blocks - 1));
-    const auto n_states = static_cast<size_t>(std::max(0, options.n_states - 1));
-    size_t block_bytes = n_blocks * layout.block_bytes();
-    if (options.cache_bytes > 0) block_bytes = std::min(block_bytes, options.cache_bytes);
-    return block_bytes + n_states * layout.state_bytes();
+// The layers whose rows are there; states are the CPU's.
+KeptParts kept_at(Place place, size_t n_layers, const PlacesOfRows &rows) {
+    KeptParts kept{std::vector<bool>(n_layers), place == Place::cpu};
+    for (const auto &[layer, of_rows] : rows) kept.rows[static_cast<size_t>(layer)] = of_rows == place;
+    return kept;
 }
 
-// On the CPU memory is taken when it is written, so that each group has ids for as much of the budget as it may get.
-CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, bool is_cpu) {
-    const size_t budget = budget_of(layout, options);
-    auto n_of = [&](size_t bytes, int least) {
-        return is_cpu ? static_cast<int>(std::min<size_t>(budget / bytes + 1, 1 << 30)) : least;
-    };
-    CacheSizes sizes;
-    for (const CacheGroup &group : layout.groups())
-        sizes.n_blocks.push_back(options.n_blocks < 2 ? options.n_blocks : n_of(group.block_bytes, options.n_blocks));
-    if (layout.state_bytes() > 0)
-        sizes.n_states = options.n_states < 2 ? options.n_states : n_of(layout.state_bytes(), options.n_states);
-    return sizes;
-}
-
-KvStore make_store(CacheLayout layout, const ExecutorOptions &options, const Backend &backend) {
-    CacheSizes sizes = sizes_of(layout, options, backend.is_cpu());
-    return {std::move(layout), std::move(sizes), backend.device(), backend.is_cpu() ? nullptr : backend.handle()};
+std::set<const Weight *> matrices_at(Place place, const std::vector<Pass *> &passes) {
+    std::set<const Weight *> found;
+    for (const Pass *pass : passes)
+        for (const Operation &operation : operations_at(place, pass->pieces()).operations)
+            for (const WeightRef &weight : operation.kind->matrices()) found.insert(weight.get());
+    return found;
 }
 
 // Rows of the smallest table that ids index: those of the operation `ids`.
@@ -51,122 +41,148 @@ int64_t rows_indexed_by(const Trace &trace, int ids) {
     return n;
 }
 
-bool own_kernels(Kernels kernels, const Backend &backend) {
-    if (kernels == Kernels::cpu && !backend.is_cpu()) {
-        throw UnsupportedError("executor",
-                               cat("kernels \"cpu\" must run on the CPU but the device is ", backend.device().name()));
-    }
-    return kernels != Kernels::stock && backend.is_cpu();
-}
-
-GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool own) {
-    const bool is_vectors = trace.kind == OutputKind::vectors;
-    const int most_rows = is_vectors || trace.encoder ? 32768 : 4096; // texts that cannot be divided may be long
-    if (options.max_rows < 1 || options.max_rows > most_rows)
-        throw ShapeError("executor", cat("max_rows must be 1 to ", most_rows, " but is ", options.max_rows));
-    if (options.max_sequences < 1 || options.max_sequences > 1024) {
-        throw ShapeError("executor", cat("max_sequences must be 1 to 1024 but is ", options.max_sequences));
-    }
-    int rows = std::max(options.max_rows, options.max_sequences);
-    // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.
-    int logit_rows = is_vectors ? rows : std::min(rows, std::max(options.max_sequences, 64));
-    // Where no layer keeps rows, a step has no cached ones but its own.
-    const bool keeps_rows =
-        std::ranges::any_of(trace.cache, [](const CacheSpec &spec) { return spec.rows.has_value(); });
-    const int kv_tokens = keeps_rows ? (options.n_blocks - 1) * kv_block_tokens : rows;
-    return {rows, logit_rows, options.max_sequences, own ? 0 : kv_tokens};
-}
-
 } // namespace
 
-struct OwnProgram {
-    KernelSet kernels;
-    std::unique_ptr<PackedModel> packed; // null without kernels that read it
-    CpuMatrices matrices;
-    CpuProgram program;
-    std::optional<CpuProgram> encoder;
-    std::shared_ptr<ThreadTeam> team;
-
-    OwnProgram(const Trace &trace, const KvStore &store, const ExecutorOptions &options, CpuProgramLimits limits)
-        : kernels(options.kernel_set.value_or(KernelSet())),
-          packed(options.repack != Repack::no ? std::make_unique<PackedModel>(kernels, trace, options.repack,
-                                                                              options.n_threads, options.packed_cache)
-                                              : nullptr),
-          matrices(kernels, packed.get()), program(lower_cpu({trace, store, matrices, limits, kernels})),
-          team(options.team ? options.team : std::make_shared<ThreadTeam>(options.n_threads, options.cpus)) {
-        if (!trace.encoder) return;
-        const CpuProgramLimits of_sources{limits.max_rows, 1, limits.max_sequences};
-        encoder.emplace(lower_cpu({*trace.encoder, store, matrices, of_sources, kernels}));
-    }
-    size_t compute_bytes() const { return program.size_bytes() + (encoder ? encoder->size_bytes() : 0); }
-};
-
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
-    : trace_(std::move(trace)), backend_(device, options.n_threads),
-      store_(make_store(CacheLayout(trace_.cache, options.kv_types), options, backend_)),
-      budget_bytes_(budget_of(store_.layout(), options)), max_sequences_(options.max_sequences),
+    : trace_(std::move(trace)), backend_(device, options.n_threads), max_sequences_(options.max_sequences),
       n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
-      n_types_(rows_indexed_by(trace_, token_types_operation)),
-      limits_(limits_for(trace_, options, own_kernels(options.kernels, backend_))) {
-    if (own_kernels(options.kernels, backend_)) {
-        if (options.sums_inputs)
-            throw UnsupportedError("executor", "inputs of products must be summed by stock kernels");
-        ExecutorOptions counted = options;
-        counted.n_threads = backend_.n_threads();
-        own_ = std::make_unique<OwnProgram>(trace_, store_, counted,
-                                            CpuProgramLimits{max_rows(), max_logit_rows(), max_sequences_});
-        return;
-    }
-    if (options.kv_types.are_coded()) {
-        throw UnsupportedError("executor", cat("kv_dtype ", name(options.kv_types),
-                                               " must be used with Quire's own kernels but they are not in use here"));
-    }
-    if (options.kernel_set) {
-        throw UnsupportedError("executor",
-                               "a kernel set must go with Quire's own kernels but they are not in use here");
-    }
-    if (!options.cpus.empty()) {
-        throw UnsupportedError("executor",
-                               "a processor mask must go with Quire's own kernels but they are not in use here");
-    }
-    if (options.sums_inputs && !backend_.is_cpu()) {
-        throw UnsupportedError("executor", cat("inputs of products must be summed on the CPU but the device is ",
-                                               backend_.device().name()));
-    }
-    stock_ = std::make_unique<StockGraphs>(trace_, store_, backend_, limits_, options.sums_inputs);
-    if (!trace_.encoder) return;
-    if (options.sums_inputs) throw UnsupportedError("executor", "a model whose inputs are summed must have no encoder");
-    const GraphLimits of_sources{limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows};
-    stock_encoder_ = std::make_unique<StockGraphs>(*trace_.encoder, store_, backend_, of_sources, false);
+      n_types_(rows_indexed_by(trace_, token_types_operation)) {
+    check_options(trace_, options, backend_);
+    const PlacesOfRows rows = cut_traces(options);
+    make_stores(options, rows);
+    limits_ = limits_for(trace_, options, !has_part(Place::device));
+    for (Pass *pass : passes()) pass->add_borders(backend_, max_rows(), max_logit_rows());
+    // The device's copies first: what they were made of may be given back, and so may what is packed.
+    if (has_part(Place::device)) make_graphs(options);
+    if (has_part(Place::cpu)) make_programs(options);
 }
 
 GraphExecutor::~GraphExecutor() = default;
 
+PlacesOfRows GraphExecutor::cut_traces(const ExecutorOptions &options) {
+    PlacesOfRows rows;
+    auto cut_or_whole = [&](const Trace &whole) {
+        if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, rows));
+        return std::make_unique<Pass>(
+            uncut(whole, own_kernels(options.kernels, backend_) ? Place::cpu : Place::device));
+    };
+    if (trace_.encoder) encode_ = cut_or_whole(*trace_.encoder); // which says where the rows are that others read
+    decode_ = cut_or_whole(trace_);
+    if (!options.places.empty()) copies_ = std::make_unique<DeviceWeights>(backend_.device());
+    return rows;
+}
+
+std::vector<Pass *> GraphExecutor::passes() const {
+    if (encode_) return {decode_.get(), encode_.get()};
+    return {decode_.get()};
+}
+
+bool GraphExecutor::has_part(Place place) const {
+    return std::ranges::any_of(passes(), [place](const Pass *pass) { return pass->is_at(place); });
+}
+
+void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfRows &rows) {
+    const CacheLayout layout(trace_.cache, options.kv_types);
+    const bool on_device = !backend_.is_cpu() && has_part(Place::device);
+    const CacheSizes sizes = sizes_of(layout, options, !on_device);
+    budget_bytes_ = budget_of(layout, options);
+    auto kept = [&](Place place) { return is_mixed() ? kept_at(place, layout.layers().size(), rows) : KeptParts{}; };
+    if (on_device)
+        stores_.push_back(
+            std::make_unique<KvStore>(layout, sizes, backend_.device(), backend_.handle(), kept(Place::device)));
+    if (!on_device || has_part(Place::cpu))
+        stores_.push_back(std::make_unique<KvStore>(layout, sizes, find_device("CPU"), nullptr, kept(Place::cpu)));
+}
+
+void GraphExecutor::make_graphs(const ExecutorOptions &options) {
+    if (options.kv_types.are_coded()) {
+        throw UnsupportedError("executor", cat("kv_dtype ", name(options.kv_types),
+                                               " must be used with Quire's own kernels but they are not in use here"));
+    }
+    stock_ = std::make_unique<StockDevice>(backend_, store(), options.sums_inputs, copies_.get());
+    decode_->add_graphs(*stock_, limits_);
+    if (encode_) encode_->add_graphs(*stock_, {limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows});
+    if (!is_mixed() || (options.repack != Repack::release && options.repack != Repack::lock)) return;
+    const std::set<const Weight *> others = matrices_at(Place::cpu, passes());
+    for (const Weight *weight : matrices_at(Place::device, passes()))
+        if (!others.contains(weight)) give_back(weight->tensor.data(), weight->tensor.size_bytes());
+}
+
+void GraphExecutor::make_programs(const ExecutorOptions &options) {
+    const KernelSet kernels = options.kernel_set.value_or(KernelSet());
+    std::unique_ptr<PackedModel> packed;
+    if (options.repack != Repack::no) {
+        Trace read = operations_at(Place::cpu, decode_->pieces());
+        if (encode_) read.encoder = std::make_shared<const Trace>(operations_at(Place::cpu, encode_->pieces()));
+        packed =
+            std::make_unique<PackedModel>(kernels, read, options.repack, backend_.n_threads(), options.packed_cache);
+    }
+    own_ = std::make_unique<OwnKernels>(
+        kernels, std::move(packed),
+        options.team ? options.team : std::make_shared<ThreadTeam>(backend_.n_threads(), options.cpus));
+    const KvStore &store = *stores_.back();
+    decode_->add_programs(*own_, store, {max_rows(), max_logit_rows(), max_sequences_});
+    if (encode_) encode_->add_programs(*own_, store, {max_rows(), 1, max_sequences_});
+    for (const Pass *pass : passes()) own_->memory_bytes = std::max(own_->memory_bytes, pass->program_bytes());
+    try {
+        own_->memory = AlignedMemory(own_->memory_bytes);
+    } catch (const std::bad_alloc &) {
+        throw CapacityError("graph", cat(own_->memory_bytes, " bytes of values must fit in memory but do not"));
+    }
+    for (Pass *pass : passes()) pass->place(own_->memory.data());
+}
+
 std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
 
 size_t GraphExecutor::cache_bytes() const {
-    return std::min(store_.size_bytes(), budget_bytes_ + cache().block_bytes() + cache().state_bytes());
+    size_t all = 0;
+    for (const auto &each : stores_) all += each->size_bytes();
+    return std::min(all, budget_bytes_ + cache().block_bytes() + cache().state_bytes());
 }
 
 size_t GraphExecutor::compute_bytes() const {
-    if (own_) return own_->compute_bytes();
-    return stock_->compute_bytes() + (stock_encoder_ ? stock_encoder_->compute_bytes() : 0);
+    size_t bytes = (own_ ? own_->memory_bytes : 0) + (stock_ ? stock_->cache.compute_bytes() : 0);
+    for (const Pass *pass : passes()) bytes += pass->borders().size_bytes();
+    return bytes;
 }
+
+GraphExecutor::DeviceBytes GraphExecutor::device_bytes() const {
+    if (!is_mixed() || !stock_) return {};
+    size_t compute = stock_->cache.compute_bytes() + stock_->cache.inputs().size_bytes();
+    for (const Pass *pass : passes()) compute += pass->borders().device_bytes();
+    return {copies_->size_bytes(), store().size_bytes(), compute};
+}
+
+size_t GraphExecutor::n_pieces() const { return decode_->pieces().size(); }
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
-const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums() : nullptr; }
+const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums.get() : nullptr; }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernels : nullptr; }
-size_t GraphExecutor::n_graphs() const { return own_ ? 1 : stock_->n_graphs(); }
+size_t GraphExecutor::n_graphs() const { return stock_ ? stock_->cache.n_graphs() : 1; }
+
 std::vector<std::string> GraphExecutor::stock_operations() const {
-    if (!own_) return {};
-    std::set<std::string> names = own_->program.stock_operations();
-    if (own_->encoder) names.insert(own_->encoder->stock_operations().begin(), own_->encoder->stock_operations().end());
+    std::set<std::string> names;
+    for (const Pass *pass : passes()) names.merge(pass->stock_operations());
     return {names.begin(), names.end()};
 }
-size_t GraphExecutor::n_nodes() const { return own_ ? own_->program.n_nodes() : 0; }
+
+size_t GraphExecutor::n_nodes() const { return decode_->n_nodes(); }
+
+void GraphExecutor::copy_block(int group, int from, int to) {
+    for (const auto &store : stores_) store->copy_block(group, from, to);
+}
+void GraphExecutor::copy_state(int from, int to) {
+    for (const auto &store : stores_) store->copy_state(from, to);
+}
+void GraphExecutor::discard_block(int group, int block) {
+    for (const auto &store : stores_) store->discard_block(group, block);
+}
+void GraphExecutor::discard_state(int slot) {
+    for (const auto &store : stores_) store->discard_state(slot);
+}
 
 // The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.
-void GraphExecutor::check(const StepBatch &batch, Pass pass) const {
+void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     size_t n_rows = batch.tokens.size(), n_sequences = batch.n_kv.size();
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
@@ -196,10 +212,10 @@ void GraphExecutor::check(const StepBatch &batch, Pass pass) const {
     const size_t n_states_wanted = cache().state_bytes() > 0 ? n_sequences : 0;
     expect(batch.states.size() == n_states_wanted, "every sequence must have its state");
     for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "states must lie in the store");
-    check_tables(batch, pass);
+    check_tables(batch, kind);
 }
 
-void GraphExecutor::check_tables(const StepBatch &batch, Pass pass) const {
+void GraphExecutor::check_tables(const StepBatch &batch, Kind kind) const {
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
     };
@@ -207,7 +223,7 @@ void GraphExecutor::check_tables(const StepBatch &batch, Pass pass) const {
     for (size_t g = 0; g < batch.groups.size(); ++g) {
         const GroupBatch &group = batch.groups[g];
         const int n = n_blocks(static_cast<int>(g));
-        const bool of_source = cache().groups()[g].lifetime.of_source, encodes = pass == Pass::encode;
+        const bool of_source = cache().groups()[g].lifetime.of_source, encodes = kind == Kind::encode;
         if (encodes && !of_source) continue;
         expect(group.slots.size() == (of_source && !encodes ? 0 : batch.tokens.size()) &&
                    group.table_begin.size() == batch.n_kv.size(),
@@ -226,7 +242,7 @@ void GraphExecutor::check_tables(const StepBatch &batch, Pass pass) const {
     }
 }
 
-const float *GraphExecutor::hidden() { return own_ ? own_->program.hidden() : stock_->hidden(); }
+const float *GraphExecutor::hidden() { return decode_->hidden(); }
 
 std::vector<int> GraphExecutor::tapped_layers() const {
     std::vector<int> layers;
@@ -237,25 +253,21 @@ std::vector<int> GraphExecutor::tapped_layers() const {
 Executor::TapRows GraphExecutor::tap(size_t i) {
     const Operation &operation = trace_.operations[static_cast<size_t>(trace_.taps.at(i).operation)];
     const auto n = static_cast<size_t>(operation.shape.rest[0]);
-    if (own_) return {own_->program.tap(i), n};
-    return {stock_->tap(i), n};
+    return {decode_->tap(i), n};
 }
 
 static_assert(logit_strip == static_cast<size_t>(strip_columns));
-float *GraphExecutor::maxima() { return own_ ? own_->program.maxima() : nullptr; }
+float *GraphExecutor::maxima() { return decode_->maxima(); }
 
 float *GraphExecutor::run(const StepBatch &batch) {
-    check(batch, Pass::decode);
-    return own_ ? own_->program.run(batch, *own_->team) : stock_->run(batch);
+    check(batch, Kind::decode);
+    return decode_->run(batch);
 }
 
 void GraphExecutor::encode(const StepBatch &batch) {
-    if (!trace_.encoder) throw InternalError("executor", "a model that reads a source must have an encoder");
-    check(batch, Pass::encode);
-    if (own_)
-        own_->encoder->run(batch, *own_->team);
-    else
-        stock_encoder_->run(batch);
+    if (!encode_) throw InternalError("executor", "a model that reads a source must have an encoder");
+    check(batch, Kind::encode);
+    encode_->run(batch);
 }
 
 } // namespace quire

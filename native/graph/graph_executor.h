@@ -1,42 +1,19 @@
-// The executor over ggml: graphs of a trace, the cache store, a device.
+// The executor of a traced model: its passes, cut into pieces where it lies on two devices, and a cache store on each.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "graph/executor.h"
-#include "graph/graph_key.h"
+#include "graph/executor_options.h"
 #include "graph/input_sums.h"
-#include "graph/packed_model.h"
-#include "kernels/kernel_set.h"
 
 namespace quire {
 
-class ThreadTeam;
-
-enum class Kernels { automatic, stock, cpu };
-
-struct ExecutorOptions {
-    int n_blocks;      // of every group of layers, the null block included: together they make the cache's budget
-    int n_states;      // slots of recurrent state, slot 0 included; likewise
-    int n_threads;     // 0: one per core
-    CacheTypes kv_types; // f32, f16, bf16, or coded ones with our own kernels
-    Kernels kernels;
-    int max_rows;      // tokens of a step
-    int max_sequences; // of a step
-    Repack repack;     // weights that our own products read
-    std::vector<int> cpus; // the processors that the threads of our own kernels may use; empty: any
-    std::optional<PackedCacheOptions> packed_cache;
-    std::optional<KernelSet> kernel_set; // that our own kernels compute with; none: the default one
-    // Of the blocks of all groups together, where that is less than n_blocks of each: windows need fewer.  0: that many.
-    size_t cache_bytes = 0;
-    bool sums_inputs = false; // of products: by stock kernels on the CPU only
-    // Of another executor, which never runs at the same time; null: an own one.
-    std::shared_ptr<ThreadTeam> team = nullptr;
-};
-
-struct OwnProgram; // of our own kernels, with its matrices and its threads
-class StockGraphs; // of ggml's operators
+class DeviceWeights;
+class Pass;
+struct OwnKernels;
+struct StockDevice;
 
 class GraphExecutor : public Executor {
   public:
@@ -54,14 +31,14 @@ class GraphExecutor : public Executor {
     float *maxima() override;
     int max_sequences() const override { return max_sequences_; }
     int max_kv_tokens() const override { return cache().groups().empty() ? 0 : limits_.max_kv_tokens; }
-    const CacheLayout &cache() const override { return store_.layout(); }
-    int n_blocks(int group) const override { return store_.sizes().n_blocks[static_cast<size_t>(group)]; }
-    int n_states() const override { return store_.sizes().n_states; }
+    const CacheLayout &cache() const override { return store().layout(); }
+    int n_blocks(int group) const override { return store().sizes().n_blocks[static_cast<size_t>(group)]; }
+    int n_states() const override { return store().sizes().n_states; }
     size_t cache_budget_bytes() const override { return budget_bytes_; }
-    void copy_block(int group, int from, int to) override { store_.copy_block(group, from, to); }
-    void copy_state(int from, int to) override { store_.copy_state(from, to); }
-    void discard_block(int group, int block) override { store_.discard_block(group, block); }
-    void discard_state(int slot) override { store_.discard_state(slot); }
+    void copy_block(int group, int from, int to) override;
+    void copy_state(int from, int to) override;
+    void discard_block(int group, int block) override;
+    void discard_state(int slot) override;
     float *run(const StepBatch &batch) override;
     void encode(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
@@ -73,28 +50,44 @@ class GraphExecutor : public Executor {
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
     size_t compute_bytes() const;
     size_t packed_bytes() const;
+    // Of a model on two devices, what the device has: copies of weights, cache and compute buffer; 0 else.
+    struct DeviceBytes {
+        size_t weights, cache, compute;
+    };
+    DeviceBytes device_bytes() const;
+    size_t n_pieces() const; // that a step runs one after the other
     const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
     std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
     size_t n_nodes() const; // of the program of our own; 0 where there is none
     const InputSums *input_sums() const; // null where they are not wanted
-    bool uses_own_kernels() const { return own_ != nullptr; }
+    bool uses_own_kernels() const { return own_ != nullptr; } // for a part of the model at least
     const KernelSet *kernel_set() const; // null without kernels of our own
     int n_threads() const { return backend_.n_threads(); }
 
   private:
-    enum class Pass { decode, encode };
-    void check(const StepBatch &batch, Pass pass) const;
-    void check_tables(const StepBatch &batch, Pass pass) const;
+    enum class Kind { decode, encode };
+    void check(const StepBatch &batch, Kind kind) const;
+    void check_tables(const StepBatch &batch, Kind kind) const;
+    PlacesOfRows cut_traces(const ExecutorOptions &options);
+    void make_stores(const ExecutorOptions &options, const PlacesOfRows &rows);
+    void make_graphs(const ExecutorOptions &options);
+    void make_programs(const ExecutorOptions &options);
+    bool has_part(Place place) const;
+    bool is_mixed() const { return copies_ != nullptr; }
+    std::vector<Pass *> passes() const;
+    const KvStore &store() const { return *stores_.front(); } // whose layout and sizes are those of all
     Trace trace_;
     Backend backend_;
-    KvStore store_;
-    size_t budget_bytes_;
+    std::unique_ptr<Pass> decode_, encode_; // encode_: where the trace has an encoder
+    std::vector<std::unique_ptr<KvStore>> stores_; // the device's, then the CPU's where both have a part
+    size_t budget_bytes_ = 0;
     int max_sequences_;
     int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
     GraphLimits limits_;
-    std::unique_ptr<OwnProgram> own_; // one of both
-    std::unique_ptr<StockGraphs> stock_, stock_encoder_; // the second one where the trace has an encoder
+    std::unique_ptr<DeviceWeights> copies_;
+    std::unique_ptr<StockDevice> stock_;
+    std::unique_ptr<OwnKernels> own_;
 };
 
 } // namespace quire

@@ -19,6 +19,7 @@ class InputMemory {
     bool place(LoweredGraph &graph);
     // What the host writes of an input of a placed graph.
     template <class T> T *host(const ggml_tensor *input) const { return reinterpret_cast<T *>(host_bytes(input)); }
+    size_t size_bytes() const { return size_bytes_; } // on the device
     // Sends all inputs.  Those that the graphs run next read are these, and the host's may be changed when they have run.
     void send(const LoweredGraph &graph) const;
 

@@ -13,8 +13,9 @@ CpuLowering::CpuLowering(const CpuProgramInputs &inputs)
     const auto n = static_cast<int>(values_.size());
     for (int i = 0; i < n; ++i)
         for (int input : operation(i).inputs) users_[at(input)].push_back(i);
-    users_[at(trace().output)].push_back(-1);
+    if (trace().output >= 0) users_[at(trace().output)].push_back(-1);
     for (const Tap &tap : trace().taps) users_[at(tap.operation)].push_back(-1);
+    for (const Left &left : trace().left) users_[at(left.operation)].push_back(-1);
     for (int i = 0; i < n; ++i) operation(i).kind->prepare(*this, i);
 }
 
@@ -22,8 +23,9 @@ CpuProgram CpuLowering::lower() {
     for (int i = 0; i < static_cast<int>(values_.size()); ++i)
         if (!is_done(i)) operation(i).kind->add_nodes(*this, i);
     for (const Tap &tap : trace().taps) program_.show_tap(value(tap.operation));
+    for (const Left &left : trace().left) program_.show_tap(value(left.operation));
     show_hidden();
-    program_.finish(value(trace().output), in_.limits);
+    program_.finish(trace().output < 0 ? nullptr : value(trace().output), in_.limits);
     return std::move(program_);
 }
 

@@ -17,7 +17,8 @@ struct CpuProgramInputs {
     const KernelSet &kernels;
 };
 
-// What the nodes refer to must outlive the program: weights, store, matrices.
+// What the nodes refer to must outlive the program: weights, store, matrices.  It has no memory yet.  What the trace leaves
+// are taps of the program, after those of the trace.
 CpuProgram lower_cpu(const CpuProgramInputs &inputs);
 
 } // namespace quire

@@ -1,6 +1,7 @@
 #include "graph/lower_stock.h"
 
 #include "core/error.h"
+#include "graph/border.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
@@ -19,6 +20,7 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
         graph.context(), {}, operation.shape, operation.shape.lead == Lead::tokens ? key.n_tokens : key.n_rows};
     parts.graph = &graph;
     parts.sums = sums_;
+    parts.copies = copies_;
     if (operation.kind->has_state()) {
         parts.store = &store_;
         ggml_tensor *&sequences = graph.out.inputs.sequences;
@@ -27,6 +29,22 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
     }
     for (int input : operation.inputs) parts.inputs.push_back(graph.values[static_cast<size_t>(input)]);
     return operation.kind->lower(parts);
+}
+
+// A value may be a view of what later operations write to, so that others get a copy.
+void StockLowering::lower_left(StockGraph &graph, const Left &left) {
+    ggml_tensor *value = graph.values[static_cast<size_t>(left.operation)], *in_host = nullptr;
+    if (left.border->on_device) {
+        const int64_t lead = left.border->shape.lead == Lead::tokens ? graph.out.key.n_tokens : graph.out.key.n_rows;
+        ggml_tensor *rows = left.border->device_rows(graph.context(), lead);
+        ggml_build_forward_expand(graph.out.graph, ggml_cpy(graph.context(), value, rows));
+    }
+    if (left.border->in_host) {
+        in_host = ggml_cont(graph.context(), value);
+        ggml_set_output(in_host);
+        ggml_build_forward_expand(graph.out.graph, in_host);
+    }
+    graph.out.left.push_back(in_host);
 }
 
 LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const {
@@ -43,9 +61,11 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     graph.flash = device_;
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));
-    out.output = graph.values[static_cast<size_t>(trace.output)];
-    ggml_set_output(out.output);
-    ggml_set_name(out.output, "output");
+    if (trace.output >= 0) {
+        out.output = graph.values[static_cast<size_t>(trace.output)];
+        ggml_set_output(out.output);
+        ggml_set_name(out.output, "output");
+    }
     if (trace.hidden >= 0) {
         out.hidden = graph.values[static_cast<size_t>(trace.hidden)];
         ggml_set_output(out.hidden); // so that nothing is put into its memory
@@ -57,10 +77,11 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
         out.taps.push_back(copy);
     }
     for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
+    for (const Left &left : trace.left) lower_left(graph, left);
     for (const auto &[layer, written] : graph.written) // what nothing in this graph reads
         if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)
             for (ggml_tensor *pool : {written.k, written.v}) ggml_build_forward_expand(out.graph, pool);
-    ggml_build_forward_expand(out.graph, out.output);
+    if (out.output != nullptr) ggml_build_forward_expand(out.graph, out.output);
     return out;
 }
 

@@ -10,6 +10,8 @@ struct ggml_backend;
 
 namespace quire {
 
+class DeviceWeights;
+
 // A graph while it is built.
 struct StockGraph {
     const Trace &trace;
@@ -21,6 +23,7 @@ struct StockGraph {
     };
     std::map<int, Written> written{}; // by layer
     ggml_backend *flash = nullptr; // whose flash attention is to be used where it supports it
+    DeviceWeights *copies = nullptr;
     ggml_context *context() const { return out.context.get(); }
 
     ggml_tensor *new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label);
@@ -36,16 +39,18 @@ struct StockGraph {
 class StockLowering : public Lowering {
   public:
     // `device`: null on the CPU, whose graphs make all scores: of them those of devices are checked.  `sums`: of what
-    // products read, or null.
-    StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums)
-        : store_(store), device_(device), sums_(sums) {}
+    // products read, or null.  `copies`: of weights that lie elsewhere, or null.
+    StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums, DeviceWeights *copies = nullptr)
+        : store_(store), device_(device), sums_(sums), copies_(copies) {}
     LoweredGraph lower(const Trace &trace, const GraphKey &key) const override;
 
   private:
     ggml_tensor *lower_operation(StockGraph &graph, const Operation &operation) const;
+    static void lower_left(StockGraph &graph, const Left &left);
     const KvStore &store_;
     ggml_backend *device_;
     InputSums *sums_;
+    DeviceWeights *copies_;
 };
 
 } // namespace quire

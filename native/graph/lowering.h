@@ -18,6 +18,7 @@ namespace quire {
 struct GraphKey {
     int n_tokens;
     int n_rows;
+    int trace = 0; // which of those that share a compute buffer
     std::vector<AttentionForm> attention{};
     auto operator<=>(const GraphKey &) const = default;
 };
@@ -45,6 +46,7 @@ struct GraphInputs {
     // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1, rows, n_kv],
     // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns;
+    std::vector<std::pair<ggml_tensor *, const Border *>> carried; // f32 [n_tokens or n_rows, ...]
     // All of them, in one piece of memory, and their bytes there.
     std::vector<ggml_tensor *> all;
     ggml_tensor *packed = nullptr;
@@ -61,9 +63,11 @@ struct LoweredGraph {
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
-    ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors
+    ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors; null where another piece has them
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
+    std::vector<ggml_tensor *>
+        left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
     std::set<int> explicit_groups; // of the cache: some of their layers have no flash attention here
 };
 

@@ -54,6 +54,8 @@ class OperationKind {
     virtual bool attends_both_ways() const { return false; }
     // The layer whose cached rows are attended to; -1: none.
     virtual int attended_layer() const { return -1; }
+    // The layer whose cached rows are written or read; -1: none.
+    virtual int cached_layer() const { return attended_layer(); }
     // What the matrix of an output reads is the trace's hidden state: the product's input, or that of what follows it.
     enum class OutputStep { product, follows_product, other };
     virtual OutputStep output_step() const { return OutputStep::other; }
@@ -85,6 +87,14 @@ struct Tap {
     int layer, operation; // operation: [tokens, n]
 };
 
+struct Border; // graph/border.h
+
+// A value that a trace, which is a piece of another, leaves for the next pieces.
+struct Left {
+    int operation;
+    std::shared_ptr<Border> border;
+};
+
 // A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` that keeps rows is
 // written once, rows of a source text by `encoder`, a pass of its own with the same cache; the output is [rows, n].
 struct Trace {
@@ -97,6 +107,7 @@ struct Trace {
     int hidden = -1;
     std::vector<Tap> taps = {}; // by layer, ascending
     std::shared_ptr<const Trace> encoder = nullptr; // of source texts, for models that read one
+    std::vector<Left> left = {};
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
     bool attends_both_ways() const;

@@ -82,10 +82,8 @@ namespace {
 
 // A value of the program as ggml sees it.
 ggml_tensor *seen(ggml_context *context, const TraceShape &shape, int64_t lead, void *data) {
-    std::array<int64_t, 4> ne{1, 1, 1, 1};
     const size_t n = shape.rest.size();
-    for (size_t i = 0; i < n; ++i) ne[i] = shape.rest[n - 1 - i];
-    ne[n] = lead;
+    const std::array<int64_t, 4> ne = stock_dims(shape, lead);
     const ggml_type type = n == 0 ? GGML_TYPE_I32 : GGML_TYPE_F32;
     ggml_tensor *tensor = ggml_new_tensor(context, type, static_cast<int>(n) + 1, ne.data());
     tensor->data = data;

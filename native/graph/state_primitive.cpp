@@ -94,11 +94,8 @@ ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
         sources.push_back(ggml_is_contiguous(input) ? input : ggml_cont(p.context, input));
     sources.push_back(p.sequences);
     sources.push_back(states.handle());
-    std::array<int64_t, 4> ne{1, 1, 1, 1};
-    const size_t n_rest = p.shape.rest.size();
-    int64_t n = 1;
-    for (size_t i = 0; i < n_rest; ++i) n *= ne[i] = p.shape.rest[n_rest - 1 - i];
-    ne[n_rest] = p.lead;
+    const std::array<int64_t, 4> ne = stock_dims(p.shape, p.lead);
+    const int64_t n = row_size(p.shape);
     ggml_tensor *rows =
         ggml_custom_4d(p.context, GGML_TYPE_F32, n, p.lead, 1, 1, sources.data(), static_cast<int>(sources.size()),
                        compute, GGML_N_TASKS_MAX, const_cast<StateKernel *>(&kernel()));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/border.h"
+
 namespace quire {
 namespace {
 
@@ -130,6 +132,14 @@ void fill_axes(const StepToFill &step, ggml_tensor *target) {
             out[stream * n + row] = batch.axes.empty() ? batch.positions[row] : batch.axes[stream % 3 * n_rows + row];
 }
 
+void fill_carried(const StepToFill &step, const Border &border, ggml_tensor *target) {
+    const size_t n_rows = border.shape.lead == Lead::tokens ? step.batch.tokens.size() : step.batch.logit_rows.size();
+    const size_t n = n_rows * static_cast<size_t>(border.row_floats());
+    auto *out = step.memory.host<float>(target);
+    std::copy_n(border.host, n, out);
+    std::fill(out + n, out + ggml_nelements(target), 0.0F);
+}
+
 void fill_sequences(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
     const StepBatch &batch = step.batch;
@@ -211,6 +221,7 @@ void StepInputs::fill(const StepToFill &step) {
     fill_padded(step, inputs.token_types, step.batch.token_types);
     fill_axes(step, inputs.axes);
     fill_sequences(step, inputs.sequences);
+    for (auto [target, border] : inputs.carried) fill_carried(step, *border, target);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);
     for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(step, n, target);
     for (auto [group, target] : inputs.slots) fill_slots(step, group, target);

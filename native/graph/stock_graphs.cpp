@@ -2,26 +2,30 @@
 
 #include <ggml-backend.h>
 
+#include "graph/border.h"
+
 namespace quire {
 
-StockGraphs::StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits,
-                         bool sums_inputs)
-    : backend_(backend), store_(store), on_device_(!backend.is_cpu()),
-      sums_(sums_inputs ? std::make_unique<InputSums>() : nullptr),
-      lowering_(store, on_device_ ? backend.handle() : nullptr, sums_.get()), buckets_(limits, on_device_),
-      planner_(trace, store, {limits.max_rows, limits.max_sequences, limits.max_kv_tokens}, on_device_),
-      cache_(backend, trace, lowering_), taps_(trace.taps.size()) {
+StockDevice::StockDevice(Backend &backend_, const KvStore &store_, bool sums_inputs, DeviceWeights *copies)
+    : backend(backend_), store(store_), on_device(!backend_.is_cpu()),
+      sums(sums_inputs ? std::make_unique<InputSums>() : nullptr),
+      lowering(store_, on_device ? backend_.handle() : nullptr, sums.get(), copies), cache(backend_, lowering) {}
+
+StockGraphs::StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits)
+    : device_(device), trace_(trace), number_(device.cache.add_trace(trace)), buckets_(limits, device.on_device),
+      planner_(trace, device.store, {limits.max_rows, limits.max_sequences, limits.max_kv_tokens}, device.on_device),
+      taps_(trace.taps.size()) {
     const int n_tokens = buckets_.tokens(limits.max_rows);
     const int n_rows = buckets_.logit_rows(n_tokens, limits.max_logit_rows);
-    if (on_device_) { // a small graph tells what the device lacks
+    if (device.on_device) { // a small graph tells what the device lacks
         const int few = buckets_.tokens(1);
         for (const std::vector<AttentionForm> &form : planner_.largest(few)) {
-            const LoweredGraph tried = lowering_.lower(trace, {few, 1, form});
+            const LoweredGraph tried = device.lowering.lower(trace, {few, 1, number_, form});
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
         }
     }
     for (std::vector<AttentionForm> &form : planner_.largest(n_tokens))
-        cache_.reserve({n_tokens, n_rows, std::move(form)});
+        device.cache.reserve({n_tokens, n_rows, number_, std::move(form)});
 }
 
 std::vector<AttentionForm> StockGraphs::forms(const std::vector<GroupAttention> &attention) {
@@ -35,20 +39,33 @@ float *StockGraphs::run(const StepBatch &batch) {
     const int n_rows = buckets_.logit_rows(n_tokens, static_cast<int>(std::max<size_t>(1, batch.logit_rows.size())));
     const std::vector<GroupAttention> attention = planner_.plan(batch, n_tokens);
     last_ = nullptr;
-    const LoweredGraph &graph = cache_.get({n_tokens, n_rows, forms(attention)});
-    inputs_.fill({graph, batch, attention, cache_.inputs(), store_.layout()});
-    if (sums_) sums_->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
-    cache_.inputs().send(graph);
-    cache_.run(graph);
+    const GraphCache &cache = device_.cache;
+    const LoweredGraph &graph = device_.cache.get({n_tokens, n_rows, number_, forms(attention)});
+    device_.inputs.fill({graph, batch, attention, cache.inputs(), device_.store.layout()});
+    if (device_.sums)
+        device_.sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
+    cache.inputs().send(graph);
+    device_.cache.run(graph);
     last_ = &graph;
     n_tokens_ = batch.tokens.size();
     n_rows_ = batch.logit_rows.size();
     hidden_.is_there = false;
     for (Copy &copy : taps_) copy.is_there = false;
-    float *logits = fetch(graph.output, n_rows_, logits_);
+    float *logits = graph.output == nullptr ? nullptr : fetch(graph.output, n_rows_, logits_);
     if (batch.hidden == HiddenStates::wanted && graph.hidden != nullptr) fetch(graph.hidden, n_rows_, hidden_);
-    if (on_device_) ggml_backend_synchronize(backend_.handle());
+    fetch_left(graph);
+    if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
     return logits;
+}
+
+void StockGraphs::fetch_left(const LoweredGraph &graph) const {
+    for (size_t i = 0; i < graph.left.size(); ++i) {
+        if (graph.left[i] == nullptr) continue;
+        const Border &border = *trace_.left[i].border;
+        const size_t n_rows = border.shape.lead == Lead::tokens ? n_tokens_ : n_rows_;
+        const size_t bytes = n_rows * static_cast<size_t>(border.row_floats()) * sizeof(float);
+        if (bytes > 0) ggml_backend_tensor_get_async(device_.backend.handle(), graph.left[i], border.host, 0, bytes);
+    }
 }
 
 float *StockGraphs::fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy) {
@@ -57,19 +74,19 @@ float *StockGraphs::fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy) 
     if (bytes > copy.size_bytes) {
         copy.buffer.reset();
         copy.size_bytes = 0;
-        copy.buffer.reset(new_transfer_buffer(backend_, bytes));
+        copy.buffer.reset(new_transfer_buffer(device_.backend, bytes));
         copy.size_bytes = bytes;
     }
     copy.is_there = true;
     auto *target = copy.buffer ? static_cast<float *>(ggml_backend_buffer_get_base(copy.buffer.get())) : nullptr;
-    if (bytes > 0) ggml_backend_tensor_get_async(backend_.handle(), tensor, target, 0, bytes);
+    if (bytes > 0) ggml_backend_tensor_get_async(device_.backend.handle(), tensor, target, 0, bytes);
     return target;
 }
 
 const float *StockGraphs::fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy) {
     if (copy.is_there) return static_cast<const float *>(ggml_backend_buffer_get_base(copy.buffer.get()));
     const float *found = fetch(tensor, n_rows, copy);
-    if (on_device_) ggml_backend_synchronize(backend_.handle());
+    if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
     return found;
 }
 

@@ -12,18 +12,30 @@
 
 namespace quire {
 
+// What the traces that run on one device share: they run one after the other.
+struct StockDevice {
+    Backend &backend;
+    const KvStore &store;
+    bool on_device;
+    std::unique_ptr<InputSums> sums; // null where they are not wanted
+    StockLowering lowering;
+    GraphCache cache;
+    StepInputs inputs;
+
+    // Everything outlives it.  `copies`: of weights that lie elsewhere, or null.
+    StockDevice(Backend &backend, const KvStore &store, bool sums_inputs, DeviceWeights *copies);
+};
+
 class StockGraphs {
   public:
-    // Everything outlives it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has
-    // no memory.
-    StockGraphs(const Trace &trace, const KvStore &store, Backend &backend, GraphLimits limits, bool sums_inputs);
+    // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
+    // memory.
+    StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
+    // The output, null where the trace has none; what it leaves for others is in their borders then.
     float *run(const StepBatch &batch);
     // Of the last run; null where there are none, or no run was.
     const float *hidden();
     const float *tap(size_t i);
-    const InputSums *sums() const { return sums_.get(); }
-    size_t compute_bytes() const { return cache_.compute_bytes(); }
-    size_t n_graphs() const { return cache_.n_graphs(); }
 
   private:
     struct FreeBuffer {
@@ -39,16 +51,13 @@ class StockGraphs {
     // The first rows, asked of the device where they are on one.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
     const float *fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
+    void fetch_left(const LoweredGraph &graph) const;
 
-    Backend &backend_;
-    const KvStore &store_;
-    bool on_device_;
-    std::unique_ptr<InputSums> sums_; // null where they are not wanted
-    StockLowering lowering_;
+    StockDevice &device_;
+    const Trace &trace_;
+    int number_; // of the trace
     GraphBuckets buckets_;
     AttentionPlanner planner_;
-    GraphCache cache_;
-    StepInputs inputs_;
     Copy logits_, hidden_;
     std::vector<Copy> taps_;
     const LoweredGraph *last_ = nullptr;

@@ -1,9 +1,22 @@
 #include "graph/stock_parts.h"
 
 #include "core/error.h"
+#include "graph/device_weights.h"
 #include "graph/input_sums.h"
 
 namespace quire {
+
+ggml_tensor *StockParts::weight(const WeightRef &w) const {
+    return copies == nullptr ? w->tensor.handle() : copies->of(w).handle();
+}
+
+std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead) {
+    std::array<int64_t, 4> ne{1, 1, 1, 1};
+    const size_t n = shape.rest.size();
+    for (size_t i = 0; i < n; ++i) ne[i] = shape.rest[n - 1 - i];
+    ne[n] = lead;
+    return ne;
+}
 
 ggml_tensor *StockParts::read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts) const {
     return sums == nullptr ? x : sums->watch(context, *w, x, experts, shape.lead);

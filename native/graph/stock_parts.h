@@ -3,6 +3,7 @@
 
 #include <ggml.h>
 
+#include <array>
 #include <vector>
 
 #include "graph/operations.h"
@@ -10,6 +11,7 @@
 
 namespace quire {
 
+class DeviceWeights;
 class KvStore;
 class InputSums;
 struct StockGraph;
@@ -26,11 +28,14 @@ struct StockParts {
     // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
     StockGraph *graph = nullptr;
     InputSums *sums = nullptr; // of what products read, where that is wanted
-    ggml_tensor *weight(const WeightRef &w) const { return w->tensor.handle(); }
+    DeviceWeights *copies = nullptr; // of weights that lie elsewhere; null: all are where they are read
+    ggml_tensor *weight(const WeightRef &w) const;
     // `x` as the product with `w` must read it (graph/input_sums.h).
     ggml_tensor *read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts = nullptr) const;
 };
 
+// The dimensions of a value with `lead` rows.
+std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap); // cap * tanh(x / cap)

@@ -41,9 +41,9 @@ void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
 
 } // namespace
 
-KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue)
-    : layout_(std::move(layout)), sizes_(std::move(sizes)), queue_(queue), rows_(layout_.layers().size()),
-      states_(layout_.layers().size()) {
+KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept)
+    : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue),
+      rows_(layout_.layers().size()), states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
         throw InternalError("kv_store", "every group of the cache must have its number of blocks");
     for (int n : sizes_.n_blocks)
@@ -60,9 +60,10 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
     size_t total = 0;
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
-        if (spec.rows)
+        if (spec.rows && kept_.has_rows(layer))
             total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer), alignment) +
                      aligned(layout_.v_block_bytes(layer) * n_blocks(layer), alignment);
+        if (!kept_.states) continue;
         for (const CacheState &state : spec.states)
             total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
     }
@@ -85,11 +86,12 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
             const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, head_dim, 1));
             return take(is_coded ? DType::i8 : dtype, {n, spec.rows->n_kv_head * (is_coded ? bytes : head_dim)});
         };
-        if (spec.rows) {
+        if (spec.rows && kept_.has_rows(layer)) {
             Tensor k = array(types.k, spec.rows->head_dim);
             Tensor v = spec.rows->v_in_k ? k : array(types.v, spec.rows->v_head_dim);
             rows_[at] = Rows{k, v, layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)};
         }
+        if (!kept_.states) continue;
         for (const CacheState &state : spec.states) states_[at].push_back(take(DType::f32, {sizes_.n_states, state.n}));
     }
 }
@@ -108,7 +110,7 @@ void KvStore::check_state(int slot) const {
 
 // On a device from one place of its memory to another.
 void KvStore::copy(const std::vector<Copy> &copies) const {
-    if (buffer_ == nullptr) return;
+    if (copies.empty()) return;
     if (buffer_->is_host()) {
         for (const Copy &c : copies) std::memcpy(c.tensor->data() + c.to, c.tensor->data() + c.from, c.bytes);
         return;
@@ -139,6 +141,7 @@ void KvStore::copy_block(int group, int from, int to) const {
     check_block(group, to);
     std::vector<Copy> copies;
     for (int layer : layout_.groups()[static_cast<size_t>(group)].layers) {
+        if (!kept_.has_rows(layer)) continue;
         const Rows &r = rows(layer);
         const auto source = static_cast<size_t>(from), target = static_cast<size_t>(to);
         copies.push_back({&r.k, source * r.k_block_bytes, target * r.k_block_bytes, r.k_block_bytes});
@@ -151,6 +154,7 @@ void KvStore::copy_block(int group, int from, int to) const {
 void KvStore::discard_block(int group, int block) const {
     check_block(group, block);
     for (int layer : layout_.groups()[static_cast<size_t>(group)].layers) {
+        if (!kept_.has_rows(layer)) continue;
         const Rows &r = rows(layer);
         discard_bytes(r.k, static_cast<size_t>(block) * r.k_block_bytes, r.k_block_bytes);
         discard_bytes(r.v, static_cast<size_t>(block) * r.v_block_bytes, r.v_block_bytes);

@@ -19,6 +19,13 @@ struct CacheSizes {
     int n_states = 1; // slots
 };
 
+// Which layers' rows a store has, and whether it has the states: where a model lies on several devices, each has a store.
+struct KeptParts {
+    std::vector<bool> rows = {}; // by layer; empty: all
+    bool states = true;
+    bool has_rows(int layer) const { return rows.empty() || rows[static_cast<size_t>(layer)]; }
+};
+
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
 class KvStore {
   public:
@@ -30,7 +37,7 @@ class KvStore {
     };
     // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache: copies are
     // asked of it in their order.  Null on the CPU.
-    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr);
+    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {});
 
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }
@@ -55,6 +62,7 @@ class KvStore {
     void check_state(int slot) const;
     CacheLayout layout_;
     CacheSizes sizes_;
+    KeptParts kept_;
     ggml_backend *queue_;
     std::shared_ptr<Buffer> buffer_; // null where nothing is kept
     std::vector<std::optional<Rows>> rows_; // by layer

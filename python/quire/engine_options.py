@@ -6,6 +6,7 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from math import isfinite
@@ -50,6 +51,7 @@ class EngineOption:
     about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
     first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.  ``is_ints``: a tuple of ints
     within ``limits``, ascending.  ``is_adapters``: pairs of a path and a factor.
+    ``is_overrides``: pairs of a regular expression and a device.
     """
 
     flags: str = ""
@@ -63,6 +65,7 @@ class EngineOption:
     is_float: bool = False
     is_ints: bool = False
     is_adapters: bool = False
+    is_overrides: bool = False
 
 
 def _option(default: T, option: EngineOption) -> T:
@@ -73,6 +76,16 @@ def _option(default: T, option: EngineOption) -> T:
 _DEVICE = EngineOption(
     flags="--device", metavar="NAME", help="A name or kind (gpu, cuda, vulkan) of 'quire devices', or auto [cpu]."
 )
+_N_GPU_LAYERS = EngineOption(limits=(0, 2**24))  # the command line has -ngl, which also takes words
+_N_CPU_MOE = EngineOption(
+    flags="-ncmoe --n-cpu-moe", metavar="N", limits=(0, 2**16),
+    help="Experts of the first N layers stay on the CPU, where the model is on a device.",
+)  # fmt: skip
+_OVERRIDE_TENSOR = EngineOption(
+    flags="-ot --override-tensor", metavar="PATTERN=DEVICE", is_overrides=True,
+    help="Weights in whose names the pattern is found are on the CPU, or on the device; may be repeated, or hold"
+    " several with commas.",
+)  # fmt: skip
 _N_CTX = EngineOption(
     flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
     help="Tokens of prompt and answer together; 0: the model's own [as memory allows].",
@@ -162,6 +175,11 @@ class EngineConfig:
 
     ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
     ``"sycl"`` or ``"metal"`` for the first of that kind; or ``"auto"`` for a GPU where there is one, and else the CPU.
+    ``n_gpu_layers``: how many of the last layers are on the device, the output counted as the last one, while the CPU
+    computes the others by Quire's own kernels; ``None``: all.  Where it is not 0, ``device`` ``"cpu"`` stands for
+    ``"auto"``.  ``n_cpu_moe``: the experts of so many first layers are on the CPU.  ``override_tensor``: pairs of a
+    regular expression and a device, the CPU or the model's: weights in whose names it is found are there, and their
+    products; the first one counts.  Neither changes anything where all of the model is on the CPU.
     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on, as far as the
     memory at hand reaches. ``threads``: 0 is one per core. ``cpu_mask``: the logical processors that the engine's
     threads may use, bit i for processor i; ``None``: any. ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where
@@ -196,6 +214,9 @@ class EngineConfig:
     """
 
     device: str = _option("cpu", _DEVICE)
+    n_gpu_layers: int | None = _option(None, _N_GPU_LAYERS)
+    n_cpu_moe: int = _option(0, _N_CPU_MOE)
+    override_tensor: tuple[tuple[str, str], ...] = _option((), _OVERRIDE_TENSOR)
     n_ctx: int | None = _option(None, _N_CTX)
     threads: int = _option(0, _THREADS)
     cpu_mask: int | None = _option(None, _CPU_MASK)
@@ -229,6 +250,8 @@ class EngineConfig:
         for name in ("isa", "packed_cache", "deterministic"):
             if self.__dict__[name] and self.kernels == "stock":
                 raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
+        if self.n_gpu_layers == 0 and self.device.lower() not in ("cpu", "auto"):
+            raise RequestError(f"[engine] device must be 'cpu' where n_gpu_layers is 0 but is {self.device!r:.40}")
         if self.draft_min > self.draft_max:
             raise RequestError(
                 f"[engine] draft_min must be at most draft_max, {self.draft_max}, but is {self.draft_min}"
@@ -271,9 +294,8 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         ints = list(value) if isinstance(value, tuple) else [-1]
         if not all(type(each) is int and each >= 0 for each in ints) or sorted({*ints}) != ints:
             raise RequestError(f"[engine] {name} must be a tuple of ints from 0 that ascend but is {value!r:.40}")
-    elif option.is_adapters:
-        if not isinstance(value, tuple) or not all(_is_adapter(each) for each in value):
-            raise RequestError(f"[engine] {name} must be a tuple of pairs (path, finite number) but is {value!r:.80}")
+    elif option.is_adapters or option.is_overrides:
+        _check_pairs(name, option, value)
     elif option.limits is not None:
         low, high = option.limits
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -283,6 +305,14 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         raise RequestError(f"[engine] {name} must be a string but is {value!r:.40}")
     elif option.choices and value not in option.choices:
         raise RequestError(f"[engine] {name} must be one of {', '.join(option.choices)} but is {value!r:.40}")
+
+
+def _check_pairs(name: str, option: EngineOption, value: object) -> None:
+    what = "path, finite number" if option.is_adapters else "pattern, device"
+    if not isinstance(value, tuple) or (option.is_adapters and not all(_is_adapter(each) for each in value)):
+        raise RequestError(f"[engine] {name} must be a tuple of pairs ({what}) but is {value!r:.80}")
+    for each in value if option.is_overrides else ():
+        _check_override(name, each)
 
 
 def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
@@ -297,6 +327,27 @@ def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
         if not found[-1][0]:
             raise RequestError(f"[engine] a file of an adapter must be named but there is {each!r:.80}")
     return tuple(found)
+
+
+def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Patterns with their devices, of ``PATTERN=DEVICE`` or several with commas; RequestError for others."""
+    found = []
+    for each in (part for value in values for part in value.split(",")):
+        pattern, equals, device = each.rpartition("=")
+        if not equals:
+            raise RequestError(f"[engine] override_tensor must be PATTERN=DEVICE but is {each!r:.80}")
+        _check_override("override_tensor", (pattern, device))
+        found.append((pattern, device))
+    return tuple(found)
+
+
+def _check_override(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(each, str) and each for each in value):
+        raise RequestError(f"[engine] {name} must be pairs (pattern, device) but one is {value!r:.80}")
+    try:
+        re.compile(value[0])
+    except re.error as error:
+        raise RequestError(f"[engine] {name} must be regular expressions but {value[0]!r:.80}: {error}") from error
 
 
 def _is_adapter(value: object) -> bool:

@@ -121,6 +121,8 @@ def test_every_command_has_help(quire: Command, name: str) -> None:
         (("run", "x", "--repeat-penalty", "0"), "repetition_penalty must be above 0 but is 0"),
         (("run", "x", "--samplers", "top_k;luck"), "samplers must be of"),
         (("run", "x", "-l", "17"), "must be ID+BIAS or ID-BIAS but is '17'"),
+        (("run", "x", "-ot", "(=CPU"), "override_tensor must be regular expressions but"),
+        (("run", "x", "-ot", "ffn"), "override_tensor must be PATTERN=DEVICE but is 'ffn'"),
         (("run", "x", "-ngl", "-2"), "must be all, -1 or a number of layers but is '-2'"),
         (("run", "x", "-ngl", "0", "--device", "CUDA0"), "-ngl 0 keeps the model on the CPU but --device is CUDA0"),
         (("run", "x", "-ngl", "all", "--device", "cpu"), "-ngl all needs another device but --device is cpu"),
@@ -274,7 +276,7 @@ def test_model_options_reach_the_model(quire: Command) -> None:
     options, sizes = quire.opened[0]
     engine = {
         "device": "CUDA1", "n_ctx": 512, "threads": 3, "cpu_mask": 5, "kv_dtype": "bf16", "kernels": "cpu", "isa": "avx2",
-        "deterministic": True, "load": "lock", "packed_cache": "d", "snapshot_tokens": 64,
+        "deterministic": True, "load": "lock", "packed_cache": "d", "n_cpu_moe": 0, "snapshot_tokens": 64,
         "max_step_tokens": 96, "draft_max": 16, "draft_min": 0,
     }  # fmt: skip
     expected = ModelOptions("a.gguf", "all", engine)
@@ -304,6 +306,23 @@ def test_bad_masks_are_refused(quire: Command, mask: str) -> None:
 def test_layers_and_device(quire: Command, arguments: str, device: str) -> None:
     quire("run", "-m", "a", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
     assert quire.opened[0][0].device_name() == device
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("-ngl all", {}),
+        ("-ngl 12", {"n_gpu_layers": 12}),
+        ("-ngl all --n-cpu-moe 3", {"n_cpu_moe": 3}),
+        ("-ngl all --cpu-moe", {"n_cpu_moe": 65536}),
+        ("-ngl 9 -ot a=CPU,b.*=gpu -ot c=CPU", {"n_gpu_layers": 9, "override_tensor": (("a", "CPU"), ("b.*", "gpu"), ("c", "CPU"))}),
+    ],
+)  # fmt: skip
+def test_what_stays_on_the_cpu(quire: Command, arguments: str, expected: dict[str, object]) -> None:
+    quire("run", "-m", "a", *arguments.split(), "Tell", llm=FakeLLM([["x"]]))
+    found = quire.opened[0][0].config()
+    names = ("n_gpu_layers", "n_cpu_moe", "override_tensor")
+    assert {name: found[name] for name in names if found.get(name)} == expected
 
 
 SAMPLING = {

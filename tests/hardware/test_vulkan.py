@@ -72,6 +72,16 @@ def test_32_requests_in_a_small_pool(llms: tuple[LLM, LLM]) -> None:
     assert stats.n_free_blocks == stats.n_usable_blocks
 
 
+@pytest.mark.parametrize("options", [{"n_gpu_layers": 5}, {"override_tensor": (("ffn_down", "CPU"),)}])
+def test_a_part_of_the_model_on_the_cpu(llms: tuple[LLM, LLM], options: dict[str, object]) -> None:
+    _, on_cpu = llms
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=4)
+    with LLM(device="vulkan", n_ctx=256, n_blocks=20, max_step_tokens=64, max_sequences=8, **options) as mixed:  # type: ignore[arg-type]
+        found = mixed.generate(PROMPTS, params)
+    n_same = sum(check_same(a, b) for a, b in zip(found, on_cpu.generate(PROMPTS, params), strict=True))
+    assert n_same > 18  # of 24
+
+
 def test_the_cache_is_found_again(llms: tuple[LLM, LLM]) -> None:
     on_device, _ = llms
     params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)

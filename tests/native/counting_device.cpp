@@ -164,7 +164,7 @@ ggml_backend_t device_init(ggml_backend_dev_t device, const char *) {
     ggml_backend_t cpu = ggml_backend_dev_init(cpu_device(), nullptr);
     auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
         ggml_backend_reg_get_proc_address(ggml_backend_reg_by_name("CPU"), "ggml_backend_set_n_threads"));
-    set_threads(cpu, 2);
+    set_threads(cpu, 1); // threads of ggml's wait for each other in a loop: on a busy machine that takes most of the time
     ggml_backend_i functions{};
     functions.get_name = name;
     functions.free = free_queue;

@@ -269,7 +269,7 @@ void check_attention(const KernelSet &kernels, const CacheCase &types, int n_row
     batch.plan = &plan;
     std::vector<float> out(rows * n_head * dim);
     std::atomic<int> next{0};
-    paged_attention(kernels, shape, batch, {q.data(), k_pool.data(), v_pool.data(), nullptr, out.data(), n_rows}, next);
+    paged_attention(kernels, shape, batch, {q.data(), k_pool.data(), v_pool.data(), nullptr, {}, out.data(), n_rows}, next);
     double worst = 0;
     for (size_t row = 0; row < rows; ++row) {
         for (size_t head = 0; head < n_head; ++head) {

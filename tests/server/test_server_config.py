@@ -77,14 +77,17 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
     arguments += ["-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
+    arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU"]
     engine = opened(monkeypatch, *arguments)[2]
-    expected = {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
+    expected: dict[str, object] = {"n_cpu_moe": 2, "override_tensor": (("ffn", "CPU"),)}
+    expected |= {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
-    # --memory-budget is the server's, for all of its models; taps are for programs.
-    assert set(expected) == {entry.name for entry in fields(EngineConfig)} - {"memory_bytes", "taps", "adapters"}
+    # --memory-budget is the server's, for all of its models; taps are for programs; -ngl goes without --device cpu.
+    others = {"memory_bytes", "taps", "adapters", "n_gpu_layers"}
+    assert set(expected) == {entry.name for entry in fields(EngineConfig)} - others
     assert {name: engine.get(name) for name in expected} == expected
     engine = opened(monkeypatch, "--lora", "a.gguf,c:b.gguf", "--lora-scaled", "b.gguf:0.5")[
         2
@@ -131,13 +134,12 @@ def test_a_file_of_variables_starts_a_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("os.environ", {"PORT": "8082"})
-    monkeypatch.setattr("quire.cli.model_options._has_gpu", lambda: False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / (given[1] if given else ".env")).write_text(EXAMPLE)
     settings, path, engine = opened(monkeypatch, *given)
     assert path == "m.gguf"
     expected = {
-        "device": "auto", "n_ctx": 4096, "max_step_tokens": 512, "threads": 3, "max_sequences": 8, "n_blocks": 1000,
+        "device": "auto", "n_gpu_layers": 99, "n_ctx": 4096, "max_step_tokens": 512, "threads": 3, "max_sequences": 8, "n_blocks": 1000,
         "policy": "fifo",
     }  # fmt: skip
     assert {name: engine[name] for name in expected} == expected

@@ -4,7 +4,6 @@
 #include "core/large_pages.h"
 #include "graph/cpu_lowering.h"
 #include "graph/operations/elements.h"
-#include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
@@ -140,7 +139,7 @@ void add_product(CpuLowering &lowering, Lead lead, std::vector<ProductNode::Part
     for (const ProductNode::Part &each : parts) used.insert(used.end(), {each.x, each.out});
     if (residual != nullptr) used.push_back(residual);
     CpuValue *maxima = nullptr;
-    if (parts.size() == 1 && parts[0].out == lowering.value(lowering.trace().output)) {
+    if (parts.size() == 1 && lowering.trace().output >= 0 && parts[0].out == lowering.value(lowering.trace().output)) {
         maxima = program.floats(lead, n_strips(parts[0].matrix->n_out));
         program.show_maxima(maxima);
         used.push_back(maxima);

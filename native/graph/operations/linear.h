@@ -2,6 +2,7 @@
 #pragma once
 
 #include "graph/operations.h"
+#include "graph/shape_checks.h"
 
 namespace quire {
 
@@ -9,6 +10,7 @@ class Linear : public OperationKind {
   public:
     Linear(WeightRef weight, WeightRef bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
     std::string describe() const override;
+    std::vector<WeightRef> weights() const override { return without_null({bias_}); }
     std::vector<WeightRef> matrices() const override { return {weight_}; }
     OutputStep output_step() const override { return OutputStep::product; }
     ggml_tensor *lower(const StockParts &parts) const override;

@@ -18,6 +18,10 @@ class Moe : public OperationKind {
   public:
     Moe(MoeWeights weights, MoeSpec spec) : weights_(std::move(weights)), spec_(spec) {}
     std::string describe() const override { return cat("moe ", weights_.up->name, " best ", spec_.routing.n_used); }
+    std::vector<WeightRef> weights() const override {
+        return without_null(
+            {weights_.selection_bias, weights_.expert_scale, weights_.gate_bias, weights_.up_bias, weights_.down_bias});
+    }
     std::vector<WeightRef> matrices() const override {
         return without_null({weights_.gate, weights_.up, weights_.down});
     }
@@ -51,12 +55,13 @@ ggml_tensor *in_best_groups(ggml_context *ctx, ggml_tensor *ranked, const Routin
     return ggml_reshape_2d(ctx, ggml_set_rows(ctx, none, kept, chosen), n_expert, n_tokens);
 }
 
-Choice choose(ggml_context *ctx, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
+Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
+    ggml_context *ctx = p.context;
     const int64_t n_expert = scores->ne[0], n_tokens = scores->ne[1];
     ggml_tensor *odds = routing.gating == Gating::softmax   ? ggml_soft_max(ctx, scores)
                         : routing.gating == Gating::sigmoid ? ggml_sigmoid(ctx, scores)
                                                             : scores;
-    ggml_tensor *ranked = w.selection_bias ? ggml_add(ctx, odds, w.selection_bias->tensor.handle()) : odds;
+    ggml_tensor *ranked = w.selection_bias ? ggml_add(ctx, odds, p.weight(w.selection_bias)) : odds;
     if (routing.n_group > 1) ranked = in_best_groups(ctx, ranked, routing);
     ggml_tensor *experts = ggml_argsort_top_k(ctx, ranked, routing.n_used);
     auto of_chosen = [&](ggml_tensor *all) {
@@ -72,7 +77,7 @@ Choice choose(ggml_context *ctx, ggml_tensor *scores, const MoeWeights &w, const
     weights = ggml_reshape_3d(ctx, weights, 1, routing.n_used, n_tokens);
     if (routing.scale != 1.0F) weights = ggml_scale(ctx, weights, routing.scale);
     if (w.expert_scale) {
-        ggml_tensor *all = ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, w.expert_scale->tensor.handle(), 1, n_expert, 1), 1,
+        ggml_tensor *all = ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, p.weight(w.expert_scale), 1, n_expert, 1), 1,
                                           n_expert, n_tokens, 1);
         weights = ggml_mul(ctx, weights, ggml_reshape_3d(ctx, of_chosen(all), 1, routing.n_used, n_tokens));
     }
@@ -85,14 +90,14 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
     ggml_context *ctx = p.context;
     ggml_tensor *x = p.inputs[0];
     const int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = spec_.routing.n_used;
-    auto [experts, weights] = choose(ctx, p.inputs[1], weights_, spec_.routing);
+    auto [experts, weights] = choose(p, p.inputs[1], weights_, spec_.routing);
     if (p.graph != nullptr)
         ggml_build_forward_expand(p.graph->out.graph, weights); // before the products, with its choice
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
     if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), weights);
     auto product = [&](const WeightRef &weight, const WeightRef &bias, ggml_tensor *of) {
-        ggml_tensor *y = ggml_mul_mat_id(ctx, weight->tensor.handle(), p.read_by(weight, of, experts), experts);
-        return bias ? ggml_add_id(ctx, y, bias->tensor.handle(), experts) : y;
+        ggml_tensor *y = ggml_mul_mat_id(ctx, p.weight(weight), p.read_by(weight, of, experts), experts);
+        return bias ? ggml_add_id(ctx, y, p.weight(bias), experts) : y;
     };
     ggml_tensor *up = product(weights_.up, weights_.up_bias, each);
     ggml_tensor *inner = nullptr;

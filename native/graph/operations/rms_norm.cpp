@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
 #include "graph/operations/linear.h"
-#include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
 namespace quire {

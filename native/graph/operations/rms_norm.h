@@ -3,6 +3,7 @@
 
 #include "graph/cpu_program.h"
 #include "graph/operations/heads.h"
+#include "graph/shape_checks.h"
 
 namespace quire {
 
@@ -10,6 +11,7 @@ class RmsNorm : public OperationKind {
   public:
     RmsNorm(WeightRef weight, float eps) : weight_(std::move(weight)), eps_(eps) {}
     std::string describe() const override;
+    std::vector<WeightRef> weights() const override { return without_null({weight_}); }
     ggml_tensor *lower(const StockParts &parts) const override;
     // Left to the products that read it, or to the attention whose heads it norms.
     void add_nodes(CpuLowering &lowering, int i) const override;

@@ -131,7 +131,8 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
 
 ggml_tensor *AttentionBuilder::build() {
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
-    if (kept_.of_source) graph_.written[attention_.layer] = {pools.k.handle(), pools.v.handle()};
+    // What an earlier step has written, or an earlier piece of this one, is in the pools already.
+    graph_.written.try_emplace(attention_.layer, StockGraph::Written{pools.k.handle(), pools.v.handle()});
     if (p_.inputs.size() > 1) {
         ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
         graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};

@@ -4,7 +4,7 @@ Shapes are NumPy's.  The leading dimension of a traced tensor is a symbol: ``"to
 (rows whose logits are wanted); a model is traced once and lowered for the sizes that come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, final
 
 import numpy as np
@@ -154,6 +154,12 @@ class Trace:
     @property
     def encoder(self) -> Trace | None:
         """The pass over source texts, for models that read one."""
+    @property
+    def placed_names(self) -> set[str]:
+        """Names of the weights by which operations can be placed, an encoder's included: ``Executor``'s ``places``."""
+    def placed_parts(self, places: Mapping[str, Literal["cpu", "device"]]) -> tuple[int, int, set[int]]:
+        """With ``Executor``'s ``places``: bytes of weights that the CPU reads, and the device, and the layers whose
+        rows the device keeps."""
     def describe(self) -> list[str]:
         """One line per recorded operation."""
 
@@ -298,6 +304,10 @@ class Executor(ExecutorBase):
     ``cache_bytes``: of the blocks of all groups together, where that is less than ``n_blocks`` of each (windows need
     fewer); 0: that many.
     ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
+    ``places``: where weights are, ``"cpu"`` or ``"device"``, of a model whose tensors are all the CPU's: an operation
+    runs where its matrices are (on the CPU where these are in two places), and one without a word where its inputs
+    are.  What is on the CPU runs by our own kernels, what is not is copied to ``device``; each keeps its layers' rows,
+    and recurrent states are the CPU's.  Empty: everything runs on ``device``.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
     Our own kernels run one program for all sizes.  For stock ones the largest graph is made here, and others
     of the frozen trace when a step first has their sizes.
@@ -322,6 +332,7 @@ class Executor(ExecutorBase):
         cache_bytes: int = 0,
         sums_inputs: bool = False,
         team_of: Executor | None = None,
+        places: Mapping[str, Literal["cpu", "device"]] = ...,
     ) -> None: ...
     @property
     def n_vocab(self) -> int: ...
@@ -364,6 +375,12 @@ class Executor(ExecutorBase):
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """What the device has of a model with ``places``: ``weights``, ``cache``, ``compute``; zeros of others."""
+    @property
+    def n_pieces(self) -> int:
+        """Pieces of the trace that a step runs one after the other: 1, or more with ``places``."""
     @property
     def n_graphs(self) -> int: ...
     def input_sums(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]]:

@@ -6,17 +6,15 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import click
 from click.core import ParameterSource
 
-from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters
-from ..errors import RequestError, UnsupportedError
+from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters, read_overrides
+from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
-from .fetching import located
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
 
@@ -69,7 +67,7 @@ class ModelOptions:
     def device_name(self) -> str:
         """The device that ``--device`` and ``-ngl`` ask for together.
 
-        UsageError when they contradict each other, UnsupportedError for a part of the layers.
+        UsageError when they contradict each other.
         """
         device: str | None = self.engine.get("device")
         on_cpu = device is not None and device.lower() == "cpu"
@@ -81,13 +79,6 @@ class ModelOptions:
             return "cpu"
         if on_cpu:
             raise click.UsageError(f"-ngl {self.gpu_layers} needs another device but --device is {device}")
-        if self.gpu_layers != "all" and _has_gpu():
-            n_layer = _n_layer(None if self.path is None else str(located(self.path)))
-            if self.gpu_layers < n_layer:
-                raise UnsupportedError(
-                    f"[-ngl] layers must be 0 or all {n_layer} of the model but are {self.gpu_layers}: "
-                    "one model on several devices is not supported yet"
-                )
         return device or "auto"
 
     def config(self) -> dict[str, Any]:
@@ -96,25 +87,10 @@ class ModelOptions:
             "device": self.device_name(),
             **{name: value for name, value in self.engine.items() if name != "device"},
         }
+        if self.gpu_layers not in (None, "all", 0):
+            given["n_gpu_layers"] = self.gpu_layers
         EngineConfig(**given)
         return given
-
-
-def _has_gpu() -> bool:
-    from ..hardware import has_gpu
-
-    return has_gpu()
-
-
-def _n_layer(path: str | None) -> int:
-    from ..engine.loader import packaged_model
-    from ..gguf import GGUFReader
-
-    source = packaged_model() if path is None else Path(path)
-    if source.is_dir():
-        raise UnsupportedError("[-ngl] layers must be 0 or all for a checkpoint folder but are a number")
-    metadata = GGUFReader(source).metadata
-    return metadata.integer(f"{metadata.text('general.architecture')}.block_count")
 
 
 _MODEL = click.option(
@@ -146,7 +122,7 @@ _HUB = (
 )
 _GPU_LAYERS = click.option(
     "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
-    help="0: the CPU; all, -1 or as many as the model has: all on the device; without one, the CPU does.",
+    help="So many of the last layers on a device, the output counted as one; all or -1: all; without one, the CPU.",
 )  # fmt: skip
 
 
@@ -156,6 +132,14 @@ def _adapters(
     """What ``read_adapters`` makes of them; None: there are none."""
     try:
         return read_adapters(values) or None
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _overrides(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, str], ...] | None:
+    """What ``read_overrides`` makes of them; None: there are none."""
+    try:
+        return read_overrides(values) or None
     except RequestError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -177,6 +161,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
         return click.option(*flags, is_flag=True, default=default, help=option.help)
     if option.is_adapters:
         return adapters_option
+    if option.is_overrides:
+        return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
     if option.hexadecimal:
         return click.option(*flags, callback=_hexadecimal, **more)
     if option.choices:

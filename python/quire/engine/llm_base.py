@@ -47,6 +47,9 @@ class LLMBase:
         model: str | os.PathLike[str] | None = None,
         *,
         device: str = "cpu",
+        n_gpu_layers: int | None = None,
+        n_cpu_moe: int = 0,
+        override_tensor: Sequence[tuple[str, str]] = (),
         n_ctx: int | None = None,
         threads: int = 0,
         cpu_mask: int | None = None,
@@ -73,6 +76,9 @@ class LLMBase:
     ) -> None:
         self.config = EngineConfig(
             device=device,
+            n_gpu_layers=n_gpu_layers,
+            n_cpu_moe=n_cpu_moe,
+            override_tensor=tuple((pattern, place) for pattern, place in override_tensor),
             n_ctx=n_ctx,
             threads=threads,
             cpu_mask=cpu_mask,

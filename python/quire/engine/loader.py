@@ -24,9 +24,10 @@ from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .draft import DraftModel, opened_draft
 from .engine import Pooling
-from .memory import available_bytes
+from .memory import memory_at_hand
 from .model_output import ModelOutput, output_of, pooling_of
-from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
+from .placement import Placement, asks_for_two_devices, memory_of_all, needs_of_parts, placement_of
+from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes, sizes_of_parts
 from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
@@ -114,16 +115,23 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
     CapacityError when the weights or the cache do not fit into memory.
     """
-    config = replace(config, device=_device_at_hand(config.device))
-    _kernel_set(config, find_device(config.device))  # refused before anything is read
+    config = replace(config, device=_device_at_hand(config))
+    if not asks_for_two_devices(config):
+        _kernel_set(config, find_device(config.device))  # refused before anything is read
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config, sums_inputs)
     return _open_file(source, config, sums_inputs)
 
 
-def _device_at_hand(wanted: str) -> str:
-    """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves."""
+def _device_at_hand(config: EngineConfig) -> str:
+    """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves.
+
+    ``"cpu"`` is ``"auto"`` where layers are wanted on a device.
+    """
+    if config.n_gpu_layers == 0:
+        return "cpu"
+    wanted = config.device if config.n_gpu_layers is None or config.device.lower() != "cpu" else "auto"
     if wanted.lower() != "auto":
         return wanted
     if has_gpu():
@@ -164,8 +172,12 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
     return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
 
 
-def _kernel_set(config: EngineConfig, device: Device) -> KernelSet | None:
-    """The kernels of our own that the model runs by; None where it runs by ggml's."""
+def _kernel_set(config: EngineConfig, device: Device, placement: Placement | None = None) -> KernelSet | None:
+    """The kernels of our own that the model runs by, or its part on the CPU; None where it runs by ggml's."""
+    if placement is not None and config.kernels != "auto":
+        raise UnsupportedError(f"[engine] kernels must be 'auto' on two devices but are '{config.kernels}'")
+    if placement is not None and not config.deterministic:
+        return KernelSet(config.isa)
     if device.kind != "cpu":
         if config.isa is not None:
             raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
@@ -188,7 +200,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
     ):
         if config.quantize is not None:
             return _open_quantized(reader, config, sums_inputs)
-        check_weights(folder.name, reader.size_bytes, _memory_at_hand(config, find_device(config.device)))
+        check_weights(folder.name, reader.size_bytes, memory_of_all(config, find_device(config.device)))
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
@@ -203,7 +215,7 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool)
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
         QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
     ):
-        available = _memory_at_hand(config, find_device(config.device))
+        available = memory_of_all(config, find_device(config.device))
         check_weights(Path(source.path).name, reader.size_bytes, available)
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
@@ -212,7 +224,7 @@ def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedMod
     device = find_device(config.device)
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
-    available = _memory_at_hand(config, device)
+    available = memory_of_all(config, device)
     if config.quantize is not None:
         return _open_quantized(GGUFReader(path), config, sums_inputs)
     if path.is_file():
@@ -233,31 +245,41 @@ def open_reader(
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
     device = find_device(config.device)
-    model, adapter_bytes = _loaded(reader, device, config)
+    model, placement, adapter_bytes = _loaded(reader, config, device)
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
         tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
     _check_calls_are_known(tokenizer)
-    kernel_set = _kernel_set(config, device)
-    kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
+    kernel_set = _kernel_set(config, device, placement)
+    of_cache = kernel_set if placement is None else None  # one type for all layers
+    kv_dtype = cache_dtype(config.kv_dtype, of_cache, is_kept=not model.config.is_encoder)
     with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
         return _open_with(
-            reader, path, config, device, model,
+            reader, path, config, device, model, placement=placement,
             tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
             sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
 
 
-def _loaded(reader: GGUFReader, device: Device, config: EngineConfig) -> tuple[LoadedModel, int]:
-    """The model with its adapters, and what those take."""
+def _loaded(reader: GGUFReader, config: EngineConfig, device: Device) -> tuple[LoadedModel, Placement | None, int]:
+    """The model with its adapters, which parts of it are the CPU's (all its weights are in the host's memory then), and
+    what the adapters take."""
+    if asks_for_two_devices(config):
+        model, n_bytes = _adapted(reader, config, lambda tensor: tensor)
+        if (placement := placement_of(config, device, model.config.n_layer)) is not None or device.kind == "cpu":
+            return model, placement, n_bytes
+    model, n_bytes = _adapted(reader, config, _placing(device))
+    return model, None, n_bytes
+
+
+def _adapted(reader: GGUFReader, config: EngineConfig, place: Callable[[Tensor], Tensor]) -> tuple[LoadedModel, int]:
     if not config.adapters:
-        return load_model(reader, _placing(device)), 0
+        return load_model(reader, place), 0
     from ..convert import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
-        model = load_model(reader, _placing(device), adapters)
-        return model, sum(adapter.reader.size_bytes for adapter in adapters)
+        return load_model(reader, place, adapters), sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
@@ -267,6 +289,7 @@ def _open_with(
     device: Device,
     model: LoadedModel,
     *,
+    placement: Placement | None,
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
     kernel_set: KernelSet | None,
@@ -275,7 +298,7 @@ def _open_with(
     sums_inputs: bool,
     adapter_bytes: int,
 ) -> OpenedModel:
-    n_vocab, available = model.config.n_vocab, _memory_at_hand(config, device)
+    n_vocab = model.config.n_vocab
     cache = CacheLayout(model.cache, kv_dtype)
     if "q" in kv_dtype and not cache.groups:
         raise UnsupportedError(
@@ -286,14 +309,21 @@ def _open_with(
     needs = replace(needs, weights_bytes=needs.weights_bytes + adapter_bytes)
     if draft is not None:
         needs = draft.add_to(needs)
-    sizes = choose_sizes(needs, config, available)
+    if placement is None:
+        sizes = choose_sizes(needs, config, memory_at_hand(config, device))
+    else:
+        parts = needs_of_parts(needs, model, placement, kv_dtype)
+        sizes = sizes_of_parts(
+            parts, config, (memory_at_hand(config, find_device("cpu")), memory_at_hand(config, device))
+        )
     if sizes.n_ctx > needs.n_ctx_train:
         _LOG.warning(
             "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
             sizes.n_ctx, needs.n_ctx_train, path.name,
         )  # fmt: skip
+    trace = model.trace(sizes.n_ctx, config.taps)
     executor = Executor(
-        model.trace(sizes.n_ctx, config.taps),
+        trace,
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
@@ -308,6 +338,7 @@ def _open_with(
         packed_cache=_packed_cache(reader, device, config),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
         sums_inputs=sums_inputs,
+        places={} if placement is None else placement.places(trace.placed_names),
     )
     for note in executor.packed_cache_notes:
         _LOG.warning("[packed-cache] %s", note)
@@ -403,14 +434,6 @@ def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
     shown = tokenizer.all_token_bytes()
     shown += [b""] * (n_vocab - len(shown))
     return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)
-
-
-def _memory_at_hand(config: EngineConfig, device: Device) -> int:
-    if config.memory_bytes is not None:
-        return config.memory_bytes
-    # Of the CPU, the device tells what the machine has, not what is left of it.
-    left = available_bytes() if device.kind == "cpu" else None
-    return device.memory_free_bytes if left is None else left
 
 
 def kinds_of(cache: CacheLayout) -> tuple[str, ...]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["available_bytes"]
+if TYPE_CHECKING:
+    from .._native.core import Device
+    from .config import EngineConfig
+
+__all__ = ["available_bytes", "memory_at_hand"]
 
 _NO_LIMIT = 1 << 60
 
@@ -24,6 +29,15 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     if found is None:
         return None
     return min([int(found.split()[1]) * 1024, *_left_in_groups(root)])
+
+
+def memory_at_hand(config: EngineConfig, device: Device) -> int:
+    """What a model may take there: what the options say, or what is left."""
+    if config.memory_bytes is not None:
+        return config.memory_bytes
+    # Of the CPU, the device tells what the machine has, not what is left of it.
+    left = available_bytes() if device.kind == "cpu" else None
+    return device.memory_free_bytes if left is None else left
 
 
 def _left_in_groups(root: Path) -> list[int]:

@@ -119,13 +119,23 @@ def _model(name: str, place: Callable[[Tensor], Tensor]) -> LoadedModel:
     return model_of(metadata, _RandomWeights(described, place), N_VOCAB)
 
 
-def run_model(name: str, device: Device, kernels: Literal["stock", "cpu"] = "stock") -> Array:
-    """Logits, or an encoder's vectors, of two sequences: one that goes on in a second step, beside one that begins."""
-    model = _model(name, lambda tensor: tensor.to(device))
+def run_model(
+    name: str,
+    device: Device,
+    kernels: Literal["auto", "stock", "cpu"] = "stock",
+    places: Callable[[str], Literal["cpu", "device"] | None] | None = None,
+) -> Array:
+    """Logits, or an encoder's vectors, of two sequences: one that goes on in a second step, beside one that begins.
+
+    ``places``: where a weight is, by its name, of a model on that device and the CPU; None: it says nothing.
+    """
+    model = _model(name, lambda tensor: tensor.to(device) if places is None else tensor)
+    trace = model.trace()
+    named = {} if places is None else {each: place for each in trace.placed_names if (place := places(each))}
     has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
     executor = Executor(
-        model.trace(), device, n_blocks=4, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=32,
-        max_sequences=2,
+        trace, device, n_blocks=4, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=32,
+        max_sequences=2, places=named,
     )  # fmt: skip
     ids = np.random.default_rng(len(name)).integers(0, N_VOCAB, 40).tolist()
 

@@ -60,6 +60,8 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["kv_dtype"] = cache_dtype_of(*(_KV_DTYPES.get(kinds.get(name, -1)) for name in ("type_k", "type_v")))
     if given.get("n_gpu_layers"):
         options["device"] = _device()
+        if given["n_gpu_layers"] > 0 and options["device"] != "cpu":
+            options["n_gpu_layers"] = given["n_gpu_layers"]
     return options
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engine_options import EngineConfig, engine_options, read_adapters
+from ...engine_options import EngineConfig, engine_options, read_adapters, read_overrides
 from ...errors import RequestError
 from ..failures import ApiError
 from ..fair_pool import FairPool
@@ -221,7 +221,11 @@ def _options_of(preset: Preset) -> dict[str, Any]:
         name = names.get(key.replace("_", "-"))
         if name is None:
             raise RequestError(f"[registry] options of a preset must be the engine's but one is {key!r:.80}")
-        found[name] = read_adapters(value) if engine_options()[name].is_adapters else value
+        option = engine_options()[name]
+        texts = [value] if isinstance(value, str) else value
+        found[name] = (
+            read_adapters(texts) if option.is_adapters else read_overrides(texts) if option.is_overrides else value
+        )
     EngineConfig(**found)
     return found
 

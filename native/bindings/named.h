@@ -1,0 +1,30 @@
+// Values that Python calls by names.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/error.h"
+#include "graph/placement.h"
+
+namespace quire::bindings {
+
+template <class Value> struct Named {
+    const char *name;
+    Value value;
+};
+
+// The value called `text`; UnsupportedError lists the names.
+template <class Value, size_t N>
+Value parse(const char *place, const char *what, const std::string &text, const Named<Value> (&names)[N]) {
+    std::string known;
+    for (const auto &named : names) {
+        if (text == named.name) return named.value;
+        known += cat(known.empty() ? "" : ", ", named.name);
+    }
+    throw UnsupportedError(place, cat(what, " must be one of ", known, " but is '", text, "'"));
+}
+
+PlacesOfWeights places_named(const std::map<std::string, std::string> &given); // "cpu" or "device" by weight
+
+} // namespace quire::bindings

@@ -1,0 +1,29 @@
+// Weights of a model that lies in the host's memory, as a device has them.
+#pragma once
+
+#include <map>
+
+#include "core/device.h"
+#include "graph/operations.h"
+
+namespace quire {
+
+class DeviceWeights {
+  public:
+    explicit DeviceWeights(Device device) : device_(device) {}
+    // Copied when first asked for: before any step, as the largest graph is made then.  CapacityError when there is no
+    // memory.
+    const Tensor &of(const WeightRef &weight);
+    size_t size_bytes() const { return size_bytes_; }
+
+  private:
+    struct Copy {
+        WeightRef weight; // kept, as its address is the key
+        Tensor tensor;
+    };
+    Device device_;
+    std::map<const Weight *, Copy> copies_;
+    size_t size_bytes_ = 0;
+};
+
+} // namespace quire

@@ -1,0 +1,191 @@
+#include "graph/placement.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+namespace quire {
+namespace {
+
+constexpr int n_step_values = 4;
+
+size_t at(int i) { return static_cast<size_t>(i); }
+
+// Matrices where it has some, else its other weights.
+std::vector<WeightRef> placing_weights(const OperationKind &kind) {
+    std::vector<WeightRef> matrices = kind.matrices();
+    return matrices.empty() ? kind.weights() : matrices;
+}
+
+// What is said of an operation's weights.  Where these are in two places, the CPU has all of them.
+std::optional<Place> said(const OperationKind &kind, const PlacesOfWeights &places) {
+    std::optional<Place> found;
+    for (const WeightRef &weight : placing_weights(kind)) {
+        const auto place = places.find(weight->name);
+        if (place == places.end()) continue;
+        if (!found || place->second == Place::cpu) found = place->second;
+    }
+    return found;
+}
+
+std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows) {
+    std::vector<Place> found(trace.operations.size(), Place::cpu);
+    for (int i = n_step_values; i < static_cast<int>(found.size()); ++i) {
+        const Operation &operation = trace.operations[at(i)];
+        Place place = found[at(i) - 1]; // of what reads nothing but the step
+        const auto is_made = [](int input) { return input >= n_step_values; };
+        if (std::ranges::any_of(operation.inputs, is_made)) {
+            const bool from_device = std::ranges::any_of(
+                operation.inputs, [&](int input) { return is_made(input) && found[at(input)] == Place::device; });
+            place = from_device ? Place::device : Place::cpu;
+        }
+        place = said(*operation.kind, places).value_or(place);
+        if (operation.kind->has_state()) place = Place::cpu; // devices have no operations that carry one
+        if (const int layer = operation.kind->cached_layer(); layer >= 0)
+            place = rows.try_emplace(layer, place).first->second;
+        found[at(i)] = place;
+    }
+    return found;
+}
+
+// Cuts one trace, operation by operation.
+class Cutter {
+  public:
+    Cutter(const Trace &trace, std::vector<Place> places)
+        : trace_(trace), places_(std::move(places)), made_(places_.size()), borders_(places_.size()) {}
+
+    CutTrace cut() {
+        const auto n = static_cast<int>(places_.size());
+        for (int i = n_step_values; i < n; ++i) add(i);
+        CutTrace made;
+        if (pieces_.size() == 1) {
+            pieces_[0].trace.taps = trace_.taps; // one piece has the numbers of the whole
+        } else {
+            made.output = kept_by_others(trace_.output);
+            if (trace_.hidden >= 0) made.hidden = kept_by_others(trace_.hidden);
+            for (const Tap &tap : trace_.taps) made.taps.push_back(to_the_end(tap.operation));
+        }
+        for (int i = n_step_values; i < n; ++i)
+            if (borders_[at(i)])
+                pieces_[at(made_[at(i)].piece)].trace.left.push_back({made_[at(i)].number, borders_[at(i)]});
+        made.pieces = std::move(pieces_);
+        return made;
+    }
+
+  private:
+    struct Made {
+        int piece, number; // number: in the piece
+    };
+
+    void begin_piece(Place place) {
+        Trace piece{trace_.cache, {}, -1, trace_.kind, trace_.n_vocab};
+        piece.encoder = trace_.encoder;
+        here_.clear();
+        for (int i = 0; i < n_step_values; ++i) {
+            piece.operations.push_back(trace_.operations[at(i)]);
+            here_[i] = i;
+        }
+        pieces_.push_back({place, std::move(piece)});
+    }
+
+    void add(int i) {
+        if (pieces_.empty() || pieces_.back().place != places_[at(i)]) begin_piece(places_[at(i)]);
+        Operation operation = trace_.operations[at(i)];
+        for (int &input : operation.inputs) input = in_this_piece(input);
+        Trace &piece = pieces_.back().trace;
+        const auto number = static_cast<int>(piece.operations.size());
+        piece.operations.push_back(std::move(operation));
+        here_[i] = number;
+        made_[at(i)] = {static_cast<int>(pieces_.size()) - 1, number};
+        if (i == trace_.output) piece.output = number;
+        if (i == trace_.hidden) piece.hidden = number;
+    }
+
+    std::shared_ptr<Border> border_of(int i) {
+        std::shared_ptr<Border> &border = borders_[at(i)];
+        if (border) return border;
+        border = std::make_shared<Border>();
+        border->shape = trace_.operations[at(i)].shape;
+        border->first = border->last = made_[at(i)].piece;
+        return border;
+    }
+
+    // A value that the caller reads after the last piece.
+    std::shared_ptr<Border> to_the_end(int i) {
+        std::shared_ptr<Border> border = border_of(i);
+        border->in_host = true;
+        border->last = static_cast<int>(pieces_.size()) - 1;
+        return border;
+    }
+
+    std::shared_ptr<Border> kept_by_others(int i) {
+        const auto [piece, number] = made_[at(i)];
+        if (piece + 1 == static_cast<int>(pieces_.size())) return nullptr;
+        Trace &trace = pieces_[at(piece)].trace;
+        (i == trace_.output ? trace.output : trace.hidden) = -1;
+        return to_the_end(i);
+    }
+
+    // The number of an earlier value in the last piece, which it is carried into if need be.
+    int in_this_piece(int i) {
+        if (const auto found = here_.find(i); found != here_.end()) return found->second;
+        const bool stays = places_[at(i)] == Place::device && pieces_.back().place == Place::device;
+        const std::shared_ptr<Border> border = border_of(i);
+        (stays ? border->on_device : border->in_host) = true;
+        border->last = static_cast<int>(pieces_.size()) - 1;
+        std::vector<Operation> &operations = pieces_.back().trace.operations;
+        operations.push_back({carried(border, stays), {}, border->shape});
+        return here_[i] = static_cast<int>(operations.size()) - 1;
+    }
+
+    const Trace &trace_;
+    std::vector<Place> places_;
+    std::vector<Made> made_; // by operation
+    std::vector<std::shared_ptr<Border>> borders_; // by operation; null where nobody else reads it
+    std::vector<Piece> pieces_;
+    std::map<int, int> here_; // numbers in the last piece
+};
+
+} // namespace
+
+CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows) {
+    return Cutter(trace, places_of(trace, places, rows)).cut();
+}
+
+Trace operations_at(Place place, const std::vector<Piece> &pieces) {
+    Trace all{{}, {}, -1, OutputKind::vectors, 0};
+    for (const Piece &piece : pieces)
+        if (piece.place == place)
+            all.operations.insert(all.operations.end(), piece.trace.operations.begin(), piece.trace.operations.end());
+    return all;
+}
+
+PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places) {
+    PlacesOfRows rows;
+    std::map<Place, std::set<const Weight *>> read;
+    std::map<Place, size_t> bytes;
+    std::vector<const Trace *> passes;
+    if (trace.encoder) passes.push_back(trace.encoder.get());
+    passes.push_back(&trace);
+    for (const Trace *pass : passes) {
+        const std::vector<Place> found = places_of(*pass, places, rows);
+        for (size_t i = 0; i < found.size(); ++i)
+            for (const auto &weights : {pass->operations[i].kind->matrices(), pass->operations[i].kind->weights()})
+                for (const WeightRef &weight : weights)
+                    if (read[found[i]].insert(weight.get()).second) bytes[found[i]] += weight->tensor.size_bytes();
+    }
+    PlacedParts parts{bytes[Place::cpu], bytes[Place::device]};
+    for (const auto &[layer, place] : rows)
+        if (place == Place::device) parts.device_layers.insert(layer);
+    return parts;
+}
+
+std::set<std::string> placed_names(const Trace &trace) {
+    std::set<std::string> names;
+    if (trace.encoder) names = placed_names(*trace.encoder);
+    for (const Operation &operation : trace.operations)
+        for (const WeightRef &weight : placing_weights(*operation.kind)) names.insert(weight->name);
+    return names;
+}
+
+} // namespace quire

@@ -1,0 +1,60 @@
+// Which operations of a trace run where, and the pieces that it is cut into for that.
+//
+// The user says where weights lie, and an operation runs where its matrices do.  Operations without a word go where their
+// inputs are.  Neighbours of one place make a piece: a trace of its own, which one of the lowerings takes as any other.
+// What one piece makes and others read crosses their border (graph/border.h).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/border.h"
+#include "graph/operations.h"
+
+namespace quire {
+
+enum class Place { cpu, device };
+
+// By weights' names.  What is not named follows the operations around it.
+using PlacesOfWeights = std::map<std::string, Place>;
+
+// Where layers keep their rows.  States are always the CPU's.
+using PlacesOfRows = std::map<int, Place>;
+
+// A part of a trace, in its order: what a step brings, then operations and values that cross a border.
+struct Piece {
+    Place place;
+    Trace trace; // the numbers of output and hidden state are -1 where another piece has them
+};
+
+struct CutTrace {
+    std::vector<Piece> pieces;
+    // What the caller reads and a piece before the last has made; null where the last one has it.
+    std::shared_ptr<Border> output = nullptr, hidden = nullptr;
+    std::vector<std::shared_ptr<Border>> taps = {}; // empty where there is one piece, whose trace has them
+};
+
+// A trace that runs at one place.
+inline CutTrace uncut(const Trace &trace, Place place) { return {{{place, trace}}}; }
+
+// Layers that the trace writes or reads are added to `rows`; what is there already stays.
+CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows);
+
+// Operations of all pieces there, as one trace that tells which weights they read.
+Trace operations_at(Place place, const std::vector<Piece> &pieces);
+
+// What each place has: bytes of weights as the file has them (of those that both read, both), and whose rows the device
+// keeps.
+struct PlacedParts {
+    size_t cpu_bytes = 0, device_bytes = 0;
+    std::set<int> device_layers = {};
+};
+PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places);
+
+// Names of weights by which operations can be placed, an encoder's included.
+std::set<std::string> placed_names(const Trace &trace);
+
+} // namespace quire

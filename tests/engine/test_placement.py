@@ -1,0 +1,155 @@
+"""Models partly on a device: which weights go where, as llama.cpp's options mean it, and answers equal to the CPU's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from counting_device import CountingDevice, counting_device
+from quire import LLM, SamplingParams
+from quire.engine.placement import Placement
+from quire.engine_options import EngineConfig, read_overrides
+from quire.errors import RequestError, UnsupportedError
+
+NAMES = (
+    "token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight", "blk.1.attn_q.weight",
+    "blk.1.ffn_gate_up_exps.weight", "blk.2.attn_qkv.weight[0:64]", "blk.2.ffn_down_exps.weight", "blk.2.ffn_down.weight",
+    "output_norm.weight", "output.weight",
+)  # fmt: skip
+
+
+def on_device(placement: Placement) -> str:
+    """A letter for each of NAMES: d, c, or - where nothing is said."""
+    return "".join((placement.place(name) or "-")[0] for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("n_gpu_layers", "n_cpu_moe", "overrides", "expected"),
+    [
+        (0, 0, (), "-ccccccc--"),
+        (1, 0, (), "-cccccccdd"),
+        (2, 0, (), "-ccccddddd"),
+        (3, 0, (), "-ccddddddd"),
+        (4, 0, (), "-ddddddddd"),
+        (4, 2, (), "-dcdcddddd"),
+        (3, 3, (), "-ccdcdcddd"),
+        (4, 0, ((r"attn_qkv\.weight$", "cpu"),), "-ddddcdddd"),
+        (4, 3, ((r"blk\.0\.", "cpu"), ("exps", "device")), "-ccddddddd"),
+    ],
+)
+def test_places_of_names(
+    n_gpu_layers: int, n_cpu_moe: int, overrides: tuple[tuple[str, str], ...], expected: str
+) -> None:
+    patterns = tuple((re.compile(text), place) for text, place in overrides)
+    assert on_device(Placement(3, n_gpu_layers, n_cpu_moe, patterns)) == expected  # type: ignore[arg-type]
+
+
+def test_options_that_cannot_be() -> None:
+    for given in ("exps", "=CPU", "(=CPU"):
+        with pytest.raises(RequestError, match="override_tensor must be"):
+            read_overrides([given])
+    assert read_overrides(["a=CPU,b.*=CUDA0"]) == (("a", "CPU"), ("b.*", "CUDA0"))
+    with pytest.raises(RequestError, match="device must be 'cpu' where n_gpu_layers is 0"):
+        EngineConfig(device="gpu", n_gpu_layers=0)
+
+
+@pytest.fixture(scope="module")
+def counting() -> CountingDevice:
+    return counting_device()
+
+
+OPTIONS = {"threads": 2, "n_ctx": 256, "kv_dtype": "f32", "max_step_tokens": 64, "max_sequences": 8}
+STORY = "Once upon a time there was a little fox who lived in the forest with her mother and her two brothers. Every morning she walked down to the river "
+
+
+@pytest.fixture(scope="module")
+def llms(counting: CountingDevice) -> Iterator[tuple[LLM, LLM]]:
+    """The package's model with its last layers on the device and a small pool, and on the CPU."""
+    with (
+        LLM(device="Counting0", n_gpu_layers=3, n_blocks=10, taps=(0, 7), **OPTIONS) as mixed,  # type: ignore[arg-type]
+        LLM(taps=(0, 7), **OPTIONS) as on_cpu,  # type: ignore[arg-type]
+    ):
+        yield mixed, on_cpu
+
+
+def tokens(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> list[list[list[int]]]:
+    return [[list(choice.token_ids) for choice in result.choices] for result in llm.generate(prompts, params)]
+
+
+def test_requests_share_are_preempted_and_found_again(llms: tuple[LLM, LLM], counting: CountingDevice) -> None:
+    mixed, on_cpu = llms
+    prompts = [STORY + str(i % 3) for i in range(8)]
+    params = [SamplingParams(max_tokens=40, temperature=0.0, n=1 + i % 3, ignore_eos=True) for i in range(8)]
+    counting.reset()
+    assert tokens(mixed, prompts, params) == tokens(on_cpu, prompts, params)
+    assert tokens(mixed, prompts[:2], params[:2]) == tokens(on_cpu, prompts[:2], params[:2])
+    stats = mixed.stats()
+    assert stats.n_preemptions > 0
+    assert stats.n_prefix_hit_tokens > 0
+    assert stats.n_free_blocks == stats.n_usable_blocks
+    assert counting.counts().copies > 0  # of blocks that choices part in
+
+
+def test_a_cancelled_request_gives_its_blocks_back(llms: tuple[LLM, LLM]) -> None:
+    mixed, on_cpu = llms
+    params = SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True)
+    stream = mixed.stream(STORY, params)
+    next(iter(stream))
+    stream.close()
+    short = SamplingParams(max_tokens=8, temperature=0.0)
+    assert tokens(mixed, [STORY], [short]) == tokens(on_cpu, [STORY], [short])
+    stats = mixed.stats()
+    assert stats.n_free_blocks == stats.n_usable_blocks
+
+
+def test_hidden_states_and_embeddings_cross_the_border(llms: tuple[LLM, LLM]) -> None:
+    """Of a layer on the CPU, of one on the device, and after the last norm."""
+    for found, expected in zip(*(llm.hidden_states([STORY], layers=[0, 7]) for llm in llms), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+    np.testing.assert_allclose(*(llm.embed([STORY]) for llm in llms), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_gpu_layers": 1}, {"override_tensor": (("ffn_(up|down)", "CPU"),)},
+        {"override_tensor": (("output", "cpu"), ("blk", "Counting0"))},
+    ],
+)  # fmt: skip
+def test_other_mixes(llms: tuple[LLM, LLM], counting: CountingDevice, options: dict[str, object]) -> None:
+    params = [SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)]
+    expected = tokens(llms[1], [STORY], params)
+    with LLM(device="Counting0", **OPTIONS, **options) as mixed:  # type: ignore[arg-type]
+        counting.reset()
+        assert tokens(mixed, [STORY], params) == expected
+    counts = counting.counts()
+    assert counts.computes >= 12
+    assert counts.uploads == counts.computes
+    if "n_gpu_layers" in options:  # one piece of a step is the device's
+        assert counts.downloads == counts.computes == 12
+
+
+def test_all_layers_are_one_piece_on_the_device(counting: CountingDevice) -> None:
+    with LLM(device="Counting0", n_gpu_layers=99, **OPTIONS) as llm:  # type: ignore[arg-type]
+        assert llm.isa is None
+    with LLM(n_gpu_layers=0, **OPTIONS) as llm:  # type: ignore[arg-type]
+        assert llm.config.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"override_tensor": (("no_such", "CPU"),)}, RequestError, "every pattern must be found .* 'no_such' is in none"),
+        ({"override_tensor": (("ffn", "CUDA7"),)}, UnsupportedError, "must be one of CPU, Counting0"),
+        ({"n_gpu_layers": 2, "kernels": "stock"}, UnsupportedError, "kernels must be 'auto' on two devices"),
+        ({"n_gpu_layers": 2, "deterministic": True}, UnsupportedError, "must be the CPU for fixed bits"),
+        ({"n_gpu_layers": 2, "kv_dtype": "q8_0"}, UnsupportedError, "kv_dtype q8_0"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_two_devices(
+    counting: CountingDevice, options: dict[str, object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        LLM(device="Counting0", **(OPTIONS | options))  # type: ignore[arg-type]
