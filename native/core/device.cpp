@@ -1,19 +1,19 @@
 #include "core/device.h"
 
-#include <dlfcn.h>
 #include <ggml-backend.h>
 #include <ggml.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "core/error.h"
+#include "core/library.h"
 #include "core/module_file.h"
+#include "core/paths.h"
 
 namespace quire {
 namespace {
@@ -27,21 +27,19 @@ std::string lower(std::string text) {
 
 // The folder that holds the backend modules: where libggml itself was loaded from.
 fs::path library_folder() {
-    Dl_info info{};
-    if (dladdr(reinterpret_cast<void *>(&ggml_backend_load), &info) == 0 || info.dli_fname == nullptr) {
+    const fs::path file = file_of(reinterpret_cast<const void *>(&ggml_backend_load));
+    if (file.empty()) {
         throw InternalError("device", "the path of libggml must be known but the loader does not tell it");
     }
-    return fs::canonical(info.dli_fname).parent_path();
+    return fs::canonical(file).parent_path();
 }
 
 // How well a CPU module fits this machine; 0 when it needs instructions that are not there.
 int module_score(const fs::path &path) {
-    void *module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (module == nullptr) return 0;
-    auto *score = reinterpret_cast<int (*)()>(dlsym(module, "ggml_backend_score"));
-    int value = score == nullptr ? 1 : score();
-    dlclose(module);
-    return value;
+    const Library module = Library::open(path);
+    if (!module.is_open()) return 0;
+    auto *score = reinterpret_cast<int (*)()>(module.symbol("ggml_backend_score"));
+    return score == nullptr ? 1 : score();
 }
 
 // Where the CPU module that is in use lies.
@@ -71,18 +69,18 @@ template <class Function> Function cpu_function(const char *name) {
 } // namespace
 
 void load_backend(const std::string &path) {
-    if (!fs::path(path).is_absolute()) {
+    const fs::path file = path_from(path);
+    if (!file.is_absolute()) {
         throw LoadError("device", cat("a backend must be named by its full path but is '", path, "'"));
     }
-    check_module_file(path);
+    check_module_file(file);
     auto refuse = [&](const std::string &what) { throw LoadError("device", cat("'", path, "' must load but ", what)); };
-    void *module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (module == nullptr) {
-        const char *reason = dlerror();
-        refuse(reason == nullptr ? "does not" : reason);
+    const Library module = Library::open(file); // the registry opens it once more
+    if (!module.is_open()) {
+        const std::string reason = load_error();
+        refuse(reason.empty() ? "does not" : reason);
     }
-    std::unique_ptr<void, int (*)(void *)> owner(module, dlclose); // the registry opens it once more
-    auto *start = reinterpret_cast<ggml_backend_reg_t (*)()>(dlsym(module, "ggml_backend_init"));
+    auto *start = reinterpret_cast<ggml_backend_reg_t (*)()>(module.symbol("ggml_backend_init"));
     if (start == nullptr) refuse("has no ggml_backend_init");
     ggml_backend_reg_t reg = nullptr;
     try {
@@ -103,12 +101,13 @@ void load_cpu_backend() {
         ggml_set_abort_callback(tell_abort);
         // ggml's tiled products compute a row differently when more rows come with it.  Without them a row's bits do not
         // depend on the rest of the batch.  ggml reads the switch at the first product.
-        setenv("GGML_CPU_TILED_MM", "0", 1);
+        set_environment("GGML_CPU_TILED_MM", "0");
         fs::path best_cpu;
         int best_score = 0;
         std::string refused;
+        const std::string prefix = cat(library_prefix, "ggml-cpu");
         for (const auto &entry : fs::directory_iterator(library_folder())) {
-            if (entry.path().filename().string().rfind("libggml-cpu", 0) != 0) continue;
+            if (!text_of(entry.path().filename()).starts_with(prefix)) continue;
             try {
                 check_module_file(entry.path());
             } catch (const LoadError &error) {
@@ -122,18 +121,17 @@ void load_cpu_backend() {
         }
         if (best_cpu.empty()) {
             throw LoadError("device", cat("a CPU backend that fits this machine must lie in '",
-                                          library_folder().string(), "' but there is none", refused));
+                                          text_of(library_folder()), "' but there is none", refused));
         }
-        load_backend(best_cpu.string());
+        load_backend(text_of(best_cpu));
         cpu_module() = best_cpu;
     });
 }
 
 void *cpu_symbol(const char *name) {
     load_cpu_backend();
-    void *module = dlopen(cpu_module().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    void *symbol = module == nullptr ? nullptr : dlsym(module, name);
-    if (module != nullptr) dlclose(module); // ggml's registry keeps it loaded
+    const Library module = Library::find(cpu_module()); // ggml's registry keeps it loaded
+    void *symbol = module.is_open() ? module.symbol(name) : nullptr;
     if (symbol == nullptr) throw InternalError("device", cat("the CPU backend must export ", name, " but does not"));
     return symbol;
 }

@@ -11,6 +11,7 @@
 #endif
 
 #include "core/error.h"
+#include "core/paths.h"
 
 namespace quire {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const fs::path &path, const std::string &what) {
-    throw LoadError("device", cat("'", path.string(), "' must be a backend module of this build but ", what));
+    throw LoadError("device", cat("'", text_of(path), "' must be a backend module of this build but ", what));
 }
 
 #if defined(__linux__)

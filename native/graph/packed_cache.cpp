@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "graph/weight_types.h"
 #include "kernels/matmul/file_blocks.h"
 #include "kv/blake2b.h"
@@ -93,8 +94,8 @@ void append_u64(std::vector<uint8_t> &to, uint64_t value) { append(to, &value, s
 // What killed processes left; those of living ones are younger.
 void remove_old_parts(const std::string &directory) {
     std::error_code error;
-    for (const fs::directory_entry &entry : fs::directory_iterator(directory, error)) {
-        const std::string name = entry.path().filename().string();
+    for (const fs::directory_entry &entry : fs::directory_iterator(path_from(directory), error)) {
+        const std::string name = text_of(entry.path().filename());
         if (!name.starts_with(part_prefix) || !name.ends_with(part_suffix)) continue;
         const auto written = entry.last_write_time(error);
         if (!error && fs::file_time_type::clock::now() - written > std::chrono::hours(1))
@@ -146,7 +147,7 @@ std::string PackedCache::remembered_path() const {
 }
 
 bool PackedCache::recall(Digest &contents) const {
-    std::ifstream file(remembered_path(), std::ios::binary);
+    std::ifstream file(path_from(remembered_path()), std::ios::binary);
     return file.read(reinterpret_cast<char *>(contents.data()), sizeof contents) && file.peek() == EOF;
 }
 
@@ -243,7 +244,7 @@ std::shared_ptr<MappedFile> PackedCache::find() {
 
 bool PackedCache::begin() {
     std::error_code error;
-    fs::create_directories(options_.directory, error);
+    fs::create_directories(path_from(options_.directory), error);
     remove_old_parts(options_.directory);
     file_ = open_part(options_.directory, part_);
     if (!file_.is_open()) {

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/large_pages.h"
+#include "core/system.h"
 #include "graph/weight_types.h"
 #include "kernels/matmul/matmul.h"
 
@@ -44,7 +45,7 @@ std::shared_ptr<uint8_t> pages(size_t size_bytes) {
 }
 
 void lock(uint8_t *memory, size_t size_bytes) {
-    if (mlock(memory, size_bytes) == 0) return;
+    if (lock_pages(memory, size_bytes)) return;
     throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must be locked in memory (see ulimit -l) "
                                                    "but are not"));
 }

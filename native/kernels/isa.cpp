@@ -13,6 +13,9 @@
 #if defined(__aarch64__) && defined(_WIN32)
 #include <windows.h>
 #endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,13 +41,65 @@ constexpr struct {
 };
 
 #if defined(__x86_64__)
+// Asked of the processor itself: __builtin_cpu_supports() answers no to everything where a linker leaves out the
+// compiler's library that fills its table, as zig's does.
+class Processor {
+  public:
+    Processor() {
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+        if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return;
+        basic_ = ecx;
+        if (has(basic_, 27)) saved_ = saved_registers(); // OSXSAVE: the system lets programs ask
+        if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return;
+        extended_ = {ebx, ecx, edx};
+        if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) later_ = eax;
+    }
+
+    // AVX2, FMA, F16C.
+    bool has_avx2() const {
+        return saves(0x6) && has(basic_, 28) && has(basic_, 12) && has(basic_, 29) && has(extended_.ebx, 5);
+    }
+    bool has_avx2_bytes() const { return has(later_, 4); } // AVX-VNNI
+    // F, DQ, BW, VL.
+    bool has_avx512() const {
+#if defined(__APPLE__)
+        constexpr unsigned registers = 0x6; // saves the others from a thread's first use of them on
+#else
+        constexpr unsigned registers = 0xe6;
+#endif
+        return saves(registers) && has(extended_.ebx, 16) && has(extended_.ebx, 17) && has(extended_.ebx, 30) &&
+               has(extended_.ebx, 31);
+    }
+    bool has_avx512_bytes() const { return has(extended_.ecx, 11); } // AVX-512 VNNI
+    bool has_avx512_bf16() const { return has(later_, 5); }
+    // AMX's tiles, of bytes and of BF16.
+    bool has_tiles() const {
+        return saves(0x60000) && has(extended_.edx, 22) && has(extended_.edx, 24) && has(extended_.edx, 25);
+    }
+
+  private:
+    static bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
+    bool saves(unsigned registers) const { return (saved_ & registers) == registers; }
+    // XCR0: whose registers the system keeps for each thread.
+    static unsigned saved_registers() {
+        unsigned low = 0, high = 0;
+        __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        return low;
+    }
+
+    unsigned basic_ = 0, later_ = 0, saved_ = 0;
+    struct {
+        unsigned ebx, ecx, edx;
+    } extended_{};
+};
+
 // Their registers are so large that Linux gives them only to processes that ask (arch_prctl(2)).
-bool may_use_tiles() {
+bool may_use_tiles(const Processor &processor) {
 #if defined(__linux__)
     constexpr long request_permission = 0x1023, tile_data = 18;
-    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
-           __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return processor.has_tiles() && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 #else
+    static_cast<void>(processor);
     return false;
 #endif
 }
@@ -53,18 +108,17 @@ bool may_use_tiles() {
 std::vector<InstructionSet> find_supported() {
     std::vector<InstructionSet> found{{Isa::portable}};
 #if defined(__x86_64__)
-    // The compiler's check includes whether the system saves the wider registers.
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx2) found.push_back({Isa::avx2});
-    if (avx2 && __builtin_cpu_supports("avxvnni")) found.push_back({Isa::avx2, DotProducts::bytes});
-    if (avx2 && avx512) found.push_back({Isa::avx512});
-    if (!avx2 || !avx512 || !__builtin_cpu_supports("avx512vnni")) return found;
+    const Processor processor;
+    if (!processor.has_avx2()) return found;
+    found.push_back({Isa::avx2});
+    if (processor.has_avx2_bytes()) found.push_back({Isa::avx2, DotProducts::bytes});
+    if (!processor.has_avx512()) return found;
+    found.push_back({Isa::avx512});
+    if (!processor.has_avx512_bytes()) return found;
     found.push_back({Isa::avx512, DotProducts::bytes});
-    if (!__builtin_cpu_supports("avx512bf16")) return found;
+    if (!processor.has_avx512_bf16()) return found;
     found.push_back({Isa::avx512, DotProducts::bf16});
-    if (may_use_tiles()) found.push_back({Isa::avx512, DotProducts::tiles});
+    if (may_use_tiles(processor)) found.push_back({Isa::avx512, DotProducts::tiles});
 #elif defined(__aarch64__) && defined(__linux__)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return found;
     found.push_back({Isa::neon});
