@@ -109,7 +109,7 @@ def test_what_is_advised_goes_through_other_servers_options() -> None:
     async def tokenize(text: str, _special: bool, _parsed: bool) -> list[int]:
         return list(text.encode())
 
-    info = SimpleNamespace(advised={"bad_token_ids": [3], "typical_p": 0.5})
+    info = SimpleNamespace(advised={"bad_token_ids": [3], "typical_p": 0.5}, adapters=[])
     for samplers, typical in ((["top_k"], 1.0), (None, 0.5)):
         body = CompletionBody(prompt="a", samplers=samplers, logit_bias=[(7, False)])
         found = asyncio.run(settings_of(body, info, tokenize)).params  # type: ignore[arg-type]
