@@ -400,7 +400,7 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
             finish = client.answer(id_).finish
             assert finish is not None
             assert finish.n_accepted_tokens > (8 if agreement == 1 else 0)
-        assert thread.n_hoped > 20 or pause_s
+        assert thread.n_hoped > 0 or pause_s  # how many depends on who is first, this thread or the step
         client.expect_all_free()
 
 

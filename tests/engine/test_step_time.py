@@ -21,6 +21,7 @@ def answered(step_s: float | None, max_sequences: int = 32) -> tuple[list[int], 
         return result.token_ids, llm.stats().n_steps - 7
 
 
+@pytest.mark.slow  # the time of steps under the sanitizers is another one
 def test_a_prompt_is_read_in_parts_that_fit_the_time() -> None:
     expected, n_steps = answered(None)
     assert n_steps == 3  # 512 + 512 + 476

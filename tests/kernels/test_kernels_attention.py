@@ -542,7 +542,7 @@ def oracle_of_a_prompt(shape: Shape, n_tokens: int, seed: int, pairs: bool) -> n
     ("kv_type", "n_head", "window", "v_in_k"),
     [
         ("f32", 3, 1100, False),
-        ("bf16", 9, None, True),
+        pytest.param("bf16", 9, None, True, marks=pytest.mark.slow),
         pytest.param("f32", 3, None, False, marks=pytest.mark.slow),
         pytest.param("bf16", 8, 1100, False, marks=pytest.mark.slow),
         pytest.param("q8", 8, 1100, False, marks=pytest.mark.slow),

@@ -210,12 +210,14 @@ def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], pr
             close(runner.logits(ids)[-1], stored[f"{prefix}.logits.{i}"])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow  # random models run the same native code
 @pytest.mark.parametrize("name", ["tiny-chat", "tiny-draft"])
 def test_trained_models_equal_transformers(shared: Path, tmp_path: Path, name: str) -> None:
     convert(shared / "models" / name, tmp_path / "x.gguf", "f32")
     check_prompts(Runner(tmp_path / "x.gguf"), dict(np.load(REFERENCES / "trained.npz")), name)
 
 
+@pytest.mark.slow
 def test_packaged_model_equals_transformers(tmp_path: Path) -> None:
     """The weights that the package's Q8_0 file stands for, as f32; transformers had the same."""
     reader = GGUFReader(PACKAGED)
