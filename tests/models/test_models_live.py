@@ -52,7 +52,7 @@ def test_trained_models(shared: Path, tmp_path: Path, name: str) -> None:
     ).eval()
     oracle = Oracle(model, no_inputs, {})
     stored = np.load(REFERENCES / "trained.npz")
-    for i in range(24):
+    for i in range(0, 24, 3):  # the answers to all of them are stored (test_models.py)
         ids = stored[f"{name}.prompt.{i}"].tolist()
         close(runner.logits(ids), oracle.answer(ids).numpy())
         assert runner.greedy(ids, 48) == oracle.greedy(ids, 48)[0]
