@@ -23,18 +23,16 @@ from ..nn import (
     ROUTING,
     CacheSpec,
     ExpertConfig,
-    GatedMLP,
     Keys,
     RopeSpec,
     Step,
     Tensor,
     Weights,
-    experts_of,
     rope,
     rope_spec,
 )
 from . import qwen3
-from .base import Decoder, DenseConfig, Layer, SandwichBlock
+from .base import Decoder, DenseConfig, SandwichBlock, dense_then_experts
 from .base import local_layers as locals_of
 
 ARCHES = ("afmoe",)
@@ -66,12 +64,7 @@ class Afmoe(Decoder):
         window = m.integer("attention.sliding_window", low=1)
         local = locals_of(m, c.n_layer, PERIOD)
         self.windows = [window if one else 0 for one in local]
-
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
-
+        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [
             SandwichBlock(c, b, Attention(c, b, i, rotation, rotates=local[i]), mlp(i, b))

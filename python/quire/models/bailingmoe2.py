@@ -20,8 +20,8 @@ from ..checkpoint import (
 )
 from ..checkpoint.rope import partial_rotary
 from ..errors import UnsupportedError
-from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
-from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
+from ..nn import ROUTING, ExpertConfig, Keys, Weights, rope_spec
+from .base import MAX_DIM, Block, Decoder, DenseConfig, dense_then_experts, layers_left_out
 from .llama import head_dim_of
 from .openelm import Attention
 
@@ -36,10 +36,7 @@ class BailingMoe2(Decoder):
         n_dense_layers = m.integer("leading_dense_block_count", 0)
         shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)  # of each
         shared_dim *= m.integer("expert_shared_count", high=64)
-
-        def mlp(i: int, b: Weights) -> Layer:
-            return GatedMLP(b, c.dim, c.ffn_dim) if i < n_dense_layers else experts_of(b, c.dim, e, shared_dim)
-
+        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)

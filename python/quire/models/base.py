@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from ..errors import LoadError, UnsupportedError
-from ..nn import CacheSpec, Embedding, Keys, Linear, Step, Tensor, Trace, Tracer, Weights, select_rows
+from ..nn import (
+    CacheSpec,
+    Embedding,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    Linear,
+    Step,
+    Tensor,
+    Trace,
+    Tracer,
+    Weights,
+    experts_of,
+    select_rows,
+)
 
 MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far below 2^63
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
@@ -237,6 +251,17 @@ class Decoder:
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens), step)
+
+
+def dense_then_experts(
+    c: DenseConfig, e: ExpertConfig, shared_dim: int, n_dense: int
+) -> Callable[[int, Weights], Layer]:
+    """What makes the MLP of layer i: a gated one in the first ``n_dense``, then experts, a shared one beside them."""
+
+    def mlp(i: int, w: Weights) -> Layer:
+        return GatedMLP(w, c.dim, c.ffn_dim) if i < n_dense else experts_of(w, c.dim, e, shared_dim)
+
+    return mlp
 
 
 def head(w: Weights, c: Config, embedding: Embedding) -> Linear:

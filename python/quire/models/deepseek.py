@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..checkpoint import EXPERT_TENSORS, SHARED_EXPERT_TENSORS, SILU, Checkpoint, f32, made, no_windows, u32
-from ..nn import ExpertConfig, GatedMLP, Keys, Weights, experts_of, frequency_factors, rope_spec
+from ..nn import ExpertConfig, Keys, Weights, frequency_factors, rope_spec
 from . import llama
-from .base import Block, Decoder, DenseConfig, Layer
+from .base import Block, Decoder, DenseConfig, dense_then_experts
 
 ARCHES = ("deepseek",)
 
@@ -21,12 +21,7 @@ class DeepSeek(Decoder):
         c = DenseConfig.read(m, n_vocab)
         e = ExpertConfig.read(m, c.n_layer, normalize=False, reads=self.READS)
         n_dense_layers, n_shared = m.integer("leading_dense_block_count", 0), m.integer("expert_shared_count", high=64)
-
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense_layers:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
-
+        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense_layers)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
         blocks = [Block(c, b, llama.Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)

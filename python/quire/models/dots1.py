@@ -17,8 +17,8 @@ from ..checkpoint import (
     u32,
 )
 from ..errors import UnsupportedError
-from ..nn import ROUTING, ExpertConfig, GatedMLP, Keys, Weights, experts_of, rope_spec
-from .base import Block, Decoder, DenseConfig, Layer
+from ..nn import ROUTING, ExpertConfig, Keys, Weights, rope_spec
+from .base import Block, Decoder, DenseConfig, dense_then_experts
 from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("dots1",)
@@ -30,12 +30,7 @@ class Dots1(Decoder):
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0)
         n_shared = m.integer("expert_shared_count", high=64)
-
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
-
+        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)

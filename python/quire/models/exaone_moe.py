@@ -24,15 +24,13 @@ from ..nn import (
     ROUTING,
     CacheSpec,
     ExpertConfig,
-    GatedMLP,
     Keys,
     Weights,
-    experts_of,
     frequency_factors,
     rope_spec,
 )
 from . import exaone4, qwen3
-from .base import MAX_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out, local_layers
+from .base import MAX_DIM, Block, Decoder, DenseConfig, dense_then_experts, layers_left_out, local_layers
 
 ARCHES = ("exaone-moe",)
 
@@ -50,12 +48,7 @@ class ExaoneMoe(Decoder):
         shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
         window = m.integer("attention.sliding_window", low=1)
         self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
-
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense_layers:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, shared_dim)
-
+        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
         kinds = [qwen3.Attention if one else exaone4.WithoutPositions for one in local]
         blocks = [Block(c, b, kinds[i](c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]

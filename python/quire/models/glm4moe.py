@@ -27,17 +27,15 @@ from ..checkpoint.rope import rope_of
 from ..nn import (
     ROUTING,
     ExpertConfig,
-    GatedMLP,
     Keys,
     RopeSpec,
     Step,
     Tensor,
     Weights,
-    experts_of,
     rope,
     rope_spec,
 )
-from .base import Decoder, DenseConfig, Layer, Mixer, layers_left_out
+from .base import Decoder, DenseConfig, Layer, Mixer, dense_then_experts, layers_left_out
 
 ARCHES = ("glm4moe",)
 
@@ -79,12 +77,7 @@ class Glm4Moe(Decoder):
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", high=64)
-
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
-
+        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)

@@ -8,7 +8,6 @@ from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
     ExpertConfig,
-    GatedMLP,
     Keys,
     LatentAttention,
     LatentSizes,
@@ -16,9 +15,8 @@ from ..nn import (
     Tensor,
     Weight,
     Weights,
-    experts_of,
 )
-from .base import MAX_HEAD_DIM, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, Mixer
+from .base import MAX_HEAD_DIM, MAX_LAYERS, Block, Decoder, DenseConfig, Mixer, dense_then_experts
 from .deepseek2 import FIXED, LATENT_KEYS, LATENT_TENSORS, UNUSED, all_heads, latent_eps
 from .qwen35 import unit
 
@@ -86,11 +84,7 @@ class KimiLinear(Decoder):
                 return LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=None, scale=s.head_dim**-0.5)
             return DeltaAttention(c, b, i, size=self.size, kernel=self.kernel)
 
-        def mlp(i: int, b: Weights) -> Layer:
-            if i < n_dense_layers:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
-
+        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense_layers)
         super().__init__(c, w, [Block(c, b, mixer(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(n_layer))])
 
     def cache(self) -> list[CacheSpec]:

@@ -26,17 +26,15 @@ from ..nn import (
     ROUTING,
     CacheSpec,
     ExpertConfig,
-    GatedMLP,
     Keys,
     RopeSpec,
     Step,
     Tensor,
     Weights,
-    experts_of,
     rope_spec,
 )
 from . import qwen3
-from .base import MAX_DIM, MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, local_layers
+from .base import MAX_DIM, MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, dense_then_experts, local_layers
 from .mellum import pattern_of
 
 ARCHES = ("laguna",)
@@ -76,10 +74,7 @@ class Laguna(Decoder):
         local = [window > 0 and one for one in local_layers(m, c.n_layer, PERIOD, last=False)]
         self.windows = [window if one else 0 for one in local]
         rotations = [rope_spec(m, n_dims=c.n_rot, layout="half"), _nearby(m, c)]
-
-        def mlp(i: int, b: Weights) -> Layer:
-            return GatedMLP(b, c.dim, c.ffn_dim) if i < n_dense_layers else experts_of(b, c.dim, e, shared_dim)
-
+        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
         blocks = [
             Block(c, b, Attention(sizes[i], b, i, rotations[local[i]]), mlp(i, b))
             for i, b in enumerate(w.blocks(c.n_layer))
