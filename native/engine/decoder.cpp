@@ -79,7 +79,7 @@ RequestId Decoder::submit(Request request) {
     const RequestId id{++n_submitted_};
     active->id = id;
     active->drafters = drafters;
-    active->submitted_s = DecoderLoop::now_s();
+    active->submitted_s = now_s();
     if (active->request.constraint == Constraint::grammar)
         active->masks = std::make_unique<MaskLease>(masks_, id, active->n_choices());
     inbox_.push(std::move(active));

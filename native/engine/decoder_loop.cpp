@@ -25,10 +25,6 @@ DecoderLoop::DecoderLoop(const std::shared_ptr<Executor> &executor, const Decode
       pace_(config.step_s, least_step_tokens, scheduler_.config().max_step_tokens),
       speculator_(std::move(drafters), config.drafts) {}
 
-double DecoderLoop::now_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 void DecoderLoop::start(std::unique_ptr<ActiveRequest> owned) {
     ActiveRequest &request = *owned;
     requests_.emplace(request.id, std::move(owned));

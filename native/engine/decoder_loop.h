@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/active_request.h"
+#include "engine/clock.h"
 #include "engine/decoder_config.h"
 #include "engine/step_pace.h"
 #include "engine/step_runner.h"
@@ -47,7 +48,6 @@ class DecoderLoop {
     // For any thread: whether a request can fit at all, and what drafters there are.
     const Scheduler &scheduler() const { return scheduler_; }
     const Speculator &speculator() const { return speculator_; }
-    static double now_s();
 
     void start(std::unique_ptr<ActiveRequest> request);
     void cancel(RequestId id); // an unknown one has ended already

@@ -1,9 +1,9 @@
 #include "engine/model_drafter.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/error.h"
+#include "engine/clock.h"
 #include "engine/decoder_config.h"
 
 namespace quire {
@@ -12,8 +12,6 @@ namespace {
 constexpr int step_tokens = 128; // of prompts, for one token of those that go on
 constexpr int least_read = 16;   // tokens beside those that go on, in a step that counts as reading
 constexpr double mean_weight = 0.2; // of a step in the mean time of reading a token
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 DecoderConfig config_for(int64_t n_ctx) {
     DecoderConfig config;

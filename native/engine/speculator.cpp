@@ -1,10 +1,10 @@
 #include "engine/speculator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/error.h"
+#include "engine/clock.h"
 
 namespace quire {
 namespace {
@@ -17,8 +17,6 @@ constexpr double sequence_memory = 0.97, kind_memory = 0.995, idle_memory = 0.99
 constexpr double token_s_memory = 0.995; // per step in which proposing seemed too slow
 constexpr double answer_weight = 0.1;    // in the mean length
 constexpr int most_since_without = 64, most_refused = 64;
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void check(const SpeculationConfig &config) {
     if (config.draft_max < 1 || config.draft_max > max_draft_depth)
