@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import QuireError
+from ..hub.names import is_adapter_folder
 from .tables import print_table
 from .text import one_line, size_text
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AdapterFacts", "adapter_objects", "is_adapter", "print_adapters", "read_facts", "refusals"]
 
-_CONFIG = "adapter_config.json"
 _BASE_NAMES = ("general.base_model.0.repo_url", "general.base_model.0.name")
 
 
@@ -41,7 +41,7 @@ class AdapterFacts:
 def is_adapter(path: Path) -> bool:
     """Whether a path is an adapter's and no model's.  LoadError for a file that is not GGUF."""
     if path.is_dir():
-        return (path / _CONFIG).is_file() and not any(path.glob("model*.safetensors"))
+        return is_adapter_folder(path)
     from ..gguf import GGUFReader
 
     metadata = GGUFReader(path).metadata

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HubName", "hub_name", "is_local_model"]
+__all__ = ["HubName", "hub_name", "is_adapter_folder", "is_local_model"]
 
 _GGUF_MAGIC = b"GGUF"
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
@@ -80,3 +80,8 @@ def is_local_model(text: str) -> bool:
             return file.read(4) == _GGUF_MAGIC
     except (OSError, ValueError):  # a prompt may be too long for a name
         return False
+
+
+def is_adapter_folder(path: Path) -> bool:
+    """Whether a folder is a LoRA adapter's, as PEFT writes it, and no model's."""
+    return (path / "adapter_config.json").is_file() and not any(path.glob("model*.safetensors"))

@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ...hub.names import is_adapter_folder
+
 __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
 
 _LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
@@ -61,7 +63,7 @@ def skipped_models(folder: Path) -> dict[str, str]:
 def _is_adapter(path: Path) -> bool:
     """Whether a file or folder is a LoRA adapter's, by its first bytes or its names."""
     if path.is_dir():
-        return (path / "adapter_config.json").is_file() and not any(path.glob("model*.safetensors"))
+        return is_adapter_folder(path)
     if path.suffix != ".gguf" or not path.is_file():
         return False
     try:
