@@ -6,6 +6,7 @@
 
 The mixes are quantized with the same importance matrix as the recipes, and without one (our files are llama.cpp's byte
 for byte: tests/quantization).  Divergence is that of a model in float32 whose matrices are what the types make of them.
+The picture has the recipes' curve in blue and the mixes', guided by importance, in red with dots.
 ``--costs`` keeps the trials for the next run.
 """
 
@@ -100,10 +101,12 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.picture:
-        from quire.cli.curve_picture import write_picture
+        from quire.cli.curve_picture import bars_of, write_picture
 
         points = sorted((one["bits"], one["recipe"]) for one in found.values())
-        write_picture(options.picture, points, points[0])
+        others = sorted((one["bits"], one["guided"]) for one in found.values())
+        write_picture(options.picture, points, others[0], others)
+        print("\n".join(["", "recipes", *bars_of(points), "", "mixes", *bars_of(others)]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from quantize_cases import OPTIONS, TINY, mixes_of, write_importance, write_source
 from quire.cli.main import main
-from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
+from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.quantization import Importance, plan, quantize_model
 
@@ -202,7 +202,7 @@ def test_a_full_disk_leaves_nothing(source: Source, tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CapacityError, match=r"must fit on its disk \(\d+ bytes, \d+ free\): No space"):
         quantize_model(reader, out, plan(reader, "Q8_0"))
     assert out.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [out]
