@@ -8,7 +8,8 @@ PROGRAMS is the folder of llama.cpp's programs, MODEL a file of F32, F16 or BF16
 importance matrix, one after the other.  Time is what the process spent in user mode, as a busy machine does not
 lengthen that; of Quire without what Python takes to start and import (0.7 s, whatever the model), which is in the
 memory, though.  With --text, llama-perplexity and `quire perplexity` measure the file that was made, both with exact
-caches; Quire by its own kernels and by ggml's operators.  Exit code 1 where bytes differ, or perplexity by more than 0.1 %.
+caches; Quire by its own kernels and by ggml's operators.  Exit code 1 where bytes differ, or perplexity by more than
+0.1 %.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 The mixes are quantized with the same importance matrix as the recipes, and without one (our files are llama.cpp's byte
 for byte: tests/quantization).  Divergence is that of a model in float32 whose matrices are what the types make of them.
-The picture has the recipes' curve in blue and the mixes', guided by importance, in red with dots.
+``Q4_0:pure`` is a mix without exceptions (--pure).  The picture has the recipes' curve in blue and the mixes', guided
+by importance, in red with dots.
 ``--costs`` keeps the trials for the next run.
 """
 
@@ -23,7 +24,7 @@ from quire.evaluation.recipe import for_size, kept_bytes, measured, refined
 from quire.evaluation.search import importance_over
 from quire.evaluation.trial import Trial, opened_trial
 from quire.gguf import GGUFReader
-from quire.quantization import Importance, plan
+from quire.quantization import Importance, Wishes, plan
 
 MIXES = "IQ2_M,Q2_K,IQ3_XXS,Q3_K_S,IQ3_M,Q3_K_M,IQ4_XS,Q4_K_S,Q4_K_M,Q5_K_S,Q5_K_M,Q6_K"
 
@@ -59,7 +60,8 @@ def main() -> None:
     known = json.loads(options.costs.read_text()) if options.costs and options.costs.exists() else None
     sizes = {}
     for mix in options.mixes.split(","):
-        todo = plan(reader, mix, importance=importance)
+        name, _, how = mix.partition(":")
+        todo = plan(reader, name, Wishes(pure=how == "pure"), importance)
         sizes[mix] = {t.name: t.dtype for t in todo.tensors if t.dtype != t.source}, todo.n_bytes
     groups = groups_of(reader)
     recipes = {}

@@ -1,9 +1,9 @@
 """Regular expressions that files and users give, matched in a bounded number of steps.
 
-Python's ``re`` backtracks: on ``(a+)+$`` it takes twice as long for every further letter of a name.  Here an expression has
-the same syntax and matches the same texts, but all places that it may have reached in a text are followed at once, as
-the bits of one number (Thompson 1968; the repetition of one character by a carry is Navarro and Raffinot's).
-Back-references and possessive repetitions are refused: they are not regular.
+Python's ``re`` backtracks: on ``(a+)+$`` it takes twice as long for every further letter of a name.  Here an
+expression has the same syntax and matches the same texts, but all places that it may have reached in a text are
+followed at once, as the bits of one number (Thompson 1968; the repetition of one character by a carry is Navarro and
+Raffinot's).  Back-references and possessive repetitions are refused: they are not regular.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _Test: TypeAlias = "Callable[[str], bool]"
 class Expression:
     """An expression in Python's syntax.
 
-    ``what`` begins its errors, such as ``[convert] 'ignore'``; ``error`` is the class of them.  ``steps`` is what may be
-    spent on this and others, by default this alone.  Raises ``error`` for what is no expression, or takes too many steps,
-    and UnsupportedError for what is not regular.
+    ``what`` begins its errors, such as ``[convert] 'ignore'``; ``error`` is the class of them.  ``steps`` is what may
+    be spent on this and others, by default this alone.  Raises ``error`` for what is no expression, or takes too many
+    steps, and UnsupportedError for what is not regular.
     """
 
     def __init__(self, text: str, what: str, error: type[QuireError] = LoadError, steps: Steps | None = None) -> None:
@@ -128,30 +128,45 @@ class _Reading:
     def _node(self, kind: str, value: Any, flags: int, depth: int) -> _Node:
         if (mask := self._mask(kind, value, flags)) is not None:
             return lambda text, starts: (starts & mask(text)) << 1
-        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-            least, most, tree = value
-            if len(tree) == 1 and (mask := self._mask(str(tree[0][0]), tree[0][1], flags)) is not None:
-                return _repeated_character(mask, least, most)
-            return _repeated(self.sequence(tree, flags, depth + 1), least, most)
-        if kind == "SUBPATTERN":
-            _, added, removed, tree = value
-            return self.sequence(tree, (flags | added) & ~removed, depth + 1)
-        if kind == "BRANCH":
-            return _branch([self.sequence(tree, flags, depth + 1) for tree in value[1]])
-        if kind in ("ASSERT", "ASSERT_NOT"):
-            direction, tree = value
-            least, most = tree.getwidth() if direction < 0 else (0, 0)
-            if least != most:
-                raise re.error("look-behind requires fixed-width pattern")
-            return _assertion(self.sequence(tree, flags, depth + 1), least, is_negated=kind == "ASSERT_NOT")
-        if kind == "AT":
-            place = _PLACES[str(value)]
-            return lambda text, starts: starts & place(text, flags)
-        if kind == "FAILURE":
-            return lambda text, starts: 0
-        raise UnsupportedError(
-            f"{self._what} must have no back-references and possessive repetitions but {self._text!r:.80} has"
-        )
+        made = getattr(self, f"_{kind.lower()}", None)
+        if made is None:
+            raise UnsupportedError(
+                f"{self._what} must have no back-references and possessive repetitions but {self._text!r:.80} has"
+            )
+        node: _Node = made(value, flags, depth + 1)
+        return node
+
+    def _max_repeat(self, value: Any, flags: int, depth: int) -> _Node:
+        least, most, tree = value
+        if len(tree) == 1 and (mask := self._mask(str(tree[0][0]), tree[0][1], flags)) is not None:
+            return _repeated_character(mask, least, most)
+        return _repeated(self.sequence(tree, flags, depth), least, most)
+
+    _min_repeat = _max_repeat  # which of several matches is found makes no difference
+
+    def _subpattern(self, value: Any, flags: int, depth: int) -> _Node:
+        _, added, removed, tree = value
+        return self.sequence(tree, (flags | added) & ~removed, depth)
+
+    def _branch(self, value: Any, flags: int, depth: int) -> _Node:
+        return _branch([self.sequence(tree, flags, depth) for tree in value[1]])
+
+    def _assert(self, value: Any, flags: int, depth: int, *, is_negated: bool = False) -> _Node:
+        direction, tree = value
+        least, most = tree.getwidth() if direction < 0 else (0, 0)
+        if least != most:
+            raise re.error("look-behind requires fixed-width pattern")
+        return _assertion(self.sequence(tree, flags, depth), least, is_negated=is_negated)
+
+    def _assert_not(self, value: Any, flags: int, depth: int) -> _Node:
+        return self._assert(value, flags, depth, is_negated=True)
+
+    def _at(self, value: Any, flags: int, depth: int) -> _Node:
+        place = _PLACES[str(value)]
+        return lambda text, starts: starts & place(text, flags)
+
+    def _failure(self, value: Any, flags: int, depth: int) -> _Node:
+        return lambda text, starts: 0
 
     def _mask(self, kind: str, value: Any, flags: int) -> Callable[[_Text], int] | None:
         """Of what matches one character: the places of those that it does."""

@@ -1,8 +1,8 @@
 """Files that are there as a whole or not at all: written beside their place, and renamed when all is on the disk.
 
-What a killed process left beside a place is removed by the next one that writes there.  Who writes holds a lock on what it
-writes, which the system gives back when the process ends, however it ends; without such locks (Windows, some network
-file systems) nothing is removed.
+What a killed process left beside a place is removed by the next one that writes there.  Who writes holds a lock on what
+it writes, which the system gives back when the process ends, however it ends; without such locks (Windows, some
+network file systems) nothing is removed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SUFFIX = ".part"
 class WholeFile:
     """One such file; leaving ``with`` without an error puts it in its place, with one leaves what was there.
 
-    ``place`` begins error messages, ``n_bytes`` is how many will come, as far as that is known.  Raises OSError where the
-    folder cannot be written, CapacityError where the disk is full.
+    ``place`` begins error messages, ``n_bytes`` is how many will come, as far as that is known.  Raises OSError where
+    the folder cannot be written, CapacityError where the disk is full.
     """
 
     def __init__(self, path: str | os.PathLike[str], place: str, n_bytes: int = 0) -> None:

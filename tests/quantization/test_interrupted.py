@@ -45,7 +45,7 @@ def test_files_are_old_or_new_and_never_half(files: tuple[Path, Path], tmp_path:
         assert result["kills"] >= 8, kind
 
 
-def test_who_still_writes_is_left_alone(tmp_path: Path) -> None:
+def test_who_still_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     (tmp_path / ".out.abc.part").write_bytes(b"of a process that was killed")
     (tmp_path / ".outer.abc.part").write_bytes(b"of another file")
@@ -60,11 +60,16 @@ def test_who_still_writes_is_left_alone(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".outer.abc.part", "out"]
     with pytest.raises(FileNotFoundError):
         WholeFile(tmp_path / "no" / "out", "test")
-    with pytest.raises(CapacityError, match=r"^\[test\] '.*out' must fit on its disk \(9 bytes, \d+ free\): "):
-        with WholeFile(path, "test", 9) as full, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            full.commit()
+
+    def is_full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    full = WholeFile(path, "test", 9)
+    monkeypatch.setattr(os, "fsync", is_full)
+    with pytest.raises(CapacityError, match=r"^\[test\] '.*out' must fit on its disk \(9 bytes, \d+ free\): No space"):
+        full.commit()
     assert path.read_bytes() == b"first"
+    assert sorted(os.listdir(tmp_path)) == [".outer.abc.part", "out"]
 
 
 @pytest.mark.parametrize("command", ["quantize", "quantize with importance", "imatrix", "perplexity", "recipe"])

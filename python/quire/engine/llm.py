@@ -256,8 +256,8 @@ class LLM(LLMBase):
 
         A tuple of two texts in the list is a pair, such as premise and hypothesis.  The scores' softmax; their sigmoid
         where there is a single class or the model's ``problem_type`` says that classes do not exclude each other; of a
-        regression, or with ``raw_scores``, the scores as they are.  ``truncate``: as for ``embed``; the longer text of a pair loses tokens first.
-        UnsupportedError for a model without a classifier.
+        regression, or with ``raw_scores``, the scores as they are.  ``truncate``: as for ``embed``; the longer text of
+        a pair loses tokens first.  UnsupportedError for a model without a classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         requests = self._class_requests(prompts, options, text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats, Event
     from ..tokenizer import Tokenizer
 
-__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "probabilities", "stacked"]
+__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "stacked"]
 
 
 UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens gives every token's vector"

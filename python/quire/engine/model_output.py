@@ -54,7 +54,8 @@ class ModelOutput:
         else:
             made = np.exp(exact - exact.max(axis=-1, keepdims=True))
             made /= made.sum(axis=-1, keepdims=True)
-        return made.astype(np.float32)
+        shown: npt.NDArray[np.float32] = made.astype(np.float32)
+        return shown
 
 
 def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -> ModelOutput:

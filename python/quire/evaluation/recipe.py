@@ -149,8 +149,11 @@ def _cost(costs: Costs, name: str, dtype: str) -> float:
 
 
 def plan_of(reader: GGUFReader, types: Mapping[str, str]) -> Plan:
-    """What a recipe makes of a file.  RequestError for a matrix that is not there, for what stays as it is in every mix, and
-    for a type that does not fit; UnsupportedError for one that is not known."""
+    """What a recipe makes of a file.
+
+    RequestError for a matrix that is not there, for what stays as it is in every mix, and for a type that does not fit;
+    UnsupportedError for one that is not known.
+    """
     from .._native.core import DType
     from .._native.quant import can_quantize
     from ..quantization.choice import exactly
