@@ -39,8 +39,8 @@ CANDIDATES = (
 _FOR_ODD_ROWS = ("q2_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "f16")
 # Trials are made with the types nearest to these bits a weight.
 _PROBED_BITS = (3.4, 5.5)
-# A matrix with so much of a model's weights, such as the embedding of a small one, is tried in every type: what it costs
-# decides what is left for all others.
+# A matrix with so much of a model's weights, such as the embedding of a small one, is tried in every type: what it
+# costs decides what is left for all others.
 _HEAVY = 1 / 16
 OnTrial = Callable[[int, int, str], None]  # trials done, in all, name
 
