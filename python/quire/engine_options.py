@@ -6,13 +6,13 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, TypeVar, get_args
 
 from .errors import RequestError
+from .expressions import Expression
 
 __all__ = [
     "CacheDType",
@@ -344,10 +344,7 @@ def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 def _check_override(name: str, value: object) -> None:
     if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(each, str) and each for each in value):
         raise RequestError(f"[engine] {name} must be pairs (pattern, device) but one is {value!r:.80}")
-    try:
-        re.compile(value[0])
-    except re.error as error:
-        raise RequestError(f"[engine] {name} must be regular expressions but {value[0]!r:.80}: {error}") from error
+    Expression(value[0], f"[engine] {name}", RequestError)
 
 
 def _is_adapter(value: object) -> bool:

@@ -28,7 +28,11 @@ MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
 # Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
 RANK = 4  # the value of pooling_type for scores of classes
-WITHOUT_EFFECT = ("vocab_size", "pooling_type", "classifier.output_labels", "tensor_data_layout")
+WITHOUT_EFFECT = (
+    "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "tensor_data_layout",
+)  # fmt: skip
+# Of classifiers, transformers' words: classes that exclude each other, that do not, and numbers that are no classes.
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 @dataclass(frozen=True)
