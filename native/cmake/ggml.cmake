@@ -1,5 +1,8 @@
 # ggml from vendor/ (fetched when absent) or QUIRE_GGML_DIR: shared, without OpenMP, every backend a loadable module.
-find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(Python REQUIRED COMPONENTS Interpreter)
+if(QUIRE_PYTHON)
+  find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+endif()
 
 if(QUIRE_GGML_DIR)
   set(ggml_dir ${QUIRE_GGML_DIR})
@@ -29,6 +32,8 @@ set(GGML_LLAMAFILE OFF CACHE BOOL "" FORCE)
 set(GGML_CPU_REPACK OFF CACHE BOOL "" FORCE)
 set(GGML_BUILD_TESTS OFF CACHE BOOL "" FORCE)
 set(GGML_BUILD_EXAMPLES OFF CACHE BOOL "" FORCE)
+# It would write down the commit of whatever repository it happens to lie in: ours, or that of who builds.
+set(GIT_EXE "" CACHE FILEPATH "" FORCE)
 set(GGML_ALL_WARNINGS OFF CACHE BOOL "" FORCE)
 foreach(backend ${QUIRE_BACKENDS})
   set(GGML_${backend} ${QUIRE_${backend}} CACHE BOOL "" FORCE)
