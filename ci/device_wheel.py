@@ -82,8 +82,13 @@ def by_zig(folder: Path) -> tuple[list[str], dict[str, str]]:
         source, link = Path("/usr/include") / name, headers / name
         if source.is_dir() and not link.is_symlink():
             link.symlink_to(source)
+    folders = (Path("/usr/lib") / f"{platform.machine()}-linux-gnu", Path("/usr/lib64"), Path("/usr/lib"))
+    loader = next((place / "libvulkan.so" for place in folders if (place / "libvulkan.so").exists()), None)
+    if loader is None:
+        sys.exit("Vulkan's loader must be there to link to but is not (Debian: apt install libvulkan-dev)")
     variables = {"CC": str(compilers / "cc"), "CXX": str(compilers / "c++"), "CCACHE_DISABLE": "1"}
-    return [f"-DVulkan_INCLUDE_DIR={headers}", f"-DCMAKE_CXX_FLAGS=-isystem {headers}"], variables
+    settings = {"Vulkan_INCLUDE_DIR": headers, "Vulkan_LIBRARY": loader, "CMAKE_CXX_FLAGS": f"-isystem {headers}"}
+    return [f"-D{name}={value}" for name, value in settings.items()], variables
 
 
 def build(kind: DeviceKind, folder: Path, settings: list[str], variables: dict[str, str]) -> Path:

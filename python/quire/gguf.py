@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, overload
 from ._native import gguf as _gguf
 from ._native.core import DType, Tensor
 from .errors import CapacityError, LoadError, ShapeError
+from .system import give_usual_mode, sync_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -384,16 +385,10 @@ class GGUFWriter:
             os.fsync(file.fileno())
             file.close()
             assert self._temporary is not None
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(self._temporary, 0o666 & ~umask)
+            give_usual_mode(self._temporary)
             os.replace(self._temporary, self._path)
             self._temporary = None
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(self._path.parent)
         finally:
             self.abort()
 

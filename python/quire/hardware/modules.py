@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import QuireError
+from ..system import GROUP, ended_by
 from .kinds import Kind, kind_of_module
 from .module_files import ModuleFile, module_files
 
@@ -110,16 +110,16 @@ def _tried_apart(path: Path) -> tuple[str, ...]:
             input=json.dumps({"path": sys.path, "module": str(path)}).encode(),
             capture_output=True,
             timeout=START_S,
-            start_new_session=True,
             check=False,
+            **GROUP,
         )
     except subprocess.TimeoutExpired:
         raise _Unusable(f"its driver did not answer within {START_S:g} s") from None
     except OSError as error:
         raise _Unusable(f"no process could be started to try it in: {error}") from error
     said = " ".join(done.stderr.decode(errors="replace").split())[-500:]
-    if done.returncode < 0:
-        raise _Unusable(f"a process that loads it ends by {_signal(-done.returncode)}: {said}")
+    if by := ended_by(done.returncode):
+        raise _Unusable(f"a process that loads it ends by {by}: {said}")
     try:
         answer = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
     except (IndexError, ValueError):
@@ -150,10 +150,3 @@ def _loaded(file: ModuleFile) -> ModuleReport:
 def _bare(text: str, path: Path) -> str:
     """A message without what the report says itself: place, path, and what must hold."""
     return re.sub(rf"^\[device\] '{re.escape(str(path))}' must .*? but ", "", text)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
