@@ -115,8 +115,8 @@ VARIANTS = {
         {r"[kv]_proj\.weight": [96, 48]},
     ),
     "exaone-moe": Variant(
-        "two groups of experts differ by 1e-7 in one row, where llama.cpp's rounding chooses another one than transformers "
-        "and Quire: compared without groups",
+        "two groups of experts differ by 1e-7 in one row, where llama.cpp's rounding chooses another one than "
+        "transformers and Quire: compared without groups",
         {"n_group": 1, "topk_group": 1},
     ),
     "exaone4": Variant(
@@ -175,8 +175,8 @@ VARIANTS = {
     ),
     "phi3": Variant(NO_WINDOW, {"sliding_window": None}),
     "phimoe": Variant(
-        "llama.cpp has norms of root mean squares, and weights of experts by their softmax, where transformers has layer "
-        "norms and a sparse mixer"
+        "llama.cpp has norms of root mean squares, and weights of experts by their softmax, where transformers has "
+        "layer norms and a sparse mixer"
     ),
     "qwen3next": Variant(
         "llama.cpp has keys and values of one size: compared so",

@@ -236,8 +236,8 @@ class MoeSpec:
     ``normalize``: the weights of the ``n_used`` chosen are divided by their sum; ``scale`` multiplies them.
     Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen; a group counts as its ``group_score``.
     ``unit``: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` gpt-oss's with ``alpha`` and ``limit``,
-    ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"ungated"`` ``activation(up)``, of which
-    ``is_squared`` takes the square.  ``weighs_input``: weights multiply the experts' inputs instead of their outputs
+    ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"ungated"`` ``activation(up)``, whose
+    square ``is_squared`` takes.  ``weighs_input``: weights multiply the experts' inputs instead of their outputs
     (Llama 4).
     """
 
@@ -567,8 +567,8 @@ def state_space_dual(
 def retention(q: TraceTensor, k: TraceTensor, v: TraceTensor, decay: Weight, *, layer: int, state: int) -> TraceTensor:
     """``S = exp(decay) S + k v``, ``out = q S``: linear attention whose past fades (Sun et al. 2023).
 
-    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``decay [n_head]``, logarithms that
-    are not above 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
+    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``decay [n_head]``, logarithms
+    that are not above 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
     """
 
 def gated_delta(

@@ -41,9 +41,9 @@ class Sizes(Config):
         size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
         if base.dim % size or not 0 < eps < 1:
             raise LoadError(f"[rwkv6] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1")
-        ranks = {f"{one}_rank": m.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay")}
+        mix_rank, decay_rank = (m.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay"))
         ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, **ranks)
+        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, mix_rank=mix_rank, decay_rank=decay_rank)
 
 
 def vector(w: Weights, name: str, dim: int) -> Weight:

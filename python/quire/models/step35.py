@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7 Flash, text (StepFun 2026): heads times a sigmoid each, more of them within windows, limited units."""
+"""Step 3.5 and 3.7 Flash, text (StepFun 2026): a gate for each head, more heads within windows, limited units."""
 
 from __future__ import annotations
 
