@@ -231,21 +231,23 @@ def select_rows(x: TraceTensor, rows: TraceTensor) -> TraceTensor:
 class MoeSpec:
     """Routing of a mixture of experts, and what an expert does between its matrices.
 
-    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss).
+    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss),
+    ``"sparse_mixer"``: of each chosen one over those left whose scores are within 2 % of its own (Liu et al. 2024).
     ``normalize``: the weights of the ``n_used`` chosen are divided by their sum; ``scale`` multiplies them.
     Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen; a group counts as its ``group_score``.
     ``unit``: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` gpt-oss's with ``alpha`` and ``limit``,
-    ``"ungated"`` ``activation(up)``, of which ``is_squared`` takes the square.  ``weighs_input``: weights multiply the
-    experts' inputs instead of their outputs (Llama 4).
+    ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"ungated"`` ``activation(up)``, whose
+    square ``is_squared`` takes.  ``weighs_input``: weights multiply the experts' inputs instead of their outputs
+    (Llama 4).
     """
 
     def __init__(
         self, *, n_used: int, activation: Activation = "silu",
-        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax", normalize: bool = True,
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"] = "softmax", normalize: bool = True,
         scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
-        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated", is_squared: bool = False, alpha: float = 1.702,
-        limit: float = 7.0, weighs_input: bool = False,
+        unit: Literal["gated", "clamped_swiglu", "clipped", "ungated"] = "gated", is_squared: bool = False,
+        alpha: float = 1.702, limit: float = 7.0, weighs_input: bool = False,
     ) -> None: ...  # fmt: skip
 
 def moe(
@@ -560,6 +562,13 @@ def state_space_dual(
 
     ``x [tokens, n_head, head_dim]``; ``dt [tokens, n_head]``; ``b``, ``c [tokens, n_group, n_state]``; float32 ``a``,
     ``d [n_head]``.  The state has ``n_head * n_state * head_dim`` numbers; ``n_state`` is 256 at most.
+    """
+
+def retention(q: TraceTensor, k: TraceTensor, v: TraceTensor, decay: Weight, *, layer: int, state: int) -> TraceTensor:
+    """``S = exp(decay) S + k v``, ``out = q S``: linear attention whose past fades (Sun et al. 2023).
+
+    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``decay [n_head]``, logarithms
+    that are not above 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
     """
 
 def gated_delta(
