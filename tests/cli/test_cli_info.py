@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from predictor_models import predictor_tensors, trunk_tensors, write_predicting
 from quire.cli.main import main
 from quire.convert import convert
 from quire.models import architectures
-from predictor_models import predictor_tensors, trunk_tensors, write_predicting
 from repackaged import PACKAGED, repackaged
 from tiny_adapters import write_gguf_adapter, write_peft_adapter
 from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
