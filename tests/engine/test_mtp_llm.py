@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from predictor_models import n_layer_of, predictor_tensors, trunk_tensors, write_predicting
 from quire.convert import convert
-from quire.engine import LLM
+from quire.engine import LLM, EngineConfig
+from quire.engine.draft import wants_predictor
 from quire.engine.results import GenerationResult
 from quire.errors import RequestError, UnsupportedError
 from quire.sampling import SamplingParams
@@ -119,6 +120,16 @@ def test_the_checkpoint_itself_and_packed_types(agreeing: Callable[[str], Path])
         with LLM(source, threads=1, n_ctx=192, **options, **more) as llm:
             assert [result.choices[0].token_ids for result in llm.generate(PROMPTS[:4], **GREEDY)] == expected
             assert llm.stats().drafters[2].n_accepted_tokens > 20
+
+
+def test_it_is_for_the_cpu_alone() -> None:
+    class Gpu:
+        kind, name = "cuda", "CUDA0"
+
+    device: Any = Gpu()
+    with pytest.raises(UnsupportedError, match=r"^\[speculation\] the device must be the CPU for 'mtp' but is CUDA0"):
+        wants_predictor(EngineConfig(speculation="mtp"), device)
+    assert not wants_predictor(EngineConfig(speculation="auto"), device)
 
 
 def test_who_has_none_is_refused(agreeing: Callable[[str], Path], tmp_path: Path) -> None:

@@ -35,12 +35,14 @@ class Kind:
     has_own_head: bool = False
 
 
-def _numbered(n: int, fields: dict[str, list[str]], *, has_own_head: bool) -> Kind:
+def _numbered(
+    n: int, fields: dict[str, list[str]], *, like: int = -1, has_own_head: bool = False, norm: str = "shared_head.norm"
+) -> Kind:
     layer = f"model.layers.{n}."
-    names = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": "shared_head.norm"}
+    names = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": norm}
     names |= {"embed_tokens": "embed_tokens", "shared_head_head": "shared_head.head"}
     full = {name: f"{layer}{each}.weight" for name, each in names.items()}
-    return Kind({"": n - 1}, layer, full, fields, has_own_head=has_own_head)
+    return Kind({"": like % n}, layer, full, fields, has_own_head=has_own_head)
 
 
 _QWEN = Kind(
@@ -65,8 +67,11 @@ _MIMO = Kind(
 )
 KINDS = {
     "glm4moe": _numbered(4, {}, has_own_head=True),
-    "deepseek2-v3": _numbered(3, {}, has_own_head=False),
-    "deepseek2-glm": _numbered(3, {"mlp_layer_types": ["sparse"]}, has_own_head=False),
+    "deepseek2-v3": _numbered(3, {}),
+    "deepseek2-glm": _numbered(3, {"mlp_layer_types": ["sparse"]}),
+    "deepseek32": _numbered(3, {}),
+    "glm-dsa": _numbered(3, {}, like=1),
+    "hy_v3": _numbered(3, {}, norm="final_layernorm"),
     "qwen35": _QWEN,
     "qwen35moe": _QWEN,
     "qwen3next": _QWEN,
