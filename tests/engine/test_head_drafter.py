@@ -125,15 +125,20 @@ def test_answers_do_not_depend_on_a_head(options: dict[str, object], own: dict[s
         client.expect_all_free()
 
 
-def test_greedy_drafts_are_right_while_sequences_are_preempted() -> None:
+def test_greedy_drafts_are_right_while_sequences_are_preempted_and_cancelled() -> None:
     prompts = [prompt(20 + 3 * i, seed=i) for i in range(12)]
     sampling = params(max_tokens=60, ignore_eos=False)
     with opened(n_blocks=60, max_sequences=8) as client:
+        cancelled = [client.submit(prompt(30, seed=40 + i), sampling) for i in range(4)]
         ids = [client.submit(tokens, sampling) for tokens in prompts]
+        client.poll()
+        for id_ in cancelled:
+            client.decoder.cancel(id_)
         client.run()
         assert all(client.answer(id_).finish for id_ in ids)
         assert client.decoder.stats().n_preemptions > 0
-        expect_all_right(client, len(prompts))
+        expect_all_right(client, len(cancelled) + len(prompts))
+        client.expect_all_free()
 
 
 def test_a_request_without_it_is_not_followed() -> None:
