@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from .errors import CapacityError
+from .system import give_usual_mode, sync_folder, try_lock
 
 __all__ = ["WholeFile"]
 
@@ -54,13 +55,11 @@ class WholeFile:
             with self._disk():
                 self._file.flush()
                 os.fsync(self._file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(self.scratch, 0o666 & ~umask)
+            give_usual_mode(self.scratch)
             if sys.platform == "win32":
                 self._file.close()  # an open file cannot be moved there
             os.replace(self.scratch, self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         finally:
             self.abort()
 
@@ -110,7 +109,7 @@ def remove_abandoned(path: Path) -> None:
         if not (name.startswith(prefix) and name.endswith(_SUFFIX)):
             continue
         with contextlib.suppress(OSError), (path.parent / name).open("r+b") as file:
-            if _lock(file) is True:
+            if try_lock(file) is True:
                 (path.parent / name).unlink()
 
 
@@ -118,7 +117,7 @@ def _made_beside(path: Path) -> tuple[BinaryIO, Path]:
     while True:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
         file, scratch = os.fdopen(descriptor, "wb"), Path(name)
-        if _lock(file) is not False and _is_same(file, scratch):
+        if try_lock(file) is not False and _is_same(file, scratch):
             return file, scratch
         file.close()  # another process took it for abandoned before the lock was ours
 
@@ -128,28 +127,3 @@ def _is_same(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:
         return False
-
-
-def _lock(file: BinaryIO) -> bool | None:
-    """Whether the lock is ours now, and not another process's; None where there are none."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
