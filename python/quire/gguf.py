@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import struct
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -338,8 +339,7 @@ class GGUFWriter:
         try:
             self._file.write(data)
         except OSError as error:
-            status = os.statvfs(self._path.parent)
-            free = status.f_bavail * status.f_frsize
+            free = shutil.disk_usage(self._path.parent).free
             raise CapacityError(
                 f"[gguf] '{self._path}' must fit on its disk ({self._start + self._data_bytes} bytes, {free} free):"
                 f" {error.strerror}"
