@@ -33,6 +33,7 @@ if sys.platform == "win32":
         start_connected,
         sync_folder,
         taken_s,
+        try_lock,
         try_within,
         was_killed,
     )
@@ -59,6 +60,7 @@ else:
         start_connected,
         sync_folder,
         taken_s,
+        try_lock,
         try_within,
         was_killed,
     )
@@ -86,6 +88,7 @@ __all__ = [
     "start_connected",
     "sync_folder",
     "taken_s",
+    "try_lock",
     "try_within",
     "was_killed",
 ]

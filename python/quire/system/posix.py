@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 assert sys.platform != "win32"
 
@@ -222,3 +223,14 @@ def sync_folder(folder: Path) -> None:
 def input_waits(seconds: float) -> bool:
     """Whether something to read comes to standard input in time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+def try_lock(file: BinaryIO) -> bool | None:
+    """Whether the file's lock is ours now, and not another process's; None where there are none."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -329,3 +329,8 @@ def sync_folder(folder: Path) -> None:
 def input_waits(seconds: float) -> bool:
     """A console cannot be asked."""
     return False
+
+
+def try_lock(file: BinaryIO) -> bool | None:
+    """None: a lock there would keep its own process from renaming the file."""
+    return None
