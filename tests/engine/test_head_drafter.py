@@ -119,8 +119,8 @@ def test_answers_do_not_depend_on_a_head(options: dict[str, object], own: dict[s
             assert [comparable(client.answer(id_, choice)) for choice in range(len(expected))] == expected
         stats = client.decoder.stats()
         assert (stats.drafters[-1].name, stats.drafters[-1].failure) == ("mtp", "")
-        assert stats.drafters[-1].n_drafted_tokens > 100
-        assert options or stats.drafters[-1].n_accepted_tokens > 100
+        assert stats.drafters[-1].n_drafted_tokens > 20
+        assert options or stats.drafters[-1].n_accepted_tokens > 5
         assert stats.n_preemptions > 0
         client.expect_all_free()
 
