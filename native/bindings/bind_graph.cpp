@@ -147,9 +147,12 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("tapped_layers",
                                [](const Tracer &self) {
                                    std::vector<int> layers;
-                                   for (const Tap &tap : self.taps()) layers.push_back(tap.layer);
+                                   for (const Tap &tap : self.taps())
+                                       if (tap.layer != features_tap) layers.push_back(tap.layer);
                                    return layers;
                                })
+        .def("features", &Tracer::features, py::arg("n"))
+        .def("show_features", &Tracer::show_features, py::arg("x"))
         .def(
             "finish",
             [](Tracer &self, const TraceTensor &logits, const Trace *encoder) {

@@ -135,6 +135,11 @@ class Tracer:
         """
     @property
     def tapped_layers(self) -> list[int]: ...
+    def show_features(self, x: TraceTensor) -> None:
+        """Declare the features ``[tokens, n]``, which a head that predicts later tokens reads, after all taps
+        (``Executor.features``).  Raises ShapeError as ``tap``."""
+    def features(self, n: int) -> TraceTensor:
+        """Of a head: float32 ``[tokens, n]``, the features that come with each token.  ShapeError for a second time."""
     def finish(self, logits: TraceTensor, *, encoder: Trace | None = None) -> Trace:
         """End the trace.  ``logits`` must be ``["rows", n_vocab]``.
 
@@ -311,6 +316,7 @@ class Executor(ExecutorBase):
     are.  What is on the CPU runs by our own kernels, what is not is copied to ``device``; each keeps its layers' rows,
     and recurrent states are the CPU's.  Empty: everything runs on ``device``.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
+    Packed matrices that both traces read are shared.
     Our own kernels run one program for all sizes.  For stock ones the largest graph is made here, and others
     of the frozen trace when a step first has their sizes.
     """
@@ -346,6 +352,14 @@ class Executor(ExecutorBase):
         """Layers whose hidden states ``tap`` gives, ascending."""
     def tap(self, layer: int, n_rows: int) -> npt.NDArray[np.float32]:
         """The hidden states after a layer ``[n_rows, n]`` of the first rows of the last step.  Raises ShapeError."""
+    @property
+    def n_features(self) -> int:
+        """Numbers of a row that the model leaves for a head; 0 where it shows none."""
+    @property
+    def n_features_read(self) -> int:
+        """Numbers that come with each token of a head; 0 for all other models."""
+    def features(self, n_rows: int) -> npt.NDArray[np.float32]:
+        """The features ``[n_rows, n_features]`` of the first rows of the last step.  Raises ShapeError."""
     @property
     def makes_logits(self) -> bool:
         """Whether the trace ends with logits; otherwise ``run`` gives vectors."""
@@ -411,9 +425,11 @@ class Executor(ExecutorBase):
         token_types: Sequence[int] = (),
         source_tables: Sequence[Sequence[int]] = (),
         n_source: Sequence[int] = (),
+        features: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 
+        ``features``: ``[tokens, n]``, those that come with a head's tokens.
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
