@@ -164,7 +164,7 @@ bool DecoderLoop::run(const Plan &plan) {
         message = error.what();
     }
     ++totals_.n_failed_steps;
-    if (!edited) { // whose contents lie where is unknown
+    if (!edited || kind == ErrorKind::device) { // whose contents lie where is unknown, or they are gone
         scheduler_.forget_published();
         fail_all(kind, message);
         return false;

@@ -15,12 +15,17 @@ StockGraphs::StockGraphs(StockDevice &device, const Trace &trace, GraphLimits li
     : device_(device), trace_(trace), number_(device.cache.add_trace(trace)), buckets_(limits, device.on_device),
       planner_(trace, device.store, {limits.max_rows, limits.max_sequences, limits.max_kv_tokens}, device.on_device),
       taps_(trace.taps.size()) {
+    driver_call(device.backend.device(), [&] { reserve(limits); });
+}
+
+void StockGraphs::reserve(const GraphLimits &limits) {
+    StockDevice &device = device_;
     const int n_tokens = buckets_.tokens(limits.max_rows);
     const int n_rows = buckets_.logit_rows(n_tokens, limits.max_logit_rows);
     if (device.on_device) { // a small graph tells what the device lacks
         const int few = buckets_.tokens(1);
         for (const std::vector<AttentionForm> &form : planner_.largest(few)) {
-            const LoweredGraph tried = device.lowering.lower(trace, {few, 1, number_, form});
+            const LoweredGraph tried = device.lowering.lower(trace_, {few, 1, number_, form});
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
         }
     }
@@ -35,6 +40,10 @@ std::vector<AttentionForm> StockGraphs::forms(const std::vector<GroupAttention> 
 }
 
 float *StockGraphs::run(const StepBatch &batch) {
+    return driver_call(device_.backend.device(), [&] { return run_step(batch); });
+}
+
+float *StockGraphs::run_step(const StepBatch &batch) {
     const int n_tokens = buckets_.tokens(static_cast<int>(batch.tokens.size()));
     const int n_rows = buckets_.logit_rows(n_tokens, static_cast<int>(std::max<size_t>(1, batch.logit_rows.size())));
     const std::vector<GroupAttention> attention = planner_.plan(batch, n_tokens);
@@ -85,9 +94,11 @@ float *StockGraphs::fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy) 
 
 const float *StockGraphs::fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy) {
     if (copy.is_there) return static_cast<const float *>(ggml_backend_buffer_get_base(copy.buffer.get()));
-    const float *found = fetch(tensor, n_rows, copy);
-    if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
-    return found;
+    return driver_call(device_.backend.device(), [&] {
+        const float *found = fetch(tensor, n_rows, copy);
+        if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
+        return found;
+    });
 }
 
 const float *StockGraphs::hidden() {

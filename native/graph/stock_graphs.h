@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/device_faults.h"
 #include "graph/graph_cache.h"
 #include "graph/graph_key.h"
 #include "graph/lower_stock.h"
@@ -31,7 +32,8 @@ class StockGraphs {
     // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
     // memory.
     StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
-    // The output, null where the trace has none; what it leaves for others is in their borders then.
+    // The output, null where the trace has none; what it leaves for others is in their borders then.  DeviceError when the
+    // device is lost.
     float *run(const StepBatch &batch);
     // Of the last run; null where there are none, or no run was.
     const float *hidden();
@@ -39,7 +41,7 @@ class StockGraphs {
 
   private:
     struct FreeBuffer {
-        void operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
+        void operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
     };
     // What a device's rows are copied to.
     struct Copy {
@@ -47,6 +49,8 @@ class StockGraphs {
         size_t size_bytes = 0;
         bool is_there = false; // since the last run
     };
+    void reserve(const GraphLimits &limits);
+    float *run_step(const StepBatch &batch);
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
     // The first rows, asked of the device where they are on one.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/device_faults.h"
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "core/system.h"
@@ -20,7 +21,7 @@ size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) 
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
     if (device.kind() != DeviceKind::cpu) {
         std::shared_ptr<Buffer> buffer = Buffer::allocate(device, size_bytes);
-        ggml_backend_buffer_clear(buffer->handle(), 0);
+        driver_call(device, [&] { ggml_backend_buffer_clear(buffer->handle(), 0); });
         return buffer;
     }
     std::shared_ptr<uint8_t> pages = new_pages(size_bytes, false);
@@ -127,13 +128,15 @@ void KvStore::copy(const std::vector<Copy> &copies) const {
         bytes->data = static_cast<char *>(pool->data) + offset;
         return bytes;
     };
-    for (const Copy &c : copies) {
-        ggml_tensor *source = part(c, c.from), *target = part(c, c.to);
-        if (queue_ != nullptr)
-            ggml_backend_tensor_copy_async(queue_, queue_, source, target);
-        else
-            ggml_backend_tensor_copy(source, target);
-    }
+    driver_call(buffer_->device(), [&] {
+        for (const Copy &c : copies) {
+            ggml_tensor *source = part(c, c.from), *target = part(c, c.to);
+            if (queue_ != nullptr)
+                ggml_backend_tensor_copy_async(queue_, queue_, source, target);
+            else
+                ggml_backend_tensor_copy(source, target);
+        }
+    });
 }
 
 void KvStore::copy_block(int group, int from, int to) const {
