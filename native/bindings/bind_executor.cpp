@@ -187,8 +187,9 @@ void bind_executor(py::module_ &m) {
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
                std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
-               std::vector<int32_t> n_source) {
+               std::vector<int32_t> n_source, std::vector<int32_t> likeliest) {
                 StepBatch batch;
+                batch.likeliest = std::move(likeliest);
                 if (token_types.empty()) token_types.resize(tokens.size());
                 batch.token_types = std::move(token_types);
                 batch.tokens = std::move(tokens);
@@ -204,7 +205,8 @@ void bind_executor(py::module_ &m) {
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
-            py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{})
+            py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
+            py::arg("likeliest") = std::vector<int32_t>{})
         .def("encode", &encode, py::arg("tokens"), py::kw_only(), py::arg("slots"), py::arg("row_begin"),
              py::arg("tables"))
         .def(

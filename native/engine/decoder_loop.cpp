@@ -140,12 +140,20 @@ void DecoderLoop::tell_progress(const ActiveRequest &request, const PlanItem &it
     events_.back().n_read_tokens = std::min(n_read, request.n_prompt_tokens());
 }
 
-HiddenStates DecoderLoop::hidden_for(const Plan &plan) const {
-    const bool wanted = std::ranges::any_of(plan.items, [&](const PlanItem &item) {
-        const auto owner = owners_.find(item.id);
-        return owner != owners_.end() && owner->second.request->request.task == Task::embedding;
-    });
-    return wanted ? HiddenStates::wanted : HiddenStates::unwanted;
+StepWants DecoderLoop::wants_of(const Plan &plan) const {
+    StepWants wants;
+    for (const PlanItem &item : plan.items) {
+        const auto found = owners_.find(item.id);
+        if (found == owners_.end()) {
+            wants.likeliest.insert(wants.likeliest.end(), static_cast<size_t>(item.n_logit_rows), 0);
+            continue;
+        }
+        const auto [request, choice] = found->second;
+        if (request->request.task == Task::embedding) wants.hidden = HiddenStates::wanted;
+        wants.likeliest.insert(wants.likeliest.end(), static_cast<size_t>(item.n_logit_rows),
+                               request->n_likeliest(choice));
+    }
+    return wants;
 }
 
 bool DecoderLoop::run(const Plan &plan) {
@@ -155,7 +163,7 @@ bool DecoderLoop::run(const Plan &plan) {
     try {
         runner_.make_edits(plan);
         edited = true;
-        if (!plan.items.empty()) runner_.run(plan, scheduler_.pool(), hidden_for(plan));
+        if (!plan.items.empty()) runner_.run(plan, scheduler_.pool(), wants_of(plan));
         return true;
     } catch (const Error &error) {
         kind = error.kind();

@@ -12,13 +12,19 @@
 
 namespace quire {
 
+// What of a step's rows is looked at.
+struct StepWants {
+    HiddenStates hidden = HiddenStates::unwanted;
+    std::vector<int32_t> likeliest = {}; // as in StepBatch
+};
+
 class StepRunner {
   public:
     explicit StepRunner(std::shared_ptr<Executor> executor);
     // Throws what the executor throws; then nobody knows whose contents lie where.
     void make_edits(const Plan &plan);
     // Throws what the executor throws; then the contents of the plan's sequences are unknown.
-    void run(const Plan &plan, const CachePool &pool, HiddenStates hidden);
+    void run(const Plan &plan, const CachePool &pool, StepWants wants);
     // Of the last run, once for each item in the plan's order.
     ItemRows next_rows(const PlanItem &item);
 

@@ -8,6 +8,7 @@
 #include "core/device_faults.h"
 #include "graph/graph_cache.h"
 #include "graph/graph_key.h"
+#include "graph/logit_strips.h"
 #include "graph/lower_stock.h"
 #include "graph/step_inputs.h"
 
@@ -38,6 +39,7 @@ class StockGraphs {
     // Of the last run; null where there are none, or no run was.
     const float *hidden();
     const float *tap(size_t i);
+    float *maxima() { return has_strips_ ? strips_.maxima() : nullptr; }
 
   private:
     struct FreeBuffer {
@@ -54,6 +56,9 @@ class StockGraphs {
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
     // The first rows, asked of the device where they are on one.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
+    float *fetch_logits(const LoweredGraph &graph, const StepBatch &batch);
+    float *room(size_t bytes, Copy &copy);
+    bool may_find_strips() const;
     const float *fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
     void fetch_left(const LoweredGraph &graph) const;
 
@@ -63,6 +68,8 @@ class StockGraphs {
     GraphBuckets buckets_;
     AttentionPlanner planner_;
     Copy logits_, hidden_;
+    LogitStrips strips_;
+    bool finds_strips_ = false, has_strips_ = false; // the device can; the last run's rows were brought so
     std::vector<Copy> taps_;
     const LoweredGraph *last_ = nullptr;
     size_t n_tokens_ = 0, n_rows_ = 0; // n_rows_: of logits; both of the last run

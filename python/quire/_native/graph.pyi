@@ -409,8 +409,11 @@ class Executor(ExecutorBase):
         token_types: Sequence[int] = (),
         source_tables: Sequence[Sequence[int]] = (),
         n_source: Sequence[int] = (),
+        likeliest: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
+
+        ``likeliest``: how many of each row are enough, 0 for all; others may be -inf then.
 
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
