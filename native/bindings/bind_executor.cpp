@@ -207,6 +207,8 @@ void bind_executor(py::module_ &m) {
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
             py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
             py::arg("likeliest") = std::vector<int32_t>{})
+        .def("copy_block", &GraphExecutor::copy_block, py::arg("group"), py::arg("from_block"), py::arg("to_block"),
+             py::call_guard<py::gil_scoped_release>())
         .def("encode", &encode, py::arg("tokens"), py::kw_only(), py::arg("slots"), py::arg("row_begin"),
              py::arg("tables"))
         .def(

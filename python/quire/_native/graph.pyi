@@ -418,6 +418,8 @@ class Executor(ExecutorBase):
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
+    def copy_block(self, group: int, from_block: int, to_block: int) -> None:
+        """Copy what a group's layers keep in one block to another (for tests)."""
     def encode(
         self,
         tokens: Sequence[int],
