@@ -189,8 +189,10 @@ void bind_executor(py::module_ &m) {
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
                std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
                std::vector<int32_t> n_source,
-               const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features) {
+               const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features,
+               std::vector<int32_t> likeliest) {
                 StepBatch batch;
+                batch.likeliest = std::move(likeliest);
                 if (features) batch.features = {features->data(), static_cast<size_t>(features->size())};
                 if (token_types.empty()) token_types.resize(tokens.size());
                 batch.token_types = std::move(token_types);
@@ -208,7 +210,9 @@ void bind_executor(py::module_ &m) {
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
             py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
-            py::arg("features") = py::none())
+            py::arg("features") = py::none(), py::arg("likeliest") = std::vector<int32_t>{})
+        .def("copy_block", &GraphExecutor::copy_block, py::arg("group"), py::arg("from_block"), py::arg("to_block"),
+             py::call_guard<py::gil_scoped_release>())
         .def_property_readonly("n_features", &GraphExecutor::n_features)
         .def_property_readonly("n_features_read", &GraphExecutor::n_features_read)
         .def(

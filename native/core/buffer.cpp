@@ -2,6 +2,7 @@
 
 #include <ggml-backend.h>
 
+#include "core/device_faults.h"
 #include "core/error.h"
 
 namespace quire {
@@ -10,7 +11,7 @@ Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bo
                std::shared_ptr<void> owner)
     : device_(device), handle_(handle), size_bytes_(size_bytes), read_only_(read_only), owner_(std::move(owner)) {}
 
-Buffer::~Buffer() { ggml_backend_buffer_free(handle_); }
+Buffer::~Buffer() { free_buffer(handle_); }
 
 std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     // ggml returns a dummy for size 0, which has no address.
@@ -21,11 +22,13 @@ std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     if (wanted > ggml_backend_buft_get_max_size(type)) {
         reason = cat("the device's largest buffer has ", ggml_backend_buft_get_max_size(type), " bytes");
     } else {
-        try {
-            handle = ggml_backend_buft_alloc_buffer(type, wanted);
-        } catch (const std::exception &error) { // of the driver
-            reason = error.what();
-        }
+        driver_call(device, [&] {
+            try {
+                handle = ggml_backend_buft_alloc_buffer(type, wanted);
+            } catch (const std::exception &error) { // of the driver, which has no memory
+                reason = error.what();
+            }
+        });
         if (reason.empty()) reason = cat(device.memory_free_bytes(), " are free");
     }
     if (handle == nullptr)

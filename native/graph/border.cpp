@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/device_faults.h"
 #include "graph/input_memory.h"
 #include "graph/memory_plan.h"
 #include "graph/shape_checks.h"
@@ -36,7 +37,7 @@ ggml_tensor *Border::device_rows(ggml_context *context, int64_t lead) const {
     return ggml_view_4d(context, device->handle(), ne[0], ne[1], ne[2], ne[3], strides[0], strides[1], strides[2], 0);
 }
 
-void BorderMemory::FreeBuffer::operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
+void BorderMemory::FreeBuffer::operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
 
 BorderMemory::BorderMemory(const std::vector<std::shared_ptr<Border>> &borders, const Backend &device, int max_rows,
                            int max_logit_rows) {

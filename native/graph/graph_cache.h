@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/device.h"
+#include "core/device_faults.h"
 #include "graph/input_memory.h"
 #include "graph/lowering.h"
 
@@ -46,11 +46,13 @@ class GraphCache {
 
   private:
     struct FreeAllocator {
-        void operator()(ggml_gallocr *allocator) const { ggml_gallocr_free(allocator); }
+        Device device;
+        void operator()(ggml_gallocr *allocator) const { free_allocator(allocator, device); }
     };
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
     void forget_all();
+    void make_allocator();
     LoweredGraph lowered(const GraphKey &key) const {
         return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
     }

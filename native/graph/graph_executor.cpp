@@ -195,6 +195,8 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
+    expect(batch.likeliest.empty() || batch.likeliest.size() == batch.logit_rows.size(),
+           "likeliest must be as many as logit rows");
     expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1, "row_begin and n_kv must agree");
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
            "row_begin must span all rows");

@@ -74,7 +74,8 @@ const float *Pass::hidden() const {
 
 float *Pass::maxima() const {
     const Runner &last = runners_.back();
-    return last.program && !trace_.output ? last.program->maxima() : nullptr;
+    if (trace_.output) return nullptr;
+    return last.program ? last.program->maxima() : last.graphs->maxima();
 }
 
 const float *Pass::tap(size_t i) const {

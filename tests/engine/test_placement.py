@@ -128,7 +128,7 @@ def test_other_mixes(llms: tuple[LLM, LLM], counting: CountingDevice, options: d
     assert counts.computes >= 12
     assert counts.uploads == counts.computes
     if "n_gpu_layers" in options:  # one piece of a step is the device's
-        assert counts.downloads == counts.computes == 12
+        assert counts.synchronizations == counts.computes == 12
 
 
 def test_all_layers_are_one_piece_on_the_device(counting: CountingDevice) -> None:

@@ -14,6 +14,7 @@ from quire import LLM, SamplingParams
 from quire._native import graph
 from quire._native.core import Tensor
 from quire._native.engine import DecoderStats
+from quire.errors import CapacityError
 from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, VARIANTS, Variant, numpy_forward, random_weights, trace
 
 Array = npt.NDArray[np.float32]
@@ -157,6 +158,27 @@ def test_few_live_blocks_of_a_large_pool_are_copied(counting: CountingDevice) ->
     assert counting.counts().cache_bytes <= 3 * 256 * BYTES_OF_TOKEN
 
 
+def test_memory_that_a_step_does_not_get_takes_no_other_step_along(counting: CountingDevice) -> None:
+    """Without flash attention a step takes more than was there at first; asking for it gives back what was there."""
+    made = Sequences(Variant(), counting, 64)
+    one = made.add(tokens_of(1100, 0))
+    two = made.add(tokens_of(20, 1))
+    for _ in range(11):
+        made.step([(one, 96)])
+    made.step([(two, 10)])
+    with counting.without("FLASH_ATTN_EXT"):
+        counting.arm("allocation", 1)
+        with pytest.raises(CapacityError, match="the compute buffer must fit on Counting0"):
+            made.step([(one, 44)])
+    expected = numpy_forward(made.weights, Variant(), made.tokens[two])[10:]
+    np.testing.assert_allclose(made.step([(two, 10)])[0], expected, atol=1e-4 * np.abs(expected).max())
+    made.done[one] -= 44
+    with counting.without("FLASH_ATTN_EXT"):
+        found = made.step([(one, 44)])[0]
+    expected = numpy_forward(made.weights, Variant(), made.tokens[one])[-44:]
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
 def test_graphs_are_made_when_they_are_needed_and_kept(counting: CountingDevice) -> None:
     made = Sequences(Variant(), counting, 256)
     made.free = list(range(255, 0, -1))
@@ -165,6 +187,27 @@ def test_graphs_are_made_when_they_are_needed_and_kept(counting: CountingDevice)
     for _ in range(40):
         made.step([(0, 1)])
     assert made.executor.n_graphs == before + 1
+
+
+def test_blocks_are_copied_on_the_device(counting: CountingDevice) -> None:
+    """K and V of each layer, in the queue of the graphs; what meets an earlier copy waits for it."""
+    made = Sequences(Variant(), counting)
+    tokens = tokens_of(60, 0)
+    first, second = made.add(tokens), made.add(tokens)
+    made.step([(first, 50)])
+    counting.reset()
+    for old, new in zip(made.tables[first], made.tables[second], strict=True):
+        made.executor.copy_block(0, old, new)
+    counts = counting.counts()
+    assert (counts.copies, counts.copied_bytes) == (2 * 2 * 2, 2 * 32 * BYTES_OF_TOKEN)
+    assert (counts.uploads, counts.downloads, counts.computes, counts.synchronizations) == (0, 0, 0, 0)
+    made.executor.copy_block(0, made.tables[second][0], made.free[0])
+    assert counting.counts().synchronizations == 1
+    made.tables[second][0] = made.free[0]
+    made.done[second] = 50
+    expected = numpy_forward(made.weights, Variant(), tokens)[50:]
+    for s in (first, second):
+        np.testing.assert_allclose(made.step([(s, 10)])[0], expected, atol=1e-4 * np.abs(expected).max())
 
 
 def greedy_answers(
@@ -187,5 +230,3 @@ def test_requests_in_a_small_pool_share_and_copy_as_on_the_cpu(counting: Countin
     assert stats.n_preemptions > 0
     counts = counting.counts()
     assert counts.copies > 0
-    # Nothing of a copy goes through the host: what is fetched is a step's logits.
-    assert counts.downloads <= counts.computes

@@ -4,12 +4,16 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -26,6 +30,41 @@ struct Counts {
 Counts counts{};
 std::map<std::string, int64_t> launches; // by operation
 std::set<std::string> refused;           // operations that the device says it lacks
+
+// The fault to come: at the n-th compute from now, or allocation or upload where it is of those.  Armed by a call, or by a
+// file that COUNTING_FAULT names, of the words "KIND N", which is taken away: so that a process which is started anew is
+// sound.
+std::string fault;
+int64_t fault_in = 0;
+
+void arm(const char *kind, int64_t n) {
+    fault = kind;
+    fault_in = n;
+}
+
+bool is_due(const char *kind) {
+    if (const char *path = std::getenv("COUNTING_FAULT"); path != nullptr) {
+        if (std::FILE *file = std::fopen(path, "r"); file != nullptr) {
+            char words[32] = "";
+            long long n = 0;
+            if (std::fscanf(file, "%31s %lld", words, &n) == 2) arm(words, n);
+            std::fclose(file);
+            std::remove(path);
+        }
+    }
+    return fault == kind && fault_in > 0 && --fault_in == 0;
+}
+
+// As a driver's errors come: by a status, an exception, the end of the process, or not at all.
+ggml_status injected() {
+    if (is_due("fail")) return GGML_STATUS_FAILED;
+    if (is_due("exhaust")) return GGML_STATUS_ALLOC_FAILED;
+    if (is_due("throw")) throw std::runtime_error("the driver says: device lost");
+    if (is_due("abort")) GGML_ABORT("the driver says: illegal access");
+    if (is_due("hang"))
+        for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+    return GGML_STATUS_SUCCESS;
+}
 
 bool is_view(const ggml_tensor *node) {
     return node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE ||
@@ -71,6 +110,7 @@ void *buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 char *at(const ggml_tensor *tensor, size_t offset) { return static_cast<char *>(tensor->data) + offset; }
 
 void upload(ggml_tensor *tensor, const void *data, size_t offset, size_t size) {
+    if (is_due("upload")) GGML_ABORT("the driver says: no transfer");
     ++counts.uploads;
     counts.upload_bytes += static_cast<int64_t>(size);
     std::memcpy(at(tensor, offset), data, size);
@@ -109,6 +149,7 @@ const char *type_name(ggml_backend_buffer_type_t) { return "Counting"; }
 size_t type_alignment(ggml_backend_buffer_type_t) { return 128; }
 bool type_is_host(ggml_backend_buffer_type_t) { return false; }
 ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
+    if (is_due("allocation")) return nullptr;
     void *memory = std::aligned_alloc(128, (size + 127) / 128 * 128);
     if (memory == nullptr) return nullptr;
     std::memset(memory, 0xFF, size);
@@ -143,7 +184,8 @@ bool copy_async(ggml_backend_t, ggml_backend_t, const ggml_tensor *source, ggml_
 void synchronize(ggml_backend_t) { ++counts.synchronizations; }
 ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph) {
     count_graph(graph);
-    return ggml_backend_graph_compute(cpu_of(backend), graph);
+    const ggml_status status = injected();
+    return status == GGML_STATUS_SUCCESS ? ggml_backend_graph_compute(cpu_of(backend), graph) : status;
 }
 
 // The device.
@@ -223,6 +265,8 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
         GGML_BACKEND_API_VERSION, {registry_name, registry_count, registry_device, nullptr}, nullptr};
     return &registry;
 }
+
+extern "C" __attribute__((visibility("default"))) void counting_arm(const char *kind, int64_t n) { arm(kind, n); }
 
 extern "C" __attribute__((visibility("default"))) void counting_reset() {
     const int64_t largest = counts.largest_buffer_bytes;

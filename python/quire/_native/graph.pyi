@@ -426,13 +426,17 @@ class Executor(ExecutorBase):
         source_tables: Sequence[Sequence[int]] = (),
         n_source: Sequence[int] = (),
         features: npt.NDArray[np.float32] | None = None,
+        likeliest: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 
         ``features``: ``[tokens, n]``, those that come with a head's tokens.
+        ``likeliest``: how many of each row are enough, 0 for all; others may be -inf then.
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
+    def copy_block(self, group: int, from_block: int, to_block: int) -> None:
+        """Copy what a group's layers keep in one block to another (for tests)."""
     def encode(
         self,
         tokens: Sequence[int],

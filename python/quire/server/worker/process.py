@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ __all__ = ["BEAT_S", "run"]
 BEAT_S = 0.5
 # The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
 _NICE = 3
+_LAST_WORDS_S = 0.05
 WorkerMaker = Callable[[Open, Emit], ModelWorker]
 
 
@@ -52,9 +54,14 @@ def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> No
 
 
 def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
-    while True:
-        threading.Event().wait(BEAT_S)
+    while not worker.device_lost.wait(BEAT_S):
         channel.send([worker.beat()])
+    # Its requests are told; only a new process can try the device again.
+    time.sleep(_LAST_WORDS_S)
+    channel.finish()
+    sys.stderr.write("quire: the worker ends, as its device is lost\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main(make_worker: WorkerMaker = ModelWorker) -> None:
