@@ -7,6 +7,7 @@ that did not ask for it nor one that did.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -27,6 +28,7 @@ State = Literal["loaded", "no device", "unusable"]
 _NAME = re.compile(r"libggml-([a-z0-9]+)[^/]*\.(so|dylib)")
 START_S = 30.0
 NOTHING = "found nothing to run on"  # as native/core/device.cpp says it
+_LOG = logging.getLogger("quire")
 _lock = threading.Lock()
 _reports: dict[Path, ModuleReport] = {}
 
@@ -77,7 +79,14 @@ def load_modules(kind: Kind | None = None) -> list[ModuleReport]:
                 tried = list(pool.map(_tried, new))
             for path, report in zip(new, tried, strict=True):
                 _reports[path] = report if report.state != "loaded" else _loaded(report)
+                _log(_reports[path])
         return [_reports[path] for path in files]
+
+
+def _log(report: ModuleReport) -> None:
+    """What became of a module, for ``QUIRE_LOG``."""
+    found = ", ".join(report.devices) if report.state == "loaded" else report.reason
+    _LOG.info("[device] module %s: %s: %s%s", report.path, report.state, found, report.advice and f" ({report.advice})")
 
 
 def module_reports() -> list[ModuleReport]:

@@ -64,7 +64,9 @@ def main(make_worker: WorkerMaker = ModelWorker) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(_NICE)
-    logging.basicConfig(format="quire: %(message)s")
+    logging.basicConfig(
+        format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
+    )
     connection = socket.socket(fileno=int(sys.argv[1]))
     code = 1
     try:
