@@ -35,8 +35,11 @@ struct ExecutorOptions {
     bool sums_inputs = false; // of products: by stock kernels on the CPU only
     // Of another executor, which never runs at the same time; null: an own one.
     std::shared_ptr<ThreadTeam> team = nullptr;
-    // Where weights are that lie in the host's memory; the device's are copied there.  Empty: all are where the model runs.
+    // Where operations run, by their weights; what a device reads that lies elsewhere is copied there.  Empty: all are where
+    // the model runs.
     PlacesOfWeights places = {};
+    std::vector<Device> more_devices = {}; // the second one and those after it, which only places speak of
+    Memory memory = Memory::taken; // on the devices
 };
 
 // Bytes of blocks and states together.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/buffer.h"
 #include "core/error.h"
 
 namespace quire {
@@ -35,11 +36,13 @@ bool InputMemory::place(LoweredGraph &graph) {
     if (moves) {
         host_.reset();
         device_.reset();
-        device_.reset(ggml_backend_buft_alloc_buffer(type, end));
+        device_.reset(backend_.measures() ? new_measured_buffer(backend_.device(), end)
+                                          : ggml_backend_buft_alloc_buffer(type, end));
         if (!device_)
             throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
         size_bytes_ = end;
-        if (!ggml_backend_buffer_is_host(device_.get())) host_.reset(new_transfer_buffer(backend_, end));
+        if (!ggml_backend_buffer_is_host(device_.get()) && !backend_.measures())
+            host_.reset(new_transfer_buffer(backend_, end));
     }
     auto *base = static_cast<char *>(ggml_backend_buffer_get_base(device_.get()));
     auto put = [&](ggml_tensor *tensor, size_t offset) {

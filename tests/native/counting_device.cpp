@@ -65,8 +65,20 @@ void count_graph(ggml_cgraph *graph) {
     }
 }
 
+// Two devices, with memory of their own.
+constexpr size_t n_devices = 2;
+struct DeviceState {
+    size_t total = size_t{1} << 34, held = 0;
+    int64_t computes = 0; // graphs, since the last reset
+};
+DeviceState states[n_devices];
+size_t number_of(ggml_backend_dev_t device) { return reinterpret_cast<uintptr_t>(device->context); }
+
 // Memory.  What was not written is not a number.
-void buffer_free(ggml_backend_buffer_t buffer) { std::free(buffer->context); }
+void buffer_free(ggml_backend_buffer_t buffer) {
+    states[number_of(buffer->buft->device)].held -= buffer->size;
+    std::free(buffer->context);
+}
 void *buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 char *at(const ggml_tensor *tensor, size_t offset) { return static_cast<char *>(tensor->data) + offset; }
 
@@ -109,8 +121,11 @@ const char *type_name(ggml_backend_buffer_type_t) { return "Counting"; }
 size_t type_alignment(ggml_backend_buffer_type_t) { return 128; }
 bool type_is_host(ggml_backend_buffer_type_t) { return false; }
 ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
+    DeviceState &there = states[number_of(type->device)];
+    if (there.held + size > there.total) return nullptr;
     void *memory = std::aligned_alloc(128, (size + 127) / 128 * 128);
     if (memory == nullptr) return nullptr;
+    there.held += size;
     std::memset(memory, 0xFF, size);
     if (static_cast<int64_t>(size) > counts.largest_buffer_bytes) counts.largest_buffer_bytes = static_cast<int64_t>(size);
     ggml_backend_buffer_i functions{};
@@ -125,7 +140,6 @@ ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
 }
 
 // The queue.
-const char *name(ggml_backend_t) { return "Counting0"; }
 ggml_backend_t cpu_of(ggml_backend_t backend) { return static_cast<ggml_backend_t>(backend->context); }
 void free_queue(ggml_backend_t backend) {
     ggml_backend_free(cpu_of(backend));
@@ -143,13 +157,19 @@ bool copy_async(ggml_backend_t, ggml_backend_t, const ggml_tensor *source, ggml_
 void synchronize(ggml_backend_t) { ++counts.synchronizations; }
 ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph) {
     count_graph(graph);
+    ++states[number_of(backend->device)].computes;
     return ggml_backend_graph_compute(cpu_of(backend), graph);
 }
 
 // The device.
-const char *device_name(ggml_backend_dev_t) { return "Counting0"; }
+const char *device_name(ggml_backend_dev_t device) { return number_of(device) == 0 ? "Counting0" : "Counting1"; }
 const char *device_description(ggml_backend_dev_t) { return "counts what is asked of it"; }
-void device_memory(ggml_backend_dev_t, size_t *free, size_t *total) { *free = *total = size_t{1} << 34; }
+void device_memory(ggml_backend_dev_t device, size_t *free, size_t *total) {
+    const DeviceState &there = states[number_of(device)];
+    *total = there.total;
+    *free = there.total - there.held;
+}
+const char *name(ggml_backend_t backend) { return device_name(backend->device); }
 enum ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_GPU; }
 void device_props(ggml_backend_dev_t device, ggml_backend_dev_props *props) {
     props->name = device_name(device);
@@ -176,8 +196,9 @@ ggml_backend_t device_init(ggml_backend_dev_t device, const char *) {
     return new ggml_backend{&guid, functions, device, cpu};
 }
 ggml_backend_buffer_type_t device_buffers(ggml_backend_dev_t device) {
-    static ggml_backend_buffer_type type{{type_name, type_alloc, type_alignment, nullptr, nullptr, type_is_host}, device,
-                                         nullptr};
+    static ggml_backend_buffer_type types[n_devices];
+    ggml_backend_buffer_type &type = types[number_of(device)];
+    type = {{type_name, type_alloc, type_alignment, nullptr, nullptr, type_is_host}, device, nullptr};
     return &type;
 }
 ggml_backend_buffer_type_t device_host_buffers(ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); }
@@ -189,9 +210,9 @@ bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
 bool device_supports_buffers(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) { return type->device == device; }
 
 const char *registry_name(ggml_backend_reg_t) { return "Counting"; }
-size_t registry_count(ggml_backend_reg_t) { return 1; }
-ggml_backend_dev_t registry_device(ggml_backend_reg_t registry, size_t) {
-    static ggml_backend_device device = [registry] {
+size_t registry_count(ggml_backend_reg_t) { return n_devices; }
+ggml_backend_dev_t registry_device(ggml_backend_reg_t registry, size_t number) {
+    auto make = [registry](uintptr_t index) {
         ggml_backend_device made{};
         made.iface.get_name = device_name;
         made.iface.get_description = device_description;
@@ -204,9 +225,11 @@ ggml_backend_dev_t registry_device(ggml_backend_reg_t registry, size_t) {
         made.iface.supports_op = device_supports;
         made.iface.supports_buft = device_supports_buffers;
         made.reg = registry;
+        made.context = reinterpret_cast<void *>(index);
         return made;
-    }();
-    return &device;
+    };
+    static ggml_backend_device devices[n_devices] = {make(0), make(1)};
+    return &devices[number];
 }
 
 } // namespace
@@ -229,6 +252,14 @@ extern "C" __attribute__((visibility("default"))) void counting_reset() {
     counts = {};
     counts.largest_buffer_bytes = largest;
     launches.clear();
+    for (DeviceState &there : states) there.computes = 0;
+}
+extern "C" __attribute__((visibility("default"))) int64_t counting_held(int device) {
+    return static_cast<int64_t>(states[device].held);
+}
+extern "C" __attribute__((visibility("default"))) int64_t counting_computes(int device) { return states[device].computes; }
+extern "C" __attribute__((visibility("default"))) void counting_set_memory(int device, int64_t bytes) {
+    states[device].total = static_cast<size_t>(bytes);
 }
 extern "C" __attribute__((visibility("default"))) void counting_get(int64_t *out) { std::memcpy(out, &counts, sizeof(counts)); }
 extern "C" __attribute__((visibility("default"))) int64_t counting_launches(const char *operation) {
