@@ -213,9 +213,9 @@ class EngineConfig:
     computes the others by Quire's own kernels; ``None``: all.  Where it is not 0, ``"cpu"`` and ``"default"`` stand
     for ``"auto"``.  ``fit``: ``"on"`` puts less there where a device is too small: a smaller cache (of ``fit_ctx``
     tokens at least, or ``n_ctx``), then experts on the CPU, then layers, so that ``fit_target`` MiB stay free;
-    ``"off"`` fails instead.  ``n_cpu_moe``: the experts of so many first layers are on the CPU; ``n_cpu_ffn``: other feed-forward
-    weights.  ``split_mode``: whether all devices of a kind are used, layers one after the other, or one, ``main_gpu``;
-    ``tensor_split``: what each has of the layers, in proportion.  ``override_tensor``: pairs of a
+    ``"off"`` fails instead.  ``n_cpu_moe``: the experts of so many first layers are on the CPU; ``n_cpu_ffn``: other
+    feed-forward weights.  ``split_mode``: whether all devices of a kind are used, layers one after the other, or one,
+    ``main_gpu``; ``tensor_split``: what each has of the layers, in proportion.  ``override_tensor``: pairs of a
     regular expression and a device, the CPU or the model's: weights in whose names it is found are there, and their
     products; the first one counts.  None of these changes anything where all of the model is on the CPU.
     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on, as far as the
