@@ -89,6 +89,27 @@ def test_a_card_too_small_has_what_fits(name: str, tmp_path: Path, counting: Cou
         del opened
 
 
+def test_a_checkpoint_is_made_for_the_device(tmp_path: Path, counting: CountingDevice) -> None:
+    """Of its shapes is known what fits before a tensor is made; then as of a file."""
+    write_checkpoint(tmp_path / "m", "qwen3")
+    convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
+    params = SamplingParams(max_tokens=6, temperature=0.0)
+    given = {"n_ctx": 64, "max_step_tokens": 32, "max_sequences": 2, "threads": 1, "kv_dtype": "f32"}
+
+    def answer(path: Path, **options: object) -> list[int]:
+        with LLM(path, **(given | options)) as llm:  # type: ignore[arg-type]
+            return list(llm.generate([[5, 9, 44, 17]], [params])[0].choices[0].token_ids)
+
+    expected = answer(tmp_path / "m.gguf", device="cpu")
+    before = counting.held_bytes()
+    counting.reset()
+    assert answer(tmp_path / "m", device="Counting0", fit_target=0) == expected
+    with counting.memory(150_000):
+        assert answer(tmp_path / "m", device="Counting0", fit_target=0) == expected
+    assert counting.counts().computes > 0
+    assert counting.held_bytes() == before
+
+
 def tokens(llm: LLM) -> list[int]:
     params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
     return list(llm.generate([STORY], [params])[0].choices[0].token_ids)

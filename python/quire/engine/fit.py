@@ -279,8 +279,6 @@ class _Fitter:
 
     def _measured(self, placement: Placement | None, sizes: Sizes) -> Fit:
         places = self._places(placement)
-        if placement is not None:
-            sizes = replace(sizes, n_states=self._states_on_cpu(places, sizes))
         found, cpu_compute = Executor.measure(
             self.trace,
             self.devices[0],
@@ -298,6 +296,8 @@ class _Fitter:
             DeviceUse(device.name, use["weights"], use["cache"], use["compute"], use["free"], use["total"])
             for device, use in zip(self.devices, found, strict=False)
         )
+        if placement is not None:
+            sizes = replace(sizes, n_states=self._states_on_cpu(places, sizes, uses))
         parts = self._parts(places or dict.fromkeys(self.names, "device"))
         return Fit(self.devices, placement, places, sizes, uses, cpu_compute, *parts)
 
@@ -307,11 +307,15 @@ class _Fitter:
         parts = list(zip(named, self.trace.placed_parts(places), strict=False))
         return {name: weights for name, (weights, _) in parts}, {name: len(layers) for name, (_, layers) in parts}
 
-    def _states_on_cpu(self, places: dict[str, str], sizes: Sizes) -> int:
+    def _states_on_cpu(self, places: dict[str, str], sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
         """Slots of states beside the CPU's part.  CapacityError where that part does not fit."""
         part = needs_of_parts(self.needs, self.trace, self.model.cache, places, self.kv_dtype)[0]
         given = replace(self.config, n_ctx=sizes.n_ctx, n_blocks=sizes.n_blocks, max_step_tokens=sizes.max_step_tokens)
-        return choose_sizes(part, given, self.host_bytes).n_states
+        # What such a device takes is the host's memory.
+        shared = sum(
+            use.model_bytes for use, device in zip(uses, self.devices, strict=True) if device.kind == "integrated_gpu"
+        )
+        return choose_sizes(part, given, self.host_bytes - shared).n_states
 
     def _on_cpu(self) -> Fit:
         """Nothing on a device: whoever opens the model chooses its sizes as for the CPU alone."""

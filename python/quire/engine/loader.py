@@ -32,7 +32,7 @@ from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights,
 from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
-    from .._native.core import Device
+    from .._native.core import Device, Tensor
     from ..models import LoadedModel
 
 __all__ = [
@@ -227,7 +227,9 @@ def open_reader(
     if config.device == "default":  # of who has a reader of his own
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
     devices = devices_of(config)
-    model, adapter_bytes = _adapted(reader, config)
+    # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
+    is_shape = reader.is_made and devices[0].kind != "cpu"
+    model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -241,6 +243,9 @@ def open_reader(
         if not fit.devices:
             fit, config = None, replace(config, device="cpu", n_gpu_layers=0)
             devices = devices_of(config)
+    if is_shape:
+        is_whole = fit is not None and fit.placement is None
+        model, adapter_bytes = _adapted(reader, config, devices[0] if is_whole else None)
     kernel_set = _kernel_set(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
@@ -269,14 +274,18 @@ def _fitted(
     return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
 
 
-def _adapted(reader: GGUFReader, config: EngineConfig) -> tuple[LoadedModel, int]:
-    """The model with its adapters, in the host's memory, and what the adapters take."""
+def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
+    """The model with its adapters, on the device or in the host's memory, and what the adapters take."""
+
+    def place(tensor: Tensor) -> Tensor:
+        return tensor if device is None else tensor.to(device)
+
     if not config.adapters:
-        return load_model(reader), 0
+        return load_model(reader, place), 0
     from ..convert import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
-        return load_model(reader, adapters=adapters), sum(adapter.reader.size_bytes for adapter in adapters)
+        return load_model(reader, place, adapters), sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
