@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
+from .._native.kernels import KernelSet
 from ..errors import UnsupportedError
 from ..hardware import checked_gpu, find_devices, has_gpu
 
@@ -49,8 +49,7 @@ def _is_for_cpu(config: EngineConfig) -> bool:
     return bool(
         config.kernels != "auto"
         or config.isa
-        or config.deterministic
-        or (config.deterministic is None and os.environ.get("QUIRE_DETERMINISTIC") == "1")
+        or KernelSet(deterministic=config.deterministic).is_deterministic
         or config.packed_cache
         or config.draft
         or "q" in config.kv_dtype
