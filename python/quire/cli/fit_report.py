@@ -61,7 +61,11 @@ def fit_object(fit: Fit) -> dict[str, object]:
     """The same for ``--json``."""
     return {
         "devices": [asdict(use) | {"model_bytes": use.model_bytes} for use in fit.uses],
-        "cpu": {"weights_bytes": sum(fit.weights.get("cpu", {}).values()), "compute_bytes": fit.cpu_compute_bytes},
+        "cpu": {
+            "weights_bytes": sum(fit.weights.get("cpu", {}).values()),
+            "cache_bytes": fit.cpu_cache_bytes,
+            "compute_bytes": fit.cpu_compute_bytes,
+        },
         "layers_cached": {_name_of(fit, place): n for place, n in fit.layers.items()},
         "cache_bytes_per_token": {use.name: _bytes_per_token(fit, use.cache_bytes) for use in fit.uses},
         "options": options_of(fit),
@@ -84,7 +88,9 @@ def print_fit(fit: Fit) -> None:
     ]  # fmt: skip
     on_cpu = fit.weights.get("cpu", {})
     if on_cpu:
-        rows.append(("CPU", size_text(sum(on_cpu.values())), "", size_text(fit.cpu_compute_bytes), "", "", ""))
+        parts = (sum(on_cpu.values()), fit.cpu_cache_bytes, fit.cpu_compute_bytes)
+        weights, cache, compute = map(size_text, parts)
+        rows.append(("CPU", weights, cache, compute, size_text(sum(parts)), "", ""))
     print_table(("fit", "weights>", "cache>", "compute>", "together>", "free>", "used by others>"), rows)
     for use in fit.uses:
         print(f"cache of a token on {use.name}: {size_text(_bytes_per_token(fit, use.cache_bytes))}")

@@ -28,7 +28,8 @@ __all__ = ["DeviceUse", "Fit", "fitted"]
 
 _MIB = 1 << 20
 _NO_LIMIT = 1 << 60
-_LEAST_STEP_TOKENS = 32
+_LEAST_STEP_TOKENS, _LONG_STEP_TOKENS = 32, 128
+_MUCH_MORE = 1.1  # layers and experts
 _FINER = 5  # halvings of what is between a cache that fits and one that does not
 
 
@@ -60,6 +61,7 @@ class Fit:
     sizes: Sizes
     uses: tuple[DeviceUse, ...]
     cpu_compute_bytes: int
+    cpu_cache_bytes: int
     weights: dict[str, dict[str, int]]
     layers: dict[str, int]  # whose rows are kept, by place
     note: str = ""  # what is not on a device that was asked for
@@ -104,6 +106,7 @@ class _Fitter:
         self.host_bytes = memory_at_hand(config, find_device("cpu"))
         # Proportions of several devices, where nobody gave some.
         self._sizes: list[Sizes] = []
+        self._n_full = 0  # of them, those with long steps
         self.split = tuple(float(self._room(device)) for device in devices)
         if not any(self.split):
             self.split = (1.0,) * len(devices)
@@ -153,7 +156,12 @@ class _Fitter:
                 return fit
         if not self.may_mix:  # which the executor refuses with the bytes that are missing
             return self._measured(self.whole, self._candidates()[-1])
-        placement = self._fewer(self._candidates()[-1])
+        placement: Placement | None = None
+        for sizes in self._candidates()[self._n_full - 1 :]:
+            found = self._fewer(sizes)
+            # A prompt that is read in short steps costs more than some layers on the CPU.
+            if found is not None and (placement is None or _weight(found) > _MUCH_MORE * _weight(placement)):
+                placement = found
         fit = None if placement is None else self._largest(placement)
         return self._on_cpu() if fit is None else fit
 
@@ -204,7 +212,7 @@ class _Fitter:
             if n_ctx <= least:
                 break
             n_ctx = max(least, n_ctx // 2)
-        step_tokens = found[-1].max_step_tokens
+        self._n_full, step_tokens = len(found), found[-1].max_step_tokens
         while config.max_step_tokens is None and step_tokens > _LEAST_STEP_TOKENS and not self.needs.undivided:
             step_tokens //= 2
             add(n_ctx=n_ctx, max_step_tokens=step_tokens, n_blocks=config.n_blocks or found[-1].n_blocks)
@@ -214,6 +222,10 @@ class _Fitter:
         """With the largest sizes that fit."""
         larger: Sizes | None = None
         for sizes in self._candidates():
+            if placement == self.whole and sizes.max_step_tokens < min(
+                _LONG_STEP_TOKENS, self._sizes[0].max_step_tokens
+            ):
+                break
             if (fit := self._fit(placement, sizes)) is not None:
                 return fit if larger is None else self._grown(fit, larger)
             larger = sizes
@@ -298,14 +310,23 @@ class _Fitter:
         )
         if placement is not None:
             sizes = replace(sizes, n_states=self._states_on_cpu(places, sizes, uses))
-        parts = self._parts(places or dict.fromkeys(self.names, "device"))
-        return Fit(self.devices, placement, places, sizes, uses, cpu_compute, *parts)
+        weights, layers = self._parts(places or dict.fromkeys(self.names, "device"))
+        cache_bytes = self._cpu_cache_bytes(places, sizes)
+        return Fit(self.devices, placement, places, sizes, uses, cpu_compute, cache_bytes, weights, layers)
 
     def _parts(self, places: dict[str, str]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         """Weights and layers of a ``Fit``."""
         named = ["cpu", *(place_of(i) for i in range(len(self.devices)))]
         parts = list(zip(named, self.trace.placed_parts(places), strict=False))
         return {name: weights for name, (weights, _) in parts}, {name: len(layers) for name, (_, layers) in parts}
+
+    def _cpu_cache_bytes(self, places: dict[str, str], sizes: Sizes) -> int:
+        """Of the rows of the CPU's layers, and of states."""
+        if not places:
+            return 0
+        part = needs_of_parts(self.needs, self.trace, self.model.cache, places, self.kv_dtype)[0]
+        has_rows = part.block_bytes > 1
+        return (sizes.n_blocks * part.block_bytes if has_rows else 0) + sizes.n_states * part.state_bytes
 
     def _states_on_cpu(self, places: dict[str, str], sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
         """Slots of states beside the CPU's part.  CapacityError where that part does not fit."""
@@ -319,8 +340,13 @@ class _Fitter:
 
     def _on_cpu(self) -> Fit:
         """Nothing on a device: whoever opens the model chooses its sizes as for the CPU alone."""
-        parts = self._parts(dict.fromkeys(self.names, "cpu"))
-        return Fit((), None, {}, self._candidates()[-1], (), 0, *parts)
+        weights, layers = self._parts(dict.fromkeys(self.names, "cpu"))
+        return Fit((), None, {}, self._candidates()[-1], (), 0, 0, weights, layers)
+
+
+def _weight(placement: Placement) -> int:
+    """How much is on devices, in layers and their experts."""
+    return placement.n_gpu_layers + placement.n_layer - placement.n_cpu_moe
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
