@@ -43,6 +43,9 @@ class GraphExecutor : public Executor {
     const float *hidden() override;
     std::vector<int> tapped_layers() const override;
     TapRows tap(size_t i) override;
+    int n_features() const override;
+    int n_features_read() const override { return static_cast<int>(trace_.n_features_read); }
+    const float *features() override;
 
     std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
@@ -85,6 +88,7 @@ class GraphExecutor : public Executor {
     // A device of the model: the CPU is one where ggml's operators are wanted there.
     struct DevicePart;
     DevicePart &first() const { return *devices_.front(); }
+    bool shows_features() const; // by the last tap
     Trace trace_;
     std::vector<std::unique_ptr<DevicePart>> devices_;
     std::unique_ptr<Pass> decode_, encode_; // encode_: where the trace has an encoder

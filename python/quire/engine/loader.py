@@ -22,7 +22,7 @@ from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .device_choice import device_at_hand, devices_of
-from .draft import DraftModel, opened_draft
+from .draft import DraftModel, cache_bytes_beside, opened_draft, predictor_beside, wants_predictor
 from .engine import Pooling
 from .fit import Fit, fitted
 from .memory import memory_at_hand
@@ -249,10 +249,12 @@ def open_reader(
     kernel_set = _kernel_set(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
+    predictor = predictor_beside(path.name, model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, n_vocab, kv_dtype) as draft:
         return _open_with(
             reader, path, config, devices, model, fit=fit,
-            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
+            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set,
+            drafts=[each for each in (predictor, draft) if each is not None], repack=repack,
             sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
 
@@ -276,16 +278,18 @@ def _fitted(
 
 def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
     """The model with its adapters, on the device or in the host's memory, and what the adapters take."""
+    predicts = wants_predictor(config, devices_of(config)[0])
 
     def place(tensor: Tensor) -> Tensor:
         return tensor if device is None else tensor.to(device)
 
     if not config.adapters:
-        return load_model(reader, place), 0
+        return load_model(reader, place, predicts=predicts), 0
     from ..convert import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
-        return load_model(reader, place, adapters), sum(adapter.reader.size_bytes for adapter in adapters)
+        model = load_model(reader, place, adapters, predicts=predicts)
+        return model, sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
@@ -299,7 +303,7 @@ def _open_with(
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
     kernel_set: KernelSet | None,
-    draft: DraftModel | None,
+    drafts: Sequence[DraftModel],
     repack: Literal["no", "keep", "release", "lock"] | None,
     sums_inputs: bool,
     adapter_bytes: int,
@@ -314,7 +318,7 @@ def _open_with(
         path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes,
         own_kernels=fit is None and kernel_set is not None,
     )  # fmt: skip
-    if draft is not None:
+    for draft in drafts:
         needs = draft.add_to(needs)
     sizes = choose_sizes(needs, config, memory_at_hand(config, device)) if fit is None else fit.sizes
     if sizes.n_ctx > needs.n_ctx_train:
@@ -327,7 +331,7 @@ def _open_with(
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
-        cache_bytes=sizes.cache_bytes if draft is None else draft.cache_bytes_beside(sizes),
+        cache_bytes=cache_bytes_beside(drafts, sizes),
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
@@ -347,7 +351,7 @@ def _open_with(
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
     drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
-    if draft is not None:
+    for draft in drafts:
         drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
         drafters.append(drafter)
         reserved += n_bytes
@@ -359,7 +363,7 @@ def _open_with(
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
-            speculation=config.speculation or ("grammar" if draft is None else "auto"),
+            speculation=config.speculation or ("auto" if drafts else "grammar"),
             draft_max=config.draft_max,
             draft_min=config.draft_min,
             decoder_start=model.config.decoder_start,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .._native.graph import CacheSpec
 from .._native.kv import CacheLayout
 from ..errors import RequestError, UnsupportedError
+from ..expressions import Expression
 from .memory import memory_at_hand
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Placement:
     n_layer: int
     n_gpu_layers: int
     n_cpu_moe: int = 0
-    overrides: tuple[tuple[re.Pattern[str], str], ...] = ()
+    overrides: tuple[tuple[Expression, str], ...] = ()
     n_cpu_ffn: int = 0
     split: tuple[float, ...] = (1.0,)
 
@@ -84,7 +85,7 @@ class Placement:
             if not any(pattern.search(_PART.sub("", name)) for name in names):
                 raise RequestError(
                     f"[override-tensor] every pattern must be found in the name of a weight that is multiplied but "
-                    f"'{pattern.pattern:.80}' is in none"
+                    f"'{pattern.text:.80}' is in none"
                 )
         return {name: place for name in names if (place := self.place(name)) is not None}
 
@@ -154,11 +155,11 @@ def placement_of(
     )  # fmt: skip
 
 
-def _overrides(given: Sequence[tuple[str, str]], devices: Sequence[Device]) -> tuple[tuple[re.Pattern[str], str], ...]:
+def _overrides(given: Sequence[tuple[str, str]], devices: Sequence[Device]) -> tuple[tuple[Expression, str], ...]:
     from ..hardware import find_device
 
     places = {device.name: place_of(i) for i, device in enumerate(devices)}
-    found: list[tuple[re.Pattern[str], str]] = []
+    found: list[tuple[Expression, str]] = []
     for text, name in given:
         named = find_device(name)
         if named.kind != "cpu" and named.name not in places:
@@ -166,5 +167,6 @@ def _overrides(given: Sequence[tuple[str, str]], devices: Sequence[Device]) -> t
                 f"[override-tensor] the device must be CPU or {', '.join(places)}, on which the model is, "
                 f"but is {named.name}"
             )
-        found.append((re.compile(text), "cpu" if named.kind == "cpu" else places[named.name]))
+        pattern = Expression(text, "[override-tensor] a pattern", RequestError)
+        found.append((pattern, "cpu" if named.kind == "cpu" else places[named.name]))
     return tuple(found)

@@ -1,0 +1,144 @@
+"""Write docs/benchmarks.md and its charts from what the benchmarks measured.
+
+    python ci/make_benchmarks_page.py [--check]       # --check: fail where they are others
+
+benchmarks/results/ has a file for each machine, in the form that benchmarks/compare_llama_cpp.py --json writes, with
+the day and the machine in words.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
+WORK = {
+    "prefill-512": "a prompt of 512 tokens",
+    "prefill-4096": "a prompt of 4096 tokens",
+    "decode": "an answer",
+    "decode-4k": "an answer after 4096 tokens",
+    "streams-8": "8 answers, each after 1024 tokens",
+    "shared-32": "32 answers after the same 1024 tokens",
+}
+PROGRAMS = {
+    "llama_cpp": ("llama.cpp", "#9e9e9e"),
+    "openvino": ("OpenVINO GenAI", "#ef6c00"),
+    "quire": ("Quire", "#00796b"),
+}
+HEAD = """# Benchmarks
+
+Tokens a second of all streams together, medians, two threads. llama.cpp and Quire read the same files, in alternation
+on one machine; OpenVINO GenAI's figures are some days older. How each was taken, how uncertain it is, and what was
+measured on other machines is in `benchmarks/README.md` of the source. Each chart has a scale of its own. This page and
+its charts are written by `ci/make_benchmarks_page.py` from the files in `benchmarks/results`.
+"""
+WIDTH, PANEL, LEFT, RIGHT, BAR = 860, 400, 70, 56, 12
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A program's speed with a type of weights."""
+
+    dtype: str
+    program: str
+    tokens_s: float
+
+
+def bars_of(results: list[dict[str, Any]], model: str, row: str) -> list[Bar]:
+    return [
+        Bar(result["dtype"], program, statistics.median(result[program]))
+        for result in results
+        if (result["model"], result["row"]) == (model, row)
+        for program in PROGRAMS
+        if result[program]
+    ]
+
+
+def panel(x: float, y: float, title: str, bars: list[Bar]) -> tuple[list[str], float]:
+    """One kind of work, and how high it became."""
+    top = y
+    lines = [f'<text x="{x + LEFT:.0f}" y="{y + 12:.0f}" font-weight="600">{title}</text>']
+    y += 22
+    longest = max(bar.tokens_s for bar in bars)
+    shown = ""
+    for bar in bars:
+        if bar.dtype != shown:
+            y += 5 if shown else 0
+            shown = bar.dtype
+            lines.append(f'<text x="{x + LEFT - 6:.0f}" y="{y + 10:.0f}" text-anchor="end">{bar.dtype}</text>')
+        width = (PANEL - LEFT - RIGHT) * bar.tokens_s / longest
+        color = PROGRAMS[bar.program][1]
+        lines.append(
+            f'<rect x="{x + LEFT:.0f}" y="{y:.0f}" width="{width:.1f}" height="{BAR - 2}" fill="{color}"/>'
+            f'<text x="{x + LEFT + width + 4:.1f}" y="{y + 9:.0f}" class="s">{bar.tokens_s:.1f}</text>'
+        )
+        y += BAR
+    return lines, y - top + 18
+
+
+def chart(results: list[dict[str, Any]], model: str) -> str:
+    """All kinds of work, in two columns."""
+    lines, y = [], 44.0
+    x = 16
+    for program, color in PROGRAMS.values():
+        lines.append(
+            f'<rect x="{x}" y="14" width="12" height="12" fill="{color}"/><text x="{x + 18}" y="24">{program}</text>'
+        )
+        x += 40 + 8 * len(program)
+    rows = [(title, bars) for row, title in WORK.items() if (bars := bars_of(results, model, row))]
+    for i in range(0, len(rows), 2):
+        heights = []
+        for column, (title, bars) in enumerate(rows[i : i + 2]):
+            drawn, height = panel(16 + column * (PANEL + 20), y, title, bars)
+            lines += drawn
+            heights.append(height)
+        y += max(heights)
+    label = f"Tokens a second of {model}, by kind of work and type of weights"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" role="img" aria-label="{label}" '
+            'font-family="system-ui, sans-serif" font-size="12">',
+            "<style>text{fill:#222}.s{font-size:10px;fill:#555}</style>",
+            f'<rect width="{WIDTH}" height="{y:.0f}" fill="#fff" rx="8"/>',
+            *lines,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def pages() -> dict[Path, str]:
+    """What the files of the page are to be."""
+    text, made = HEAD, {}
+    for path in sorted(RESULTS.glob("*.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        text += f"\n## {report['machine']}, {report['date']}\n"
+        for model in dict.fromkeys(result["model"] for result in report["results"] if result["row"] in WORK):
+            name = f"benchmarks_{path.stem}_{model}.svg"
+            made[DOCS / "pictures" / name] = chart(report["results"], model)
+            text += f"\n### {model}\n\n![Tokens a second of {model}](pictures/{name})\n"
+    return {DOCS / "benchmarks.md": text, **made}
+
+
+def main() -> None:
+    """See the module."""
+    made = pages()
+    if "--check" not in sys.argv:
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+        return
+    other = [path.name for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    if other:
+        raise SystemExit(
+            f"{', '.join(other)} must be what the results give but are not: run ci/make_benchmarks_page.py"
+        )
+
+
+if __name__ == "__main__":
+    main()
