@@ -1,6 +1,9 @@
 #include "core/buffer.h"
 
+#include <ggml-backend-impl.h> // of the pinned version: a buffer of ours has no public constructor
 #include <ggml-backend.h>
+
+#include <algorithm>
 
 #include "core/device_faults.h"
 #include "core/error.h"
@@ -34,6 +37,19 @@ std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     if (handle == nullptr)
         throw CapacityError("buffer", cat(size_bytes, " bytes must fit on ", device.name(), " but ", reason));
     return std::shared_ptr<Buffer>(new Buffer(device, handle, size_bytes, false, nullptr));
+}
+
+ggml_backend_buffer *new_measured_buffer(Device device, size_t size_bytes) {
+    ggml_backend_buffer_i functions{};
+    // Of no memory, and aligned as any device wants it.
+    functions.get_base = [](ggml_backend_buffer *) -> void * { return reinterpret_cast<void *>(uintptr_t{1} << 30); };
+    return ggml_backend_buffer_init(ggml_backend_dev_buffer_type(device.handle()), functions, nullptr,
+                                    std::max<size_t>(size_bytes, 1));
+}
+
+std::shared_ptr<Buffer> Buffer::measured(Device device, size_t size_bytes) {
+    return std::shared_ptr<Buffer>(
+        new Buffer(device, new_measured_buffer(device, size_bytes), size_bytes, true, nullptr));
 }
 
 std::shared_ptr<Buffer> Buffer::borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner) {

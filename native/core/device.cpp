@@ -262,7 +262,8 @@ void Backend::FreeBackend::operator()(ggml_backend *backend) const {
     }
 }
 
-Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_threads), team_(nullptr, FreeTeam{}) {
+Backend::Backend(Device device, int n_threads, Memory memory)
+    : device_(device), n_threads_(n_threads), memory_(memory), team_(nullptr, FreeTeam{}) {
     if (n_threads < 0 || n_threads > GGML_MAX_N_THREADS) {
         throw ShapeError("device", cat("threads must be 0 to ", GGML_MAX_N_THREADS, " but is ", n_threads));
     }

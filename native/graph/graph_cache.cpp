@@ -106,6 +106,7 @@ void GraphCache::forget_all() {
 
 const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     if (inputs_.place(graph)) forget_all();
+    if (backend_.measures()) return measure(std::move(graph));
     const size_t size_bytes = compute_bytes();
     if (!allocate_graph(backend_, allocator_.get(), graph)) {
         forget_all(); // their memory is gone, and the allocator does not know it
@@ -124,6 +125,12 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     return graphs_.front();
 }
 
+const LoweredGraph &GraphCache::measure(LoweredGraph graph) {
+    measured_bytes_ = std::max(measured_bytes_, measure_graph(backend_, allocator_.get(), graph));
+    graphs_.push_front(std::move(graph));
+    return graphs_.front();
+}
+
 const LoweredGraph &GraphCache::reserve(const GraphKey &key) {
     if (by_key_.contains(key)) return get(key);
     LoweredGraph graph = lowered(key);
@@ -138,6 +145,8 @@ const LoweredGraph &GraphCache::get(const GraphKey &key) {
     return graphs_.front();
 }
 
-size_t GraphCache::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
+size_t GraphCache::compute_bytes() const {
+    return backend_.measures() ? measured_bytes_ : ggml_gallocr_get_buffer_size(allocator_.get(), 0);
+}
 
 } // namespace quire

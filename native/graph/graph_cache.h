@@ -51,6 +51,7 @@ class GraphCache {
     };
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
+    const LoweredGraph &measure(LoweredGraph graph);
     void forget_all();
     void make_allocator();
     LoweredGraph lowered(const GraphKey &key) const {
@@ -62,6 +63,7 @@ class GraphCache {
     std::unique_ptr<GraphRunner> runner_;
     InputMemory inputs_;
     std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
+    size_t measured_bytes_ = 0;
     std::list<LoweredGraph> graphs_; // the last used first
     std::map<GraphKey, std::list<LoweredGraph>::iterator> by_key_;
 };

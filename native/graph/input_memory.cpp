@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/buffer.h"
 #include "core/device_faults.h"
 #include "core/error.h"
 
@@ -34,9 +35,12 @@ bool InputMemory::place(LoweredGraph &graph) {
     if (end == 0) return false;
     const bool moves = end > size_bytes_;
     if (moves) {
-        OwnedBuffer device(ggml_backend_buft_alloc_buffer(type, end)), host;
+        const bool measures = backend_.measures();
+        OwnedBuffer device(measures ? new_measured_buffer(backend_.device(), end)
+                                    : ggml_backend_buft_alloc_buffer(type, end));
+        OwnedBuffer host;
         if (!device) throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
-        if (!ggml_backend_buffer_is_host(device.get())) host.reset(new_transfer_buffer(backend_, end));
+        if (!measures && !ggml_backend_buffer_is_host(device.get())) host.reset(new_transfer_buffer(backend_, end));
         device_ = std::move(device);
         host_ = std::move(host);
         size_bytes_ = end;

@@ -18,7 +18,8 @@ namespace {
 size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
-std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
+std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device, Memory memory) {
+    if (memory == Memory::measured) return Buffer::measured(device, size_bytes);
     if (device.kind() != DeviceKind::cpu) {
         std::shared_ptr<Buffer> buffer = Buffer::allocate(device, size_bytes);
         driver_call(device, [&] { ggml_backend_buffer_clear(buffer->handle(), 0); });
@@ -42,7 +43,8 @@ void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
 
 } // namespace
 
-KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept)
+KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept,
+                 Memory memory)
     : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue),
       rows_(layout_.layers().size()), states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
@@ -69,7 +71,7 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
             total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
     }
     if (total == 0) return;
-    buffer_ = zeroed(total, device);
+    buffer_ = zeroed(total, device, memory);
     size_t offset = 0;
     auto take = [&](DType dtype, Shape shape) {
         Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);

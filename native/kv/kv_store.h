@@ -38,7 +38,8 @@ class KvStore {
     };
     // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache: copies are
     // asked of it in their order.  Null on the CPU.
-    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {});
+    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {},
+            Memory memory = Memory::taken);
 
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,15 @@ from quire import LLM, SamplingParams
 from quire._native import graph
 from quire._native.core import Tensor
 from quire._native.engine import DecoderStats
+from quire._native.kv import CacheLayout
+from quire.engine.loader import packaged_model
 from quire.errors import CapacityError
+from quire.gguf import GGUFReader
+from quire.models import load_model
 from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, VARIANTS, Variant, numpy_forward, random_weights, trace
 
 Array = npt.NDArray[np.float32]
+DOCUMENT = Path(__file__).parents[2] / "docs" / "devices.md"
 BYTES_OF_TOKEN = 2 * 2 * N_KV_HEAD * HEAD_DIM * 4  # layers, K and V, f32
 
 
@@ -30,7 +36,13 @@ class Sequences:
     """An executor, and sequences that it computes in steps of any composition; block tables are scattered over the pool."""
 
     def __init__(
-        self, variant: Variant, device: CountingDevice, n_blocks: int = 64, seed: int = 0, **options: object
+        self,
+        variant: Variant,
+        device: CountingDevice,
+        n_blocks: int = 64,
+        seed: int = 0,
+        traced: graph.Trace | None = None,
+        **options: object,
     ) -> None:
         def stored(_: str, values: Array) -> Tensor:
             return Tensor.from_numpy(values).to(device.device)
@@ -38,7 +50,7 @@ class Sequences:
         self.weights = random_weights(seed)
         settings: dict[str, object] = {"threads": 2, "kv_dtype": "f32", "max_rows": 96, "max_sequences": 96}
         self.executor = graph.Executor(
-            trace(self.weights, variant, stored),
+            traced or trace(self.weights, variant, stored),
             device.device,
             n_blocks=n_blocks,
             **(settings | options),  # type: ignore[arg-type]
@@ -142,6 +154,31 @@ def test_a_step_is_sent_once_and_reads_the_live_cache(n_streams: int, n_tokens: 
     counts = counting.counts()
     assert (counts.computes, counts.uploads, counts.downloads, counts.synchronizations) == (1, 1, 1, 1)
     assert counts.cache_bytes <= 1.5 * n_streams * n_tokens * BYTES_OF_TOKEN
+
+
+@pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 60)])
+def test_what_the_documentation_says_of_a_step(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
+    """The table of docs/devices.md, of the package's model: what a step that decodes asks of a device."""
+    model = load_model(GGUFReader(packaged_model()))
+    made = Sequences(
+        Variant(), counting, 512, traced=model.trace(), kv_dtype="f16", max_rows=64, max_sequences=32, threads=1
+    )
+    made.free = list(range(511, 0, -1))
+    for i in range(n_streams):
+        made.add(tokens_of(n_tokens, i))
+        for left in range(n_tokens - 1, 0, -64):
+            made.step([(i, min(left, 64))])
+    counting.reset()
+    made.step([(i, 1) for i in range(n_streams)])
+    c = counting.counts()
+    live = n_streams * n_tokens * CacheLayout(model.cache, "f16").block_bytes / 32
+    found = (
+        c.launches, c.computes, c.uploads, c.upload_bytes, c.downloads, c.download_bytes, c.synchronizations,
+        f"{c.cache_bytes / live:.2f}",
+    )  # fmt: skip
+    assert c.cache_bytes <= 1.5 * live
+    row = f"| {n_streams} x {n_tokens} | " + " | ".join(str(each) for each in found) + " |"
+    assert row in DOCUMENT.read_text(encoding="utf-8").splitlines()
 
 
 def test_few_live_blocks_of_a_large_pool_are_copied(counting: CountingDevice) -> None:

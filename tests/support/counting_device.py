@@ -1,4 +1,4 @@
-"""A device that computes as the CPU does and counts what is asked of it: tests/native/counting_device.cpp, compiled here."""
+"""Two devices that compute as the CPU does and count what is asked of them: tests/native/counting_device.cpp, compiled here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class CountingDevice:
         load_backend(str(module))
         self._module = ctypes.CDLL(str(module))
         self._module.counting_launches.restype = ctypes.c_int64
+        self._module.counting_held.restype = self._module.counting_computes.restype = ctypes.c_int64
         self.device: Device = find_device("Counting0")
+        self.other: Device = find_device("Counting1")
 
     def reset(self) -> None:
         self._module.counting_reset()
@@ -67,6 +69,23 @@ class CountingDevice:
         """A fault at the n-th compute from now: ``fail`` (by a status), ``exhaust`` (likewise), ``throw``, ``abort`` (as
         ggml ends a process), ``hang``; or at the n-th ``allocation`` or ``upload``."""
         self._module.counting_arm(kind.encode(), ctypes.c_int64(n))
+
+    def held_bytes(self, number: int = 0) -> int:
+        """Of all buffers on the device of that number."""
+        return int(self._module.counting_held(number))
+
+    def computes(self, number: int) -> int:
+        """Graphs on the device of that number, since the last ``reset``."""
+        return int(self._module.counting_computes(number))
+
+    @contextmanager
+    def memory(self, n_bytes: int, number: int = 0) -> Iterator[None]:
+        """So many bytes are free on the device of that number, beside what it holds now; nothing more is given."""
+        self._module.counting_set_memory(number, ctypes.c_int64(self.held_bytes(number) + n_bytes))
+        try:
+            yield
+        finally:
+            self._module.counting_set_memory(number, ctypes.c_int64(1 << 34))
 
     @contextmanager
     def without(self, *operations: str) -> Iterator[None]:

@@ -68,7 +68,9 @@ def main(make_worker: WorkerMaker = ModelWorker) -> None:
     """The process."""
     ignore_stops()  # the listener decides when this process ends
     lower_priority(_NICE)
-    logging.basicConfig(format="quire: %(message)s")
+    logging.basicConfig(
+        format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
+    )
     connection = connection_of(sys.argv[1])
     code = 1
     try:
