@@ -44,6 +44,7 @@ CASES = [
     Case("decode, 1 stream at 4096 (qwen3-0.6b)", 16, 8, 128),
     Case("decode, 1 stream at 4096 (llama-3.2-1b)", 32, 8, 64),
     Case("decode, 8 streams at 1024", 16, 8, 128, n_sequences=8, n_kv=1024),
+    Case("decode, 8 streams at 4096", 16, 8, 128, n_sequences=8),
     Case("decode, 32 streams at 1088, 1024 shared", 16, 8, 128, n_sequences=32, n_kv=1088, n_shared=1024),
     Case("decode, 1 stream at 4096, 1 kv head", 8, 1, 128),
     Case("prompt of 4096 in steps of 512, head size 128", 16, 8, 128, n_rows=512),
@@ -152,34 +153,58 @@ def bandwidth(memory: list[npt.NDArray[np.int64]]) -> float:
     return sum(array.nbytes for array in memory) / (time.perf_counter() - begin)
 
 
+class Timed:
+    """A case with one type of cache, and the seconds that a layer took each time."""
+
+    def __init__(self, case: Case, kv_type: str, used: kernels.KernelSet, n_workers: int) -> None:
+        self.layers = Layers(case, kv_type)
+        self._run = self.layers.pass_over(used, n_workers)
+        self.times: list[float] = []
+        self.n_operations = self._run()
+
+    def again(self) -> None:
+        begin = time.perf_counter()
+        self._run()
+        self.times.append((time.perf_counter() - begin) / len(self.layers.layers))
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.times)
+
+
 def main() -> None:
     """Print a line for every case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--kv-dtype", choices=get_args(CacheDType), metavar="TYPE", default="f16")
+    parser.add_argument("--beside", choices=get_args(CacheDType), metavar="TYPE", help="in alternation with this type")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
     parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
     print(f"{options.isa}, {options.kv_dtype} cache, {options.threads} threads")
-    print(f"{'':45} {'us/layer':>9} {'GFLOP/s':>8} {'GB/s':>6} {'limit':>6} {'time/limit':>10}")
+    head = f"{'':45} {'us/layer':>9} {'GFLOP/s':>8} {'GB/s':>6} {'limit':>6} {'time/limit':>10}"
+    print(f"{head} {'time/' + options.beside:>10}" if options.beside else head)
     memory = [np.ones(int(POOL_BYTES) // 8 // options.threads, np.int64) for _ in range(options.threads)]
+    used = kernels.KernelSet(options.isa)
     for case in CASES:
         if options.only not in case.name:
             continue
-        layers = Layers(case, options.kv_dtype)
-        run = layers.pass_over(kernels.KernelSet(options.isa), options.threads)
-        run()
-        times, limits = [], []
-        for _ in range(5):
+        types = [options.kv_dtype, *([options.beside] if options.beside else [])]
+        timed = [Timed(case, kv_type, used, options.threads) for kv_type in types]
+        limits = []
+        for _ in range(options.rounds):
             limits.append(bandwidth(memory))
-            begin = time.perf_counter()
-            n_operations = run()
-            times.append((time.perf_counter() - begin) / len(layers.layers))
-        seconds, limit = statistics.median(times), statistics.median(limits)
-        line = f"{case.name:45} {seconds * 1e6:9.1f} {n_operations / seconds / 1e9:8.1f}"
+            for each in timed:
+                each.again()
+        one, limit = timed[0], statistics.median(limits)
+        line = f"{case.name:45} {one.seconds * 1e6:9.1f} {one.n_operations / one.seconds / 1e9:8.1f}"
         if case.n_rows == 1:
-            reached = layers.read_bytes / seconds
+            reached = one.layers.read_bytes / one.seconds
             line += f" {reached / 1e9:6.1f} {limit / 1e9:6.1f} {limit / reached:10.2f}"
+        if options.beside:
+            ratio = statistics.median(a / b for a, b in zip(one.times, timed[1].times, strict=True))
+            line = f"{line:88} {ratio:10.2f}"
         print(line, flush=True)
 
 

@@ -115,7 +115,8 @@ VARIANTS = {
         {r"[kv]_proj\.weight": [96, 48]},
     ),
     "exaone-moe": Variant(
-        "llama.cpp chooses another group of experts in one row: compared without groups",
+        "two groups of experts differ by 1e-7 in one row, where llama.cpp's rounding chooses another one than "
+        "transformers and Quire: compared without groups",
         {"n_group": 1, "topk_group": 1},
     ),
     "exaone4": Variant(
@@ -162,7 +163,21 @@ VARIANTS = {
     "mistral": Variant(NO_WINDOW, {"sliding_window": None}),
     "mistral3": Variant(NO_WINDOW, {"sliding_window": None}),
     "mixtral": Variant(NO_WINDOW, {"sliding_window": None}),
+    "nemotron_h": Variant(
+        "llama.cpp has no biases of Mamba's projections: compared without",
+        {"use_bias": False},
+        {r"mixer\.(in|out)_proj\.bias": None},
+    ),
+    "nemotron_h_moe": Variant(
+        "llama.cpp has experts in each MLP where any has: compared without the other one",
+        {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]},
+        {r"layers\.4\.": None},
+    ),
     "phi3": Variant(NO_WINDOW, {"sliding_window": None}),
+    "phimoe": Variant(
+        "llama.cpp has norms of root mean squares, and weights of experts by their softmax, where transformers has "
+        "layer norms and a sparse mixer"
+    ),
     "qwen3next": Variant(
         "llama.cpp has keys and values of one size: compared so",
         {"linear_value_head_dim": 16},
@@ -172,6 +187,9 @@ VARIANTS = {
             r"linear_attn\.norm": [16],
             r"linear_attn\.out_proj": [64, 96],
         },
+    ),
+    "smallthinker": Variant(
+        "llama.cpp has windows of 4096, whatever the file says: compared so", {"sliding_window_size": 4096}
     ),
     "starcoder": Variant(LONGER, {"n_positions": 256}, {r"wpe\.weight": [256, 80]}),
     "starcoder2": Variant(NO_WINDOW, {"sliding_window": None}),

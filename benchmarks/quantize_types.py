@@ -8,7 +8,8 @@ PROGRAMS is the folder of llama.cpp's programs, MODEL a file of F32, F16 or BF16
 importance matrix, one after the other.  Time is what the process spent in user mode, as a busy machine does not
 lengthen that; of Quire without what Python takes to start and import (0.7 s, whatever the model), which is in the
 memory, though.  With --text, llama-perplexity and `quire perplexity` measure the file that was made, both with exact
-caches and ggml's operators.  Exit code 1 where bytes differ, or perplexity by more than 0.1 %.
+caches; Quire by its own kernels and by ggml's operators.  Exit code 1 where bytes differ, or perplexity by more than
+0.1 %.
 """
 
 from __future__ import annotations
@@ -62,14 +63,13 @@ def number(output: str, pattern: str) -> float:
     return float(re.findall(pattern, output)[-1])
 
 
-def perplexities(programs: Path, file: Path, options: argparse.Namespace) -> tuple[float, float]:
-    """llama.cpp's and ours."""
+def perplexities(programs: Path, file: Path, options: argparse.Namespace) -> tuple[float, float, float]:
+    """llama.cpp's, and ours by our own kernels and by ggml's operators."""
     common = ["-m", str(file), "-f", str(options.text), "-c", str(options.context), "-t", str(options.threads)]
     theirs = run([str(programs / "llama-perplexity"), *common, "-fa", "off", "-ctk", "f32", "-ctv", "f32"])
-    ours = run(
-        [sys.executable, "-m", "quire", "perplexity", *common, "--kernels", "stock", "--kv-dtype", "f32", "--json"]
-    )
-    return number(theirs.output, r"Final estimate: PPL = ([\d.]+)"), number(ours.output, r'"value": ([\d.]+)')
+    ours = [sys.executable, "-m", "quire", "perplexity", *common, "--kv-dtype", "f32", "--json", "--kernels"]
+    own, stock = (number(run([*ours, kernels]).output, r'"value": ([\d.]+)') for kernels in ("cpu", "stock"))
+    return number(theirs.output, r"Final estimate: PPL = ([\d.]+)"), own, stock
 
 
 def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, float | str | bool]:
@@ -97,7 +97,9 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
         "peak_bytes": own.peak_bytes,
     }
     if options.text:
-        row["peer_perplexity"], row["perplexity"] = perplexities(options.programs, ours, options)
+        row["peer_perplexity"], row["perplexity"], row["stock_perplexity"] = perplexities(
+            options.programs, ours, options
+        )
     ours.unlink()
     theirs.unlink()
     return row
@@ -112,8 +114,10 @@ def line_of(row: dict[str, float | str | bool]) -> str:
         f"{float(row['peer_peak_bytes']) / 2**20:.0f}", f"{float(row['peak_bytes']) / 2**20:.0f}",
     ]  # fmt: skip
     if "perplexity" in row:
-        theirs, ours = float(row["peer_perplexity"]), float(row["perplexity"])
-        cells += [f"{theirs:.4f}", f"{ours:.4f}", f"{(ours / theirs - 1) * 100:+.3f} %"]
+        theirs = float(row["peer_perplexity"])
+        cells.append(f"{theirs:.4f}")
+        for name in ("perplexity", "stock_perplexity"):
+            cells += [f"{float(row[name]):.4f}", f"{(float(row[name]) / theirs - 1) * 100:+.3f} %"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -129,7 +133,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     heads = ["type", "MB", "equal", "peer, s", "Quire, s", "times as fast", "peer, MiB", "Quire, MiB"]
-    heads += ["peer's perplexity", "Quire's", "apart"] if options.text else []
+    heads += ["peer's perplexity", "Quire's", "apart", "by ggml's operators", "apart"] if options.text else []
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
     rows, begin = [], time.time()
     with tempfile.TemporaryDirectory(prefix="quire-types-") as folder:

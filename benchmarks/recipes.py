@@ -6,6 +6,8 @@
 
 The mixes are quantized with the same importance matrix as the recipes, and without one (our files are llama.cpp's byte
 for byte: tests/quantization).  Divergence is that of a model in float32 whose matrices are what the types make of them.
+``Q4_0:pure`` is a mix without exceptions (--pure).  The picture has the recipes' curve in blue and the mixes', guided
+by importance, in red with dots.
 ``--costs`` keeps the trials for the next run.
 """
 
@@ -22,7 +24,7 @@ from quire.evaluation.recipe import for_size, kept_bytes, measured, refined
 from quire.evaluation.search import importance_over
 from quire.evaluation.trial import Trial, opened_trial
 from quire.gguf import GGUFReader
-from quire.quantization import Importance, plan
+from quire.quantization import Importance, Wishes, plan
 
 MIXES = "IQ2_M,Q2_K,IQ3_XXS,Q3_K_S,IQ3_M,Q3_K_M,IQ4_XS,Q4_K_S,Q4_K_M,Q5_K_S,Q5_K_M,Q6_K"
 
@@ -58,7 +60,8 @@ def main() -> None:
     known = json.loads(options.costs.read_text()) if options.costs and options.costs.exists() else None
     sizes = {}
     for mix in options.mixes.split(","):
-        todo = plan(reader, mix, importance=importance)
+        name, _, how = mix.partition(":")
+        todo = plan(reader, name, Wishes(pure=how == "pure"), importance)
         sizes[mix] = {t.name: t.dtype for t in todo.tensors if t.dtype != t.source}, todo.n_bytes
     groups = groups_of(reader)
     recipes = {}
@@ -100,10 +103,12 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.picture:
-        from quire.cli.curve_picture import write_picture
+        from quire.cli.curve_picture import bars_of, write_picture
 
         points = sorted((one["bits"], one["recipe"]) for one in found.values())
-        write_picture(options.picture, points, points[0])
+        others = sorted((one["bits"], one["guided"]) for one in found.values())
+        write_picture(options.picture, points, others[0], others)
+        print("\n".join(["", "recipes", *bars_of(points), "", "mixes", *bars_of(others)]))
 
 
 if __name__ == "__main__":

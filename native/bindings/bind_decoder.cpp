@@ -9,6 +9,7 @@
 #include "engine/decoder.h"
 #include "engine/fake_executor.h"
 #include "engine/grammar_drafter.h"
+#include "engine/head_drafter.h"
 #include "engine/lookup_drafter.h"
 #include "engine/model_drafter.h"
 #include "engine/scripted_drafter.h"
@@ -246,14 +247,14 @@ void bind_fake_executor(py::module_ &m) {
                          int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
                          std::optional<int32_t> nan_after, const std::vector<std::pair<int, int>> &layers,
                          int64_t n_state, int n_states, std::optional<size_t> budget_bytes, bool undivided_prompts,
-                         std::optional<int> fail_copy, bool reads_source) {
+                         std::optional<int> fail_copy, bool reads_source, bool shows_features, bool reads_features) {
                  std::vector<CacheLifetime> lifetimes;
                  for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
                  if (reads_source) lifetimes.push_back({0, 0, true});
-                 return std::make_shared<FakeExecutor>(
-                     FakeExecutorOptions{n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences,
-                                         max_kv_tokens, step_s, fail_on, nan_after, std::move(lifetimes), n_state,
-                                         n_states, budget_bytes, undivided_prompts, fail_copy});
+                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{
+                     n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences, max_kv_tokens, step_s,
+                     fail_on, nan_after, std::move(lifetimes), n_state, n_states, budget_bytes, undivided_prompts,
+                     fail_copy, shows_features, reads_features});
              }),
              py::kw_only(), py::arg("n_vocab") = d.n_vocab, py::arg("n_blocks") = d.n_blocks,
              py::arg("block_tokens") = d.block_tokens, py::arg("max_rows") = d.max_rows,
@@ -262,7 +263,7 @@ void bind_fake_executor(py::module_ &m) {
              py::arg("nan_after") = py::none(), py::arg("layers") = std::vector<std::pair<int, int>>{{0, 0}},
              py::arg("n_state") = d.n_state, py::arg("n_states") = d.n_states, py::arg("budget_bytes") = py::none(),
              py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none(),
-             py::arg("reads_source") = false);
+             py::arg("reads_source") = false, py::arg("shows_features") = false, py::arg("reads_features") = false);
 }
 
 void bind_speculator(py::module_ &m) {
@@ -327,6 +328,9 @@ void bind_drafters(py::module_ &m) {
              py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"),
              py::arg("token_read_s") = 0.0);
     py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
+        .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
+             py::arg("n_ctx"));
+    py::class_<HeadDrafter, Drafter, std::shared_ptr<HeadDrafter>>(m, "HeadDrafter")
         .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
              py::arg("n_ctx"));
     bind_speculator(m);

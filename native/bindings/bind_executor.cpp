@@ -128,6 +128,7 @@ void bind_executor(py::module_ &m) {
                                                cache_bytes,
                                                sums_inputs,
                                                team_of ? team_of->team() : nullptr,
+                                               team_of ? team_of->packed_model() : nullptr,
                                                places_named(places)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
@@ -187,8 +188,10 @@ void bind_executor(py::module_ &m) {
                std::vector<int32_t> slots, std::vector<int32_t> logit_rows, std::vector<int32_t> row_begin,
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
                std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
-               std::vector<int32_t> n_source) {
+               std::vector<int32_t> n_source,
+               const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features) {
                 StepBatch batch;
+                if (features) batch.features = {features->data(), static_cast<size_t>(features->size())};
                 if (token_types.empty()) token_types.resize(tokens.size());
                 batch.token_types = std::move(token_types);
                 batch.tokens = std::move(tokens);
@@ -204,7 +207,22 @@ void bind_executor(py::module_ &m) {
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
-            py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{})
+            py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
+            py::arg("features") = py::none())
+        .def_property_readonly("n_features", &GraphExecutor::n_features)
+        .def_property_readonly("n_features_read", &GraphExecutor::n_features_read)
+        .def(
+            "features",
+            [](GraphExecutor &self, int n_rows) {
+                if (n_rows < 0 || n_rows > self.max_rows())
+                    throw ShapeError("executor", cat("n_rows must be 0 to ", self.max_rows(), " but is ", n_rows));
+                const float *data = self.features();
+                if (data == nullptr) throw ShapeError("executor", "a step must leave features but none has");
+                py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(self.n_features())});
+                std::copy(data, data + out.size(), out.mutable_data());
+                return out;
+            },
+            py::arg("n_rows"))
         .def("encode", &encode, py::arg("tokens"), py::kw_only(), py::arg("slots"), py::arg("row_begin"),
              py::arg("tables"))
         .def(

@@ -86,11 +86,13 @@ void bind_specs(py::module_ &m) {
                          bool is_squared, float alpha, float limit, bool weighs_input) {
                  static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
                                                              {"sigmoid", Gating::sigmoid},
-                                                             {"softmax_of_chosen", Gating::softmax_of_chosen}};
+                                                             {"softmax_of_chosen", Gating::softmax_of_chosen},
+                                                             {"sparse_mixer", Gating::sparse_mixer}};
                  static constexpr Named<GroupScore> scores[] = {{"largest", GroupScore::largest},
                                                                 {"two_largest", GroupScore::two_largest}};
                  static constexpr Named<ExpertUnit> units[] = {{"gated", ExpertUnit::gated},
                                                                {"clamped_swiglu", ExpertUnit::clamped_swiglu},
+                                                               {"clipped", ExpertUnit::clipped},
                                                                {"ungated", ExpertUnit::ungated}};
                  const Routing routing{
                      n_used,       parse("moe", "gating", gating, gatings),         normalize, scale, n_group,
@@ -145,9 +147,12 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("tapped_layers",
                                [](const Tracer &self) {
                                    std::vector<int> layers;
-                                   for (const Tap &tap : self.taps()) layers.push_back(tap.layer);
+                                   for (const Tap &tap : self.taps())
+                                       if (tap.layer != features_tap) layers.push_back(tap.layer);
                                    return layers;
                                })
+        .def("features", &Tracer::features, py::arg("n"))
+        .def("show_features", &Tracer::show_features, py::arg("x"))
         .def(
             "finish",
             [](Tracer &self, const TraceTensor &logits, const Trace *encoder) {

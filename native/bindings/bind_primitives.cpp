@@ -51,6 +51,11 @@ void bind_recurrent(Registry &registry) {
             py::arg("x"), py::arg("dt"), py::arg("b"), py::arg("c"), py::arg("a").none(false), py::arg("d"),
             py::kw_only(), layer, state)
         .def(
+            "retention",
+            [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, MaybeWeight decay, int layer,
+               int state) { return retention(q, k, v, std::move(decay), {layer, state}); },
+            py::arg("q"), py::arg("k"), py::arg("v"), py::arg("decay").none(false), py::kw_only(), layer, state)
+        .def(
             "gated_delta",
             [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, const TraceTensor &g,
                const TraceTensor &beta, int layer, int state,

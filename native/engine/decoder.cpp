@@ -51,6 +51,7 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
         throw RequestError("decoder",
                            cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ", *decoder_start_));
     loop_.speculator().set(speculation_); // its name holds
+    loop_.speculator().require_features(executor_->n_features());
     stats_ = loop_.stats();
     thread_ = std::thread([this] { run(); });
 }

@@ -103,10 +103,12 @@ bool DecoderLoop::step() {
     pace_.took(plan.n_tokens, step_s);
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {
+        const std::span<const float> features = runner_.features(item);
         const ItemRows rows = runner_.next_rows(item);
         const auto owner = owners_.find(item.id);
         if (owner == owners_.end()) continue; // gone when another choice failed its request
         tell_progress(*owner->second.request, item);
+        show_features(*owner->second.request, item, features);
         if (item.n_logit_rows == 0) continue;
         const Owner at = owner->second;
         guarded(*at.request, [&] { take_rows(at, item, rows); });
@@ -138,6 +140,11 @@ void DecoderLoop::tell_progress(const ActiveRequest &request, const PlanItem &it
     events_.push_back(request.event(EventKind::progress, 0));
     const int64_t n_read = request.n_source > 0 ? request.n_source : item.first + item.n_tokens;
     events_.back().n_read_tokens = std::min(n_read, request.n_prompt_tokens());
+}
+
+void DecoderLoop::show_features(const ActiveRequest &request, const PlanItem &item, std::span<const float> features) {
+    if (request.request.task == Task::generate && speculator_.reads_features(request.drafters))
+        speculator_.see(item.id, request.drafters, item.first, features);
 }
 
 HiddenStates DecoderLoop::hidden_for(const Plan &plan) const {

@@ -48,6 +48,11 @@ class Drafter {
     virtual double reading_s(const DraftWish &) const { return 0; }
     // Of the last propose(), seconds of reading.
     virtual double read_s() const { return 0; }
+    // Numbers of a row of the model's features (Executor::features), of which it wants to see all rows of its sequences; 0:
+    // it reads none.
+    virtual int n_features() const { return 0; }
+    // A step had these rows of a sequence, from position `first` on; the last of them may be of drafted tokens.
+    virtual void see(SequenceId, int64_t /*first*/, std::span<const float> /*features*/) {}
     // Whether it proposes what a grammar forces: it comes first, is never wrong, and others are asked for what follows.
     virtual bool is_certain() const { return false; }
 };

@@ -83,6 +83,8 @@ void FakeExecutor::check_limits(const StepBatch &batch) const {
     require(static_cast<int>(batch.logit_rows.size()) <= options_.max_logit_rows, "logit rows must be within limits");
     require(static_cast<int>(batch.n_kv.size()) <= options_.max_sequences, "sequences must be within limits");
     require(batch.row_begin.size() == batch.n_kv.size() + 1 && batch.row_begin.back() == n_rows, "rows must be all");
+    require(batch.features.size() == batch.tokens.size() * static_cast<size_t>(n_features_read()),
+            "features must come with every token of a head");
     require(batch.groups.size() == slots_.size(), "groups must be those of the layout");
     require(batch.states.size() == (states_.empty() ? 0 : batch.n_kv.size()), "a sequence must have a state");
     int64_t n_kv = 0;
@@ -95,6 +97,7 @@ float *FakeExecutor::run(const StepBatch &batch) {
     check_limits(batch);
     write(batch);
     logits_.clear();
+    features_.clear();
     next_logit_row_ = 0;
     for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) run_sequence(batch, sequence);
     require(next_logit_row_ == batch.logit_rows.size(), "logit rows must be ascending");
@@ -131,7 +134,11 @@ void FakeExecutor::run_sequence(const StepBatch &batch, size_t sequence) {
             see(*state, batch.tokens[i]);
         }
         const bool wanted = next_logit_row_ < batch.logit_rows.size() && batch.logit_rows[next_logit_row_] == row;
-        if (wanted) add_logits(batch, sequence, row, state);
+        if (!wanted && n_features() == 0) continue;
+        const Seen seen = row_of(batch, sequence, row, state);
+        for (int part = 0; part < n_features(); ++part)
+            features_.push_back(static_cast<float>((seen.hash >> (16 * part)) & 0xffff));
+        if (wanted) add_logits(seen);
     }
 }
 
@@ -155,8 +162,7 @@ FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, s
     return seen;
 }
 
-void FakeExecutor::add_logits(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state) {
-    ++next_logit_row_;
+FakeExecutor::Seen FakeExecutor::row_of(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state) {
     std::vector<Seen> layers;
     for (size_t g = 0; g < slots_.size(); ++g)
         layers.push_back(seen_by(batch, g, sequence, batch.positions[static_cast<size_t>(row)]));
@@ -170,6 +176,19 @@ void FakeExecutor::add_logits(const StepBatch &batch, size_t sequence, int32_t r
     if (layers.size() > 1)
         for (const Seen &seen : layers)
             all = {mix(all.hash * 31 + seen.hash + 1), all.n_tokens, all.is_nan || seen.is_nan};
+    if (options_.reads_features) {
+        const auto i = static_cast<size_t>(row), n = static_cast<size_t>(n_feature_numbers);
+        Seen before;
+        for (size_t part = 0; part < n; ++part)
+            before.hash |= static_cast<uint64_t>(batch.features[i * n + part]) << (16 * part);
+        see(before, batch.tokens[i]);
+        return before;
+    }
+    return all;
+}
+
+void FakeExecutor::add_logits(const Seen &all) {
+    ++next_logit_row_;
     for (int v = 0; v < options_.n_vocab; ++v)
         logits_.push_back(all.is_nan ? std::numeric_limits<float>::quiet_NaN()
                                      : static_cast<float>(mix(all.hash + static_cast<uint64_t>(v)) >> 40) / 2097152.0f);

@@ -26,6 +26,8 @@ struct FakeExecutorOptions {
     std::optional<size_t> budget_bytes;                    // none: enough for every block and slot
     bool undivided_prompts = false;                        // rows see the whole of their prompt
     std::optional<int> fail_copy;                          // this copy of a block or state throws CapacityError
+    bool shows_features = false; // of a row, r as four numbers of 16 bits
+    bool reads_features = false; // r is mix(r' * 31 + token + 1), of the r' that comes with the token: a head
 };
 
 // Each layer keeps the token and position of every row, and a hash of the tokens that a row sees: h = 0; for each of them
@@ -47,6 +49,11 @@ class FakeExecutor : public Executor {
     int n_states() const override { return options_.n_states; }
     size_t cache_budget_bytes() const override;
     bool undivided_prompts() const override { return options_.undivided_prompts; }
+    int n_features() const override {
+        return options_.shows_features || options_.reads_features ? n_feature_numbers : 0;
+    }
+    int n_features_read() const override { return options_.reads_features ? n_feature_numbers : 0; }
+    const float *features() override { return features_.data(); }
     void copy_block(int group, int from, int to) override;
     void copy_state(int from, int to) override;
     void discard_block(int group, int block) override;
@@ -71,12 +78,14 @@ class FakeExecutor : public Executor {
     void run_sequence(const StepBatch &batch, size_t sequence);
     void see(Seen &seen, int32_t token) const;
     Seen seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t position);
-    void add_logits(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state);
+    Seen row_of(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state);
+    void add_logits(const Seen &seen);
+    static constexpr int n_feature_numbers = 4;
     FakeExecutorOptions options_;
     CacheLayout layout_;
     std::vector<std::vector<Slot>> slots_; // [group]
     std::vector<Seen> states_;
-    std::vector<float> logits_;
+    std::vector<float> logits_, features_;
     size_t next_logit_row_ = 0;
     int n_copies_ = 0;
 };

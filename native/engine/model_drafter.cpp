@@ -1,6 +1,7 @@
 #include "engine/model_drafter.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "engine/clock.h"
@@ -34,29 +35,48 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
                                         "but has some");
 }
 
-void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) {
+void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) { drop(sequence); }
+
+void ModelDrafter::drop(SequenceId sequence) {
     const auto found = sequences_.find(sequence);
     if (found == sequences_.end()) return;
-    if (found->second) scheduler_.remove(*found->second);
+    if (const std::optional<SequenceId> own = found->second) {
+        scheduler_.remove(*own);
+        owners_.erase(*own);
+        wishes_.erase(*own);
+    }
     sequences_.erase(found);
+}
+
+bool ModelDrafter::is_read(SequenceId sequence) const {
+    const auto found = sequences_.find(sequence);
+    return found != sequences_.end() && found->second;
+}
+
+std::optional<ModelDrafter::Text> ModelDrafter::text_of(const DraftWish &wish) {
+    return Text{wish.tokens, std::numeric_limits<int64_t>::max(), std::string(wish.salt)};
 }
 
 // Whether the model can propose something; its sequence then has the wish's text.
 bool ModelDrafter::take(DraftWish &wish) {
-    const auto n_tokens = static_cast<int64_t>(wish.tokens.size());
+    const std::optional<Text> text = text_of(wish);
+    if (!text) return false;
+    const auto n_tokens = static_cast<int64_t>(text->tokens.size());
     wish.most = static_cast<int>(std::min<int64_t>(wish.most, n_ctx_ - n_tokens));
     if (wish.most < 1) return false;
     auto [entry, is_new] = sequences_.try_emplace(wish.sequence, std::nullopt);
     if (is_new) {
         SequenceSpec spec;
-        spec.tokens.assign(wish.tokens.begin(), wish.tokens.end());
+        spec.tokens.assign(text->tokens.begin(), text->tokens.end());
         spec.max_tokens = std::min(wish.max_tokens, n_ctx_);
+        spec.context.salt = text->salt;
         try {
             entry->second = scheduler_.submit(std::move(spec), 1, 0.0).front();
+            owners_.emplace(*entry->second, wish.sequence);
         } catch (const CapacityError &) { // other sequences may fit
         }
     } else if (entry->second)
-        scheduler_.rewrite(*entry->second, wish.tokens);
+        scheduler_.rewrite(*entry->second, text->tokens, text->n_kept);
     if (entry->second) wishes_[*entry->second] = &wish;
     return entry->second.has_value();
 }
@@ -79,14 +99,19 @@ void ModelDrafter::step() {
     runner_.make_edits(plan);
     if (plan.items.empty()) return;
     const double started_s = now_s();
-    runner_.run(plan, scheduler_.pool(), HiddenStates::unwanted);
+    runner_.run(plan, scheduler_.pool(), HiddenStates::unwanted, features_of(plan));
     if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read) {
         const double seconds = now_s() - started_s, of_token = seconds / plan.n_tokens;
         read_s_ += seconds;
         token_read_s_ = token_read_s_ == 0 ? of_token : token_read_s_ + mean_weight * (of_token - token_read_s_);
     }
     scheduler_.commit(plan);
-    for (const PlanItem &item : plan.items) extend(item, runner_.next_rows(item));
+    for (const PlanItem &item : plan.items) {
+        const std::span<const float> features = runner_.features(item);
+        const ItemRows rows = runner_.next_rows(item);
+        has_read(item, features);
+        extend(item, rows);
+    }
 }
 
 void ModelDrafter::propose(std::span<DraftWish *const> wishes) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "engine/drafter.h"
 #include "engine/scheduler.h"
@@ -29,6 +31,26 @@ class ModelDrafter : public Drafter {
     double read_s() const override { return read_s_; }
     int n_vocab() const { return executor_->n_vocab(); }
 
+  protected:
+    // What the model is to have read before it proposes.
+    struct Text {
+        std::span<const int32_t> tokens;
+        int64_t n_kept; // of what it has read already, so many tokens stay at most
+        std::string salt; // only texts of one salt share what was computed
+    };
+    // None: nothing can be proposed for the wish.
+    virtual std::optional<Text> text_of(const DraftWish &wish);
+    // What comes with the tokens of a step, where the model reads that (StepBatch::features); and what the step's rows of an
+    // item have left.
+    virtual std::span<const float> features_of(const Plan &) { return {}; }
+    virtual void has_read(const PlanItem &, std::span<const float> /*features*/) {}
+    // The sequence's text is to be read anew; nothing is proposed for it now.
+    void drop(SequenceId sequence);
+    bool is_read(SequenceId sequence) const; // from its beginning, or in part
+    SequenceId owner_of(SequenceId own) const { return owners_.at(own); }
+    const Executor &executor() const { return *executor_; }
+    double token_read_s() const { return token_read_s_; }
+
   private:
     bool take(DraftWish &wish);
     void step();
@@ -39,6 +61,7 @@ class ModelDrafter : public Drafter {
     Scheduler scheduler_;
     StepRunner runner_;
     std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // of the decoder; none: it does not fit
+    std::unordered_map<SequenceId, SequenceId> owners_;  // the decoder's sequence of each own one
     double token_read_s_ = 0, read_s_ = 0;               // of a token, and of the last proposals
     std::unordered_map<SequenceId, DraftWish *> wishes_; // by own sequence: those that lack tokens
 };

@@ -113,8 +113,9 @@ class Scheduler {
     // for.
     void draft(SequenceId id, std::span<const int32_t> tokens);
     // The sequence's text is this from now on, and the row of logits after its last token is wanted.  What it has in common
-    // with the text before stays computed.  RequestError for more than its max_tokens, or none; not with recurrent states.
-    void rewrite(SequenceId id, std::span<const int32_t> tokens);
+    // with the text before stays computed, but no more than n_kept tokens.  RequestError for more than its max_tokens, or
+    // none; not with recurrent states.
+    void rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept = std::numeric_limits<int64_t>::max());
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
     void forget_published() { pool_->forget_published(); } // the cache's contents were lost

@@ -68,18 +68,18 @@ void Scheduler::take_verdict(Sequence &s, int32_t token) {
     if (s.n_unverified == 0) settle(s);
 }
 
-void Scheduler::rewrite(SequenceId id, std::span<const int32_t> tokens) {
+void Scheduler::rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept) {
     Sequence &s = find(id);
     if (tokens.empty() || static_cast<int64_t>(tokens.size()) > s.max_tokens)
         throw RequestError("scheduler", cat("a text must have 1 to ", s.max_tokens, " tokens but has ", tokens.size()));
     if (pool_->has_states() || s.leader != nullptr || !s.followers.empty())
         throw UnsupportedError("scheduler", "a text that changes must be without recurrent states and other choices");
     ++n_plans_;
-    const auto n_common = std::ranges::mismatch(s.tokens, tokens).in1 - s.tokens.begin();
+    const int64_t n_common = std::min<int64_t>(std::ranges::mismatch(s.tokens, tokens).in1 - s.tokens.begin(), n_kept);
     s.tokens.assign(tokens.begin(), tokens.end());
     s.chain.cut(n_common);
     s.next_logit = s.n_tokens() - 1;
-    s.n_computed = std::min({s.n_computed, static_cast<int64_t>(n_common), s.n_tokens() - 1});
+    s.n_computed = std::min({s.n_computed, n_common, s.n_tokens() - 1});
     s.drafted.clear();
     s.n_unverified = 0;
     if (s.queue != SequenceQueue::running || s.cache.cut_back(s.n_computed)) return;

@@ -71,6 +71,30 @@ Speculator::State &Speculator::state(SequenceId sequence) {
     return state;
 }
 
+bool Speculator::is_asked(size_t drafter, DrafterSet drafters) const {
+    return drafters_[drafter].stats.failure.empty() && ((drafters >> drafter) & 1) != 0;
+}
+
+void Speculator::require_features(int n) const {
+    for (const Entry &entry : drafters_)
+        if (const int read = entry.drafter->n_features(); read > 0 && read != n)
+            throw ShapeError("speculation", cat("drafter ", entry.stats.name, " must read the model's ", n,
+                                                " features of a row but reads ", read));
+}
+
+bool Speculator::reads_features(DrafterSet drafters) const {
+    for (size_t i = 0; i < drafters_.size(); ++i)
+        if (drafters_[i].drafter->n_features() > 0 && is_asked(i, drafters)) return true;
+    return false;
+}
+
+void Speculator::see(SequenceId sequence, DrafterSet drafters, int64_t first, std::span<const float> features) {
+    state(sequence); // so that it is forgotten
+    for (size_t i = 0; i < drafters_.size(); ++i)
+        if (drafters_[i].drafter->n_features() > 0 && is_asked(i, drafters))
+            drafters_[i].drafter->see(sequence, first, features);
+}
+
 double Speculator::rate(const Wish &wish, size_t drafter, int kind) {
     const auto i = static_cast<size_t>(kind);
     const double of_kind = drafters_[drafter].rates[i].given(expected_rates[i], weight_of_expected);
@@ -96,9 +120,7 @@ void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
         }
         std::vector<Wish *> asked;
         for (Wish &wish : wishes)
-            if (drafters_[i].stats.failure.empty() && ((wish.drafters >> i) & 1) != 0 && wish.proposal.empty() &&
-                wish.most > 0)
-                asked.push_back(&wish);
+            if (is_asked(i, wish.drafters) && wish.proposal.empty() && wish.most > 0) asked.push_back(&wish);
         if (!asked.empty()) ask(i, asked, n_tokens + n_certain, n_rows + n_certain);
     }
     cut(wishes, n_tokens, n_rows);

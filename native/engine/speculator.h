@@ -38,6 +38,7 @@ class Speculator {
     // The drafters that a name stands for: "auto" all, "off" none, or its own; RequestError lists the names.
     DrafterSet set(const std::string &name) const;
     bool has(const std::string &drafter) const;
+    void require_features(int n) const; // ShapeError where a drafter reads others than the model's n
     DrafterSet certain() const; // those that need a grammar and are never wrong
 
     struct Wish : DraftWish {
@@ -52,6 +53,9 @@ class Speculator {
     // What is proposed for the beginning of an answer, beside the end of its prompt: forced tokens alone, at most so many.
     // They save a step and cost nothing, as they are computed in any case.
     std::span<const int32_t> begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most);
+    // Whether a drafter of these reads features; and those of a step's rows for it, from position `first` on.
+    bool reads_features(DrafterSet drafters) const;
+    void see(SequenceId sequence, DrafterSet drafters, int64_t first, std::span<const float> features);
     // Of the last proposal for a sequence so many tokens are in the step.
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them
@@ -75,6 +79,7 @@ class Speculator {
         int kind = 0, position = 0;
     };
     State &state(SequenceId sequence);
+    bool is_asked(size_t drafter, DrafterSet drafters) const;
     double rate(const Wish &wish, size_t drafter, int kind);
     void ask_certain(size_t drafter, std::vector<Wish> &wishes);
     void ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, int n_rows);

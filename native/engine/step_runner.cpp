@@ -9,7 +9,7 @@ namespace quire {
 StepRunner::StepRunner(std::shared_ptr<Executor> executor)
     : executor_(std::move(executor)), n_vocab_(static_cast<size_t>(executor_->n_vocab())),
       n_strips_(n_logit_strips(n_vocab_)), n_hidden_(static_cast<size_t>(executor_->n_hidden())),
-      n_taps_(executor_->tapped_layers().size()) {}
+      n_taps_(executor_->tapped_layers().size()), n_features_(static_cast<size_t>(executor_->n_features())) {}
 
 void StepRunner::make(const CacheEdit &edit) {
     const bool is_state = edit.group == CacheEdit::states;
@@ -23,9 +23,10 @@ void StepRunner::make_edits(const Plan &plan) {
     for (const CacheEdit &edit : plan.edits) make(edit);
 }
 
-void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden) {
+void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden, std::span<const float> features) {
     if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) executor_->encode(source_batch_);
     fill_batch(batch_, plan, pool);
+    batch_.features = features;
     batch_.hidden = n_hidden_ + n_taps_ > 0 ? hidden : HiddenStates::unwanted;
     logits_ = executor_->run(batch_);
     maxima_ = executor_->maxima();
@@ -34,6 +35,11 @@ void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidde
     first_row_ = 0;
     if (batch_.hidden == HiddenStates::wanted)
         for (size_t i = 0; i < n_taps_; ++i) taps_.push_back(executor_->tap(i));
+}
+
+std::span<const float> StepRunner::features(const PlanItem &item) {
+    if (n_features_ == 0) return {};
+    return {executor_->features() + first_row_ * n_features_, static_cast<size_t>(item.n_tokens) * n_features_};
 }
 
 // Of the last n rows of an item, those of all taps side by side.

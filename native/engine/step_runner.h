@@ -17,8 +17,11 @@ class StepRunner {
     explicit StepRunner(std::shared_ptr<Executor> executor);
     // Throws what the executor throws; then nobody knows whose contents lie where.
     void make_edits(const Plan &plan);
-    // Throws what the executor throws; then the contents of the plan's sequences are unknown.
-    void run(const Plan &plan, const CachePool &pool, HiddenStates hidden);
+    // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all rows, for
+    // a head.
+    void run(const Plan &plan, const CachePool &pool, HiddenStates hidden, std::span<const float> features = {});
+    // Of the last run, those of the item that next_rows() is asked for next; empty where the model shows none.
+    std::span<const float> features(const PlanItem &item);
     // Of the last run, once for each item in the plan's order.
     ItemRows next_rows(const PlanItem &item);
 
@@ -26,7 +29,7 @@ class StepRunner {
     void make(const CacheEdit &edit);
     std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
-    size_t n_vocab_, n_strips_, n_hidden_, n_taps_;
+    size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_;
     StepBatch batch_, source_batch_;
     float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
     const float *hidden_ = nullptr;               // it and maxima may be null

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kv/cache_spec.h"
@@ -43,6 +44,7 @@ struct StepBatch {
     std::vector<GroupBatch> groups; // by group of the cache's layout
     std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
     HiddenStates hidden = HiddenStates::unwanted; // of the logit rows
+    std::span<const float> features = {}; // [n_rows, n] of a head; the caller's, until the step ran
 };
 
 // A traced model on a device, with its cache store.  One owner thread.
@@ -87,6 +89,11 @@ class Executor {
     };
     virtual std::vector<int> tapped_layers() const { return {}; }
     virtual TapRows tap(size_t /*of tapped_layers()*/) { return {nullptr, 0}; }
+    // Features, which a head that predicts later tokens reads: numbers of a row that this model leaves (0: none), and that
+    // it reads itself, as StepBatch has them; and those of the last run's rows, like taps.
+    virtual int n_features() const { return 0; }
+    virtual int n_features_read() const { return 0; }
+    virtual const float *features() { return nullptr; }
     // Size of the hidden states that logits are made of; 0 where they cannot be had.
     virtual int n_hidden() const { return 0; }
     // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.

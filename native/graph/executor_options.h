@@ -35,6 +35,8 @@ struct ExecutorOptions {
     bool sums_inputs = false; // of products: by stock kernels on the CPU only
     // Of another executor, which never runs at the same time; null: an own one.
     std::shared_ptr<ThreadTeam> team = nullptr;
+    // Of another executor: the matrices that both read are packed once.  Null: all are packed here.
+    const PackedModel *packed_of = nullptr;
     // Where weights are that lie in the host's memory; the device's are copied there.  Empty: all are where the model runs.
     PlacesOfWeights places = {};
 };

@@ -85,7 +85,10 @@ enum class Gating {
     softmax, // over all experts
     sigmoid, // of each score
     softmax_of_chosen, // over the scores of those chosen
+    sparse_mixer, // of each chosen one over those left whose scores are near its own (Liu et al. 2024)
 };
+inline constexpr float mixer_jitter =
+    0.01F; // near: within twice this part of the larger of both, as models are trained
 enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
 struct Routing {
     int n_used;
@@ -97,13 +100,18 @@ struct Routing {
 };
 
 // What an expert does between its matrices.
-enum class ExpertUnit { gated, clamped_swiglu, ungated }; // activation(gate) * up; gpt-oss's; activation(up)
+enum class ExpertUnit {
+    gated, // activation(gate) * up
+    clamped_swiglu, // gpt-oss's
+    clipped, // min(activation(gate), limit) * clamp(up, -limit, limit)
+    ungated, // activation(up)
+};
 struct MoeSpec {
     Routing routing;
     ExpertUnit unit;
     Activation activation;
     bool is_squared = false; // activation(up) ** 2, of ungated ones
-    float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu
+    float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu; the limit of clipped, too
     bool weighs_input = false; // the weight goes to the expert's input instead of its output
 };
 struct MoeWeights {

@@ -114,8 +114,8 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
     if (options.repack != Repack::no) {
         Trace read = operations_at(Place::cpu, decode_->pieces());
         if (encode_) read.encoder = std::make_shared<const Trace>(operations_at(Place::cpu, encode_->pieces()));
-        packed =
-            std::make_unique<PackedModel>(kernels, read, options.repack, backend_.n_threads(), options.packed_cache);
+        packed = std::make_unique<PackedModel>(kernels, read, options.repack, backend_.n_threads(),
+                                               options.packed_cache, options.packed_of);
     }
     own_ = std::make_unique<OwnKernels>(
         kernels, std::move(packed),
@@ -190,6 +190,8 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
     expect(batch.positions.size() == n_rows, "positions must be as many as tokens");
     expect(batch.token_types.size() == n_rows, "token types must be as many as tokens");
+    expect(batch.features.size() == n_rows * static_cast<size_t>(trace_.n_features_read),
+           "features must come with every token where they are read");
     expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
@@ -246,9 +248,17 @@ const float *GraphExecutor::hidden() { return decode_->hidden(); }
 
 std::vector<int> GraphExecutor::tapped_layers() const {
     std::vector<int> layers;
-    for (const Tap &tap : trace_.taps) layers.push_back(tap.layer);
+    for (const Tap &tap : trace_.taps)
+        if (tap.layer != features_tap) layers.push_back(tap.layer);
     return layers;
 }
+
+bool GraphExecutor::shows_features() const { return !trace_.taps.empty() && trace_.taps.back().layer == features_tap; }
+int GraphExecutor::n_features() const {
+    if (!shows_features()) return 0;
+    return static_cast<int>(trace_.operations[static_cast<size_t>(trace_.taps.back().operation)].shape.rest[0]);
+}
+const float *GraphExecutor::features() { return shows_features() ? decode_->tap(trace_.taps.size() - 1) : nullptr; }
 
 Executor::TapRows GraphExecutor::tap(size_t i) {
     const Operation &operation = trace_.operations[static_cast<size_t>(trace_.taps.at(i).operation)];

@@ -45,6 +45,9 @@ class GraphExecutor : public Executor {
     const float *hidden() override;
     std::vector<int> tapped_layers() const override;
     TapRows tap(size_t i) override;
+    int n_features() const override;
+    int n_features_read() const override { return static_cast<int>(trace_.n_features_read); }
+    const float *features() override;
 
     std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
@@ -77,6 +80,7 @@ class GraphExecutor : public Executor {
     bool is_mixed() const { return copies_ != nullptr; }
     std::vector<Pass *> passes() const;
     const KvStore &store() const { return *stores_.front(); } // whose layout and sizes are those of all
+    bool shows_features() const; // by the last tap
     Trace trace_;
     Backend backend_;
     std::unique_ptr<Pass> decode_, encode_; // encode_: where the trace has an encoder

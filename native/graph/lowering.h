@@ -37,6 +37,7 @@ struct GraphInputs {
     ggml_tensor *axes = nullptr;       // i32 [4 * n_tokens]: time, height, width, time
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
     ggml_tensor *token_types = nullptr; // i32 [n_tokens]
+    ggml_tensor *features = nullptr; // f32 [n_tokens, n]
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
     std::map<int, ggml_tensor *> row_bias_columns; // by its columns, both ways: i32 [n_tokens * n_tokens]

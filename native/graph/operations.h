@@ -8,6 +8,7 @@
 #include <ggml.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,6 +87,8 @@ enum class OutputKind { logits, vectors };
 struct Tap {
     int layer, operation; // operation: [tokens, n]
 };
+// In place of a layer: the features, what a head that predicts later tokens reads of each row.
+inline constexpr int features_tap = std::numeric_limits<int>::max();
 
 struct Border; // graph/border.h
 
@@ -108,6 +111,7 @@ struct Trace {
     std::vector<Tap> taps = {}; // by layer, ascending
     std::shared_ptr<const Trace> encoder = nullptr; // of source texts, for models that read one
     std::vector<Left> left = {};
+    int64_t n_features_read = 0; // numbers of a row that come with its token; 0: none do
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }
     bool attends_both_ways() const;

@@ -132,10 +132,15 @@ PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack,
 }
 
 PackedModel::PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
-                         const std::optional<PackedCacheOptions> &cache_options)
+                         const std::optional<PackedCacheOptions> &cache_options, const PackedModel *others)
     : kernels_(kernels), tables_(tables_of(trace)) {
     std::vector<WeightRef> weights;
     for (const WeightRef &weight : matrices_of(trace)) {
+        if (others != nullptr)
+            if (const auto shared = others->matrices_.find(weight.get()); shared != others->matrices_.end()) {
+                matrices_.insert(*shared); // the memory that it was made of may be gone
+                continue;
+            }
         if (can_pack(weight->tensor)) weights.push_back(weight);
     }
     if (!cache_options || weights.empty()) {

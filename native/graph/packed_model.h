@@ -40,12 +40,13 @@ class PackedModel {
     // Packs every matrix that a product, a table look-up or experts of the trace read, where there is a layout for it.
     // CapacityError when memory does not suffice.  With a cache the packed matrices come from its file where there is one
     // for them, and are written to one where there is none.
+    // `others`: a model for the same kernels, whose packed matrices are shared where this one reads them; may be null.
     PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
-                const std::optional<PackedCacheOptions> &cache = std::nullopt);
+                const std::optional<PackedCacheOptions> &cache = std::nullopt, const PackedModel *others = nullptr);
 
     // The packed form, or null.
     const PackedWeights *find(const WeightRef &weight) const;
-    size_t size_bytes() const { return size_bytes_; }
+    size_t size_bytes() const { return size_bytes_; } // without what is shared
     bool from_cache() const { return from_cache_; }
     const std::vector<std::string> &cache_notes() const { return cache_notes_; } // what went wrong with the cache
 

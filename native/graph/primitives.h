@@ -67,6 +67,11 @@ TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, State
 // (primitives/outer_state.cpp, as what follows).  State: [n_head][n_state * head_dim].
 TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 
+// Linear attention whose past fades at a rate of each head (Sun et al. 2023): S = exp(decay) S + k v, out = q S.  q, k
+// [tokens, n_key_head, n_key], v [tokens, n_head, n_value], decay [n_head], not above 0.  State: [n_head][n_key * n_value].
+TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, WeightRef decay,
+                      StatePlace place);
+
 // Gated delta rule: S = exp(g) S, S += k (beta * (v - k S)), out = q S.  q, k [tokens, n_key_head, n_key], v [tokens,
 // n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head][n_key * n_value].
 // Head h reads key h / (n_head / n_key_head), or h % n_key_head where keys are tiled.

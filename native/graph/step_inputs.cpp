@@ -140,6 +140,12 @@ void fill_carried(const StepToFill &step, const Border &border, ggml_tensor *tar
     std::fill(out + n, out + ggml_nelements(target), 0.0F);
 }
 
+void fill_features(const StepToFill &step, ggml_tensor *target) {
+    if (target == nullptr) return;
+    auto *out = step.memory.host<float>(target);
+    std::fill(std::ranges::copy(step.batch.features, out).out, out + ggml_nelements(target), 0.0F);
+}
+
 void fill_sequences(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
     const StepBatch &batch = step.batch;
@@ -220,6 +226,7 @@ void StepInputs::fill(const StepToFill &step) {
     fill_padded(step, inputs.logit_rows, step.batch.logit_rows);
     fill_padded(step, inputs.token_types, step.batch.token_types);
     fill_axes(step, inputs.axes);
+    fill_features(step, inputs.features);
     fill_sequences(step, inputs.sequences);
     for (auto [target, border] : inputs.carried) fill_carried(step, *border, target);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);

@@ -95,6 +95,14 @@ void Tracer::tap(int layer, const TraceTensor &x) {
     taps_.push_back({layer, x.id});
 }
 
+TraceTensor Tracer::features(int64_t n) {
+    if (n < 1 || n_features_ > 0)
+        throw ShapeError("features",
+                         cat("features must be asked for once, and be of 1 number at least, but are of ", n));
+    n_features_ = n;
+    return record(step_features(), {}, {Lead::tokens, {n}});
+}
+
 bool Tracer::is_encoder() const {
     for (size_t layer = 0; layer < written_.size(); ++layer)
         if (written_[layer] && cache_[layer].rows->of_source) return true;
@@ -138,6 +146,7 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind, std::shared_ptr
     Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id, taps_};
     const bool both_ways = trace.attends_both_ways();
     trace.encoder = std::move(encoder);
+    trace.n_features_read = n_features_;
     if (both_ways && !is_encoder() &&
         !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
         throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");

@@ -29,6 +29,10 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
 
     // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers ascend.
     void tap(int layer, const TraceTensor &x);
+    // Declares the features [tokens, n] likewise, after all taps.
+    void show_features(const TraceTensor &x) { tap(features_tap, x); }
+    // Of a head: the features that come with each token, [tokens, n].  ShapeError where they are asked for twice.
+    TraceTensor features(int64_t n);
     const std::vector<Tap> &taps() const { return taps_; }
     // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.  `encoder`: the trace that
     // writes the layers of a source text, where there are any; that trace itself ends with vectors, and writes no others.
@@ -52,6 +56,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     std::vector<std::vector<bool>> claimed_; // by layer and state
     std::vector<Operation> operations_;
     std::vector<Tap> taps_;
+    int64_t n_features_ = 0;
     bool finished_ = false;
 };
 

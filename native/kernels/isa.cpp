@@ -1,7 +1,5 @@
 #include "kernels/isa.h"
 
-#include <algorithm>
-
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -105,7 +103,23 @@ bool may_use_tiles(const Processor &processor) {
 }
 #endif
 
-std::vector<InstructionSet> find_supported() {
+} // namespace
+
+std::string name(InstructionSet set) {
+    for (const auto &each : names) {
+        if (each.set == set) return each.name;
+    }
+    return "unknown";
+}
+
+std::optional<InstructionSet> instruction_set_from_name(const std::string &wanted) {
+    for (const auto &each : names) {
+        if (each.name == wanted) return each.set;
+    }
+    return std::nullopt;
+}
+
+std::vector<InstructionSet> instruction_sets_of_this_machine() {
     std::vector<InstructionSet> found{{Isa::portable}};
 #if defined(__x86_64__)
     const Processor processor;
@@ -137,34 +151,6 @@ std::vector<InstructionSet> find_supported() {
     if (IsProcessorFeaturePresent(i8mm) != 0) found.push_back({Isa::neon, DotProducts::matrices});
 #endif
     return found;
-}
-
-} // namespace
-
-std::string name(InstructionSet set) {
-    for (const auto &each : names) {
-        if (each.set == set) return each.name;
-    }
-    return "unknown";
-}
-
-std::optional<InstructionSet> instruction_set_from_name(const std::string &wanted) {
-    for (const auto &each : names) {
-        if (each.name == wanted) return each.set;
-    }
-    return std::nullopt;
-}
-
-const std::vector<InstructionSet> &supported_instruction_sets() {
-    static const std::vector<InstructionSet> found = find_supported();
-    return found;
-}
-
-std::vector<InstructionSet> emulated_instruction_sets() {
-    const auto &known = supported_instruction_sets();
-    const InstructionSet needed{Isa::avx512, DotProducts::bytes};
-    if (std::find(known.begin(), known.end(), needed) == known.end()) return {};
-    return {{Isa::avx512, DotProducts::emulated_tiles}};
 }
 
 } // namespace quire

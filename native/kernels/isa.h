@@ -1,4 +1,4 @@
-// The instruction sets that kernels are compiled for.
+// The instruction sets that there are kernels for.
 #pragma once
 
 #include <optional>
@@ -25,9 +25,7 @@ struct InstructionSet {
 // "avx512amx-emulated".
 std::string name(InstructionSet set);
 std::optional<InstructionSet> instruction_set_from_name(const std::string &name);
-// Those that this machine runs and this build contains; the best one last.
-const std::vector<InstructionSet> &supported_instruction_sets();
-// Those that compute in software what the machine lacks: for tests only, and never chosen by itself.
-std::vector<InstructionSet> emulated_instruction_sets();
+// Whether or not this build contains them; the best one last.
+std::vector<InstructionSet> instruction_sets_of_this_machine();
 
 } // namespace quire

@@ -1,6 +1,7 @@
 #include "kernels/kernel_set.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/environment.h"
 #include "core/error.h"
@@ -10,93 +11,155 @@
 #include "kernels/rows/row_kernels.h"
 
 namespace quire {
+
+// The kernels of one instruction set.
+struct KernelTable {
+    InstructionSet set;
+    const RowKernels &rows;
+    const RecurrentKernels &recurrent;
+    const MatmulKernels &matmul;
+    const FloatMatmulKernels &float_matmul;
+    struct {
+        const AttentionKernels &others, &codes, &bf16; // codes: K of 8 bits or fewer; bf16: K and V
+    } attention;
+};
+
 namespace {
 
-const RowKernels &row_kernels([[maybe_unused]] InstructionSet set) {
-#if defined(__x86_64__)
-    if (set.isa == Isa::avx512) return avx512::row_kernels;
-    if (set.isa == Isa::avx2) return avx2::row_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::row_kernels;
+// What a set computes with.  A build for one machine leaves out the sets that the machine lacks (native/CMakeLists.txt).
+const KernelTable tables[] = {
+    {{Isa::portable},
+     portable::row_kernels,
+     portable::recurrent_kernels,
+     portable::matmul_kernels,
+     portable::float_matmul_kernels,
+     {portable::attention_kernels, portable::attention_kernels, portable::attention_kernels}},
+#if defined(__aarch64__)
+    {{Isa::neon},
+     neon::row_kernels,
+     neon::recurrent_kernels,
+     neon::matmul_kernels,
+     neon::float_matmul_kernels,
+     {neon::attention_kernels, neon::attention_kernels, neon::attention_kernels}},
+    {{Isa::neon, DotProducts::matrices},
+     neon::row_kernels,
+     neon::recurrent_kernels,
+     neoni8mm::matmul_kernels,
+     neon::float_matmul_kernels,
+     {neon::attention_kernels, neon::attention_kernels, neon::attention_kernels}},
 #endif
-    return portable::row_kernels;
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX2)
+    {{Isa::avx2},
+     avx2::row_kernels,
+     avx2::recurrent_kernels,
+     avx2::matmul_kernels,
+     avx2::float_matmul_kernels,
+     {avx2::attention_kernels, avx2::attention_kernels, avx2::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX2VNNI)
+    {{Isa::avx2, DotProducts::bytes},
+     avx2::row_kernels,
+     avx2::recurrent_kernels,
+     avx2vnni::matmul_kernels,
+     avx2::float_matmul_kernels,
+     {avx2::attention_kernels, avx2vnni::attention_kernels, avx2::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX512)
+    {{Isa::avx512},
+     avx512::row_kernels,
+     avx512::recurrent_kernels,
+     avx512::matmul_kernels,
+     avx512::float_matmul_kernels,
+     {avx512::attention_kernels, avx512::attention_kernels, avx512::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX512VNNI)
+    {{Isa::avx512, DotProducts::bytes},
+     avx512::row_kernels,
+     avx512::recurrent_kernels,
+     avx512vnni::matmul_kernels,
+     avx512::float_matmul_kernels,
+     {avx512::attention_kernels, avx512vnni::attention_kernels, avx512::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX512BF16)
+    {{Isa::avx512, DotProducts::bf16},
+     avx512::row_kernels,
+     avx512::recurrent_kernels,
+     avx512vnni::matmul_kernels,
+     avx512bf16::float_matmul_kernels,
+     {avx512::attention_kernels, avx512vnni::attention_kernels, avx512bf16::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_AVX512AMX)
+    {{Isa::avx512, DotProducts::tiles},
+     avx512::row_kernels,
+     avx512::recurrent_kernels,
+     avx512amx::matmul_kernels,
+     avx512amx::float_matmul_kernels,
+     {avx512::attention_kernels, avx512vnni::attention_kernels, avx512amx::attention_kernels}},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_WITHOUT_EMULATED_TILES)
+    {{Isa::avx512, DotProducts::emulated_tiles},
+     avx512::row_kernels,
+     avx512::recurrent_kernels,
+     avx512amx::emulated_matmul_kernels,
+     avx512amx::emulated_float_matmul_kernels,
+     {avx512::attention_kernels, avx512vnni::attention_kernels, avx512amx::emulated_attention_kernels}},
+#endif
+};
+
+const KernelTable *table_of(InstructionSet set) {
+    const auto *found =
+        std::find_if(std::begin(tables), std::end(tables), [&](const auto &each) { return each.set == set; });
+    return found == std::end(tables) ? nullptr : found;
 }
 
-const RecurrentKernels &recurrent_kernels([[maybe_unused]] InstructionSet set) {
-#if defined(__x86_64__)
-    if (set.isa == Isa::avx512) return avx512::recurrent_kernels;
-    if (set.isa == Isa::avx2) return avx2::recurrent_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::recurrent_kernels;
-#endif
-    return portable::recurrent_kernels;
-}
-
-const MatmulKernels &matmul_kernels([[maybe_unused]] InstructionSet set) {
-#if defined(__x86_64__)
-    if (set.dot_products == DotProducts::tiles) return avx512amx::matmul_kernels;
-    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_matmul_kernels;
-    const bool bytes = set.dot_products != DotProducts::none;
-    if (set.isa == Isa::avx512) return bytes ? avx512vnni::matmul_kernels : avx512::matmul_kernels;
-    if (set.isa == Isa::avx2) return bytes ? avx2vnni::matmul_kernels : avx2::matmul_kernels;
-#elif defined(__aarch64__)
-    if (set.dot_products == DotProducts::matrices) return neoni8mm::matmul_kernels;
-    if (set.isa == Isa::neon) return neon::matmul_kernels;
-#endif
-    return portable::matmul_kernels;
-}
-
-const FloatMatmulKernels &float_matmul_kernels([[maybe_unused]] InstructionSet set) {
-#if defined(__x86_64__)
-    if (set.dot_products == DotProducts::tiles) return avx512amx::float_matmul_kernels;
-    if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_float_matmul_kernels;
-    if (set.dot_products == DotProducts::bf16) return avx512bf16::float_matmul_kernels;
-    if (set.isa == Isa::avx512) return avx512::float_matmul_kernels;
-    if (set.isa == Isa::avx2) return avx2::float_matmul_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::float_matmul_kernels;
-#endif
-    return portable::float_matmul_kernels;
-}
-
-InstructionSet checked(InstructionSet set) {
+const KernelTable &checked(InstructionSet set) {
     auto known = emulated_instruction_sets();
     known.insert(known.end(), supported_instruction_sets().begin(), supported_instruction_sets().end());
     if (std::find(known.begin(), known.end(), set) == known.end())
-        throw UnsupportedError("isa", cat("this machine must run ", name(set), " but does not"));
-    return set;
+        throw UnsupportedError("isa", cat(table_of(set) == nullptr ? "this build must have " : "this machine must run ",
+                                          name(set), " but does not"));
+    return *table_of(set);
 }
 
 } // namespace
 
+const std::vector<InstructionSet> &supported_instruction_sets() {
+    static const std::vector<InstructionSet> found = [] {
+        std::vector<InstructionSet> both;
+        for (InstructionSet each : instruction_sets_of_this_machine()) {
+            if (table_of(each) != nullptr) both.push_back(each);
+        }
+        return both;
+    }();
+    return found;
+}
+
+std::vector<InstructionSet> emulated_instruction_sets() {
+    const InstructionSet emulated{Isa::avx512, DotProducts::emulated_tiles}, needed{Isa::avx512, DotProducts::bytes};
+    const auto &known = supported_instruction_sets();
+    if (table_of(emulated) == nullptr || std::find(known.begin(), known.end(), needed) == known.end()) return {};
+    return {emulated};
+}
+
 KernelSet::KernelSet() : KernelSet(std::nullopt, std::nullopt) {}
 
 KernelSet::KernelSet(std::optional<InstructionSet> set, std::optional<bool> deterministic)
-    : set_(set ? checked(*set) : supported_instruction_sets().back()),
-      is_deterministic_(deterministic ? *deterministic : is_switched_on("QUIRE_DETERMINISTIC")),
-      rows_(&row_kernels(set_)), recurrent_(&recurrent_kernels(set_)), matmul_(&matmul_kernels(set_)),
-      float_matmul_(&float_matmul_kernels(set_)) {}
+    : table_(&checked(set ? *set : supported_instruction_sets().back())),
+      is_deterministic_(deterministic ? *deterministic : is_switched_on("QUIRE_DETERMINISTIC")) {}
 
-bool KernelSet::multiplies_bf16() const { return float_matmul_->multiply_bf16 != nullptr; }
-bool KernelSet::determinism_costs() const { return matmul_->multiply_bf16 != nullptr; }
+InstructionSet KernelSet::instruction_set() const { return table_->set; }
+const RowKernels &KernelSet::rows() const { return table_->rows; }
+const RecurrentKernels &KernelSet::recurrent() const { return table_->recurrent; }
+const MatmulKernels &KernelSet::matmul() const { return table_->matmul; }
+const FloatMatmulKernels &KernelSet::float_matmul() const { return table_->float_matmul; }
+
+bool KernelSet::multiplies_bf16() const { return table_->float_matmul.multiply_bf16 != nullptr; }
+bool KernelSet::determinism_costs() const { return table_->matmul.multiply_bf16 != nullptr; }
 
 const AttentionKernels &KernelSet::attention(KvType k_type, KvType v_type) const {
-    [[maybe_unused]] const InstructionSet set = set_;
-#if defined(__x86_64__)
-    const bool bytes = is_coded(k_type) && set.dot_products != DotProducts::none;
-    if (k_type == KvType::bf16 && v_type == KvType::bf16) {
-        if (set.dot_products == DotProducts::bf16) return avx512bf16::attention_kernels;
-        if (set.dot_products == DotProducts::tiles) return avx512amx::attention_kernels;
-        if (set.dot_products == DotProducts::emulated_tiles) return avx512amx::emulated_attention_kernels;
-    }
-    if (set.isa == Isa::avx512) return bytes ? avx512vnni::attention_kernels : avx512::attention_kernels;
-    if (set.isa == Isa::avx2) return bytes ? avx2vnni::attention_kernels : avx2::attention_kernels;
-#elif defined(__aarch64__)
-    if (set.isa == Isa::neon) return neon::attention_kernels;
-#endif
-    (void)k_type;
-    (void)v_type;
-    return portable::attention_kernels;
+    if (is_coded(k_type)) return table_->attention.codes;
+    const bool is_bf16 = k_type == KvType::bf16 && v_type == KvType::bf16;
+    return is_bf16 ? table_->attention.bf16 : table_->attention.others;
 }
 
 } // namespace quire

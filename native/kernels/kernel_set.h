@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "kernels/isa.h"
 
@@ -10,27 +11,33 @@ namespace quire {
 
 enum class KvType;
 struct AttentionKernels;
+struct KernelTable;
 struct FloatMatmulKernels;
 struct MatmulKernels;
 struct RecurrentKernels;
 struct RowKernels;
+
+// The instruction sets that this machine runs and this build contains; the best one last.
+const std::vector<InstructionSet> &supported_instruction_sets();
+// Those that compute in software what the machine lacks: for tests only, and never chosen by itself.
+std::vector<InstructionSet> emulated_instruction_sets();
 
 // A value, cheap to copy.
 class KernelSet {
   public:
     // The best instruction set that this machine runs, and deterministic where QUIRE_DETERMINISTIC=1 is in the environment.
     KernelSet();
-    // UnsupportedError if this machine does not run the instruction set.  None: as above.
+    // UnsupportedError if this machine does not run the instruction set or this build lacks it.  None: as above.
     KernelSet(std::optional<InstructionSet> set, std::optional<bool> deterministic);
 
-    InstructionSet instruction_set() const { return set_; }
+    InstructionSet instruction_set() const;
     // A row's bits must not depend on what is computed beside it.
     bool is_deterministic() const { return is_deterministic_; }
 
-    const RowKernels &rows() const { return *rows_; }
-    const RecurrentKernels &recurrent() const { return *recurrent_; }
-    const MatmulKernels &matmul() const { return *matmul_; }
-    const FloatMatmulKernels &float_matmul() const { return *float_matmul_; }
+    const RowKernels &rows() const;
+    const RecurrentKernels &recurrent() const;
+    const MatmulKernels &matmul() const;
+    const FloatMatmulKernels &float_matmul() const;
     const AttentionKernels &attention(KvType k_type, KvType v_type) const;
 
     // Whether there are products of BF16 with BF16.
@@ -39,12 +46,8 @@ class KernelSet {
     bool determinism_costs() const;
 
   private:
-    InstructionSet set_;
+    const KernelTable *table_;
     bool is_deterministic_;
-    const RowKernels *rows_;
-    const RecurrentKernels *recurrent_;
-    const MatmulKernels *matmul_;
-    const FloatMatmulKernels *float_matmul_;
 };
 
 } // namespace quire

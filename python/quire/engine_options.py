@@ -6,13 +6,13 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, TypeVar, get_args
 
 from .errors import RequestError
+from .expressions import Expression
 
 __all__ = [
     "CacheDType",
@@ -36,7 +36,7 @@ CacheDType = Literal[
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
-Speculation = Literal["auto", "off", "draft", "lookup", "grammar"]
+Speculation = Literal["auto", "off", "draft", "mtp", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 
 _KV_DTYPES = ("auto", *get_args(CacheDType))
@@ -156,8 +156,9 @@ _DRAFT = EngineOption(
 )  # fmt: skip
 _SPECULATION = EngineOption(
     flags="--speculation", choices=get_args(Speculation),
-    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, a look at the"
-    " text so far, or a form that leaves no choice [auto with --draft, else grammar].",
+    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, layers of the"
+    " model's file that predict later tokens, a look at the text so far, or a form that leaves no choice [auto with"
+    " --draft, else grammar].",
 )  # fmt: skip
 _DRAFT_MAX = EngineOption(
     flags="--draft-max", metavar="N",
@@ -207,10 +208,11 @@ class EngineConfig:
     (``docs/adapters.md``).
     ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
     the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
-    requests that do not say: ``"draft"``, ``"lookup"`` (what followed where the end of the text occurred before),
-    ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is
-    ``"auto"`` with a draft model and ``"grammar"`` without.  ``draft_max``: tokens proposed at a time at most; how many
-    are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
+    requests that do not say: ``"draft"``, ``"mtp"`` (layers of the model's own file that predict later tokens),
+    ``"lookup"`` (what followed where the end of the text occurred before), ``"grammar"`` (what a form leaves no choice
+    in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is ``"auto"`` with a draft model and ``"grammar"``
+    without.  Only ``"auto"`` and ``"mtp"`` take those layers into memory.  ``draft_max``: tokens proposed at a time at
+    most; how many are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("cpu", _DEVICE)
@@ -344,10 +346,7 @@ def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 def _check_override(name: str, value: object) -> None:
     if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(each, str) and each for each in value):
         raise RequestError(f"[engine] {name} must be pairs (pattern, device) but one is {value!r:.80}")
-    try:
-        re.compile(value[0])
-    except re.error as error:
-        raise RequestError(f"[engine] {name} must be regular expressions but {value[0]!r:.80}: {error}") from error
+    Expression(value[0], f"[engine] {name}", RequestError)
 
 
 def _is_adapter(value: object) -> bool:

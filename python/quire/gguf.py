@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import os
 import struct
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from ._native import gguf as _gguf
 from ._native.core import DType, Tensor
-from .errors import CapacityError, LoadError, ShapeError
+from .errors import LoadError, ShapeError
+from .whole_file import WholeFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -224,8 +224,7 @@ class GGUFWriter:
         self._keys: dict[str, bytes] = {}
         self._tensors: dict[str, tuple[DType, tuple[int, ...], int, int]] = {}  # dtype, shape, offset, bytes
         self._data_bytes = 0
-        self._file: BinaryIO | None = None
-        self._temporary: Path | None = None
+        self._file: WholeFile | None = None
         self._order: list[str] = []
         self._written = 0  # bytes of the tensor that is being written
         self._start = 0
@@ -310,14 +309,12 @@ class GGUFWriter:
         header = b"".join(parts)
         return header + bytes(-len(header) % self._alignment)
 
-    def _begin(self) -> BinaryIO:
+    def _begin(self) -> WholeFile:
         if self._file is None:
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".part")
-            self._temporary = Path(name)
-            self._file = os.fdopen(descriptor, "wb")
             header = self._header()
-            self._put(header)
             self._start = len(header)
+            self._file = WholeFile(self._path, "gguf", self._start + self._data_bytes)
+            self._file.write(header)
             self._order = list(self._tensors)
         return self._file
 
@@ -327,22 +324,8 @@ class GGUFWriter:
         A reader can open that file, whose tensors hold zeros until they are written.
         """
         file = self._begin()
-        file.truncate(self._start + self._data_bytes)
-        file.flush()
-        assert self._temporary is not None
-        return self._temporary
-
-    def _put(self, data: bytes | memoryview) -> None:
-        assert self._file is not None
-        try:
-            self._file.write(data)
-        except OSError as error:
-            status = os.statvfs(self._path.parent)
-            free = status.f_bavail * status.f_frsize
-            raise CapacityError(
-                f"[gguf] '{self._path}' must fit on its disk ({self._start + self._data_bytes} bytes, {free} free):"
-                f" {error.strerror}"
-            ) from error
+        file.reserve(self._start + self._data_bytes)
+        return file.scratch
 
     def write(self, name: str, data: bytes | memoryview | npt.NDArray[np.generic] | Tensor) -> None:
         """The next bytes of tensor ``name``: its storage, in the order of announcement, in pieces of any size.
@@ -350,7 +333,7 @@ class GGUFWriter:
         A ``Tensor`` is a piece, too: ``writer.write(name, reader.tensor(name))`` copies one.  UnsupportedError for one
         that is not in CPU memory, ShapeError for one of another dtype.
         """
-        self._begin()
+        file = self._begin()
         if not self._order or self._order[0] != name:
             expected = self._order[0] if self._order else "nothing more"
             raise ShapeError(
@@ -367,10 +350,10 @@ class GGUFWriter:
         size = self._tensors[name][3]
         if self._written + len(view) > size:
             raise ShapeError(f"[gguf] tensor '{name}' must have {size} bytes but {self._written + len(view)} came")
-        self._put(view)
+        file.write(view)
         self._written += len(view)
         if self._written == size:
-            self._put(bytes(-size % self._alignment))
+            file.write(bytes(-size % self._alignment))
             self._order.pop(0)
             self._written = 0
 
@@ -380,30 +363,14 @@ class GGUFWriter:
             file = self._begin()
             if self._order:
                 raise ShapeError(f"[gguf] all tensors must be written but '{self._order[0]}' is not")
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            assert self._temporary is not None
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(self._temporary, 0o666 & ~umask)
-            os.replace(self._temporary, self._path)
-            self._temporary = None
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            file.commit()
         finally:
             self.abort()
 
     def abort(self) -> None:
         """Drop what was written so far.  Harmless after close()."""
         if self._file is not None:
-            self._file.close()
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
-            self._temporary = None
+            self._file.abort()
 
     def __repr__(self) -> str:
         return f"GGUFWriter({os.fspath(self._path)!r}, {len(self._keys)} keys, {len(self._tensors)} tensors)"

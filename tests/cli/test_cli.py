@@ -121,7 +121,7 @@ def test_every_command_has_help(quire: Command, name: str) -> None:
         (("run", "x", "--repeat-penalty", "0"), "repetition_penalty must be above 0 but is 0"),
         (("run", "x", "--samplers", "top_k;luck"), "samplers must be of"),
         (("run", "x", "-l", "17"), "must be ID+BIAS or ID-BIAS but is '17'"),
-        (("run", "x", "-ot", "(=CPU"), "override_tensor must be regular expressions but"),
+        (("run", "x", "-ot", "(=CPU"), "override_tensor must be an expression but '(' is none"),
         (("run", "x", "-ot", "ffn"), "override_tensor must be PATTERN=DEVICE but is 'ffn'"),
         (("run", "x", "-ngl", "-2"), "must be all, -1 or a number of layers but is '-2'"),
         (("run", "x", "-ngl", "0", "--device", "CUDA0"), "-ngl 0 keeps the model on the CPU but --device is CUDA0"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from predictor_models import predictor_tensors, trunk_tensors, write_predicting
 from quire.cli.main import main
 from quire.convert import convert
 from quire.models import architectures
@@ -45,6 +46,22 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "pre-tokenizer": (lambda path: repackaged(path, {"tokenizer.ggml.pre": ("sputnik", "string")}), "'sputnik'"),
     "sampling": (lambda path: repackaged(path, {"general.sampling.temp": (-1.0, "f32")}), "general.sampling"),
 }
+
+
+def test_layers_that_predict_later_tokens_are_told_of(tmp_path: Path, capsys: Capture) -> None:
+    def lines(tensors: dict[str, np.ndarray]) -> tuple[list[str], object]:
+        write_predicting(tmp_path / "hf", "qwen35", tensors)
+        shown = info(capsys, str(tmp_path / "hf")).splitlines()
+        found = json.loads(info(capsys, str(tmp_path / "hf"), "--json"))
+        assert "runs: yes" in shown
+        return [line for line in shown if line.startswith("layers that")], found["predicting_layers"]
+
+    trunk = trunk_tensors("qwen35")
+    assert lines(trunk) == ([], None)
+    assert lines(trunk | predictor_tensors("qwen35")) == (
+        ["layers that predict later tokens: 1 (--speculation mtp uses the first)"],
+        {"n": 1, "is_used": True},
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

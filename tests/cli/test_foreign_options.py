@@ -15,6 +15,9 @@ import pytest
 from quire.cli import bench, chat, info, run, serve, tokenize
 from quire.cli.foreign_options import REREAD, from_foreign_environment, translated
 from quire.cli.foreign_table import ROWS
+from quire.cli.ollama_host import ollama_address
+from quire.cli.server_call import call
+from quire.errors import RequestError
 from quire.sampling import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +99,64 @@ def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture
         from_foreign_environment({"LLAMA_ARG_SPEC_TYPE": "ngram-simple"}, serve.command)
     with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
         from_foreign_environment({"OLLAMA_HOST": "a:b:c"}, serve.command)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [  # as Ollama's own tests of its reading have them
+        ("1.2.3.4", "http://1.2.3.4:11434"), (":1234", "http://0.0.0.0:1234"), ("1.2.3.4:1234", "http://1.2.3.4:1234"),
+        ("example.com", "http://example.com:11434"), ("example.com:1234", "http://example.com:1234"),
+        (":0", "http://0.0.0.0:0"), ("[::1]", "http://[::1]:11434"), ("[::]", "http://[::]:11434"),
+        ("::1", "http://[::1]:11434"), ("[::1]:1337", "http://[::1]:1337"), (" 1.2.3.4 ", "http://1.2.3.4:11434"),
+        ('"1.2.3.4"', "http://1.2.3.4:11434"), ("'1.2.3.4'", "http://1.2.3.4:11434"), ('" 1.2.3.4 "', "http://1.2.3.4:11434"),
+        ("http://1.2.3.4", "http://1.2.3.4:80"), ("http://1.2.3.4:4321", "http://1.2.3.4:4321"),
+        ("https://1.2.3.4", "https://1.2.3.4:443"), ("https://1.2.3.4:4321", "https://1.2.3.4:4321"),
+        ("http://[::1]/", "http://[::1]:80"), ("1.2.3.4:", "http://1.2.3.4:11434"), ("http://", "http://127.0.0.1:80"),
+    ],
+)  # fmt: skip
+def test_ollamas_address(given: str, expected: str) -> None:
+    scheme, host, port = ollama_address(given)
+    assert (f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}") == expected
+    found = from_foreign_environment({"OLLAMA_HOST": given}, serve.command)
+    assert found == {"host": ("OLLAMA_HOST", host), "port": ("OLLAMA_HOST", str(port))}
+
+
+def test_what_is_no_address_of_ollamas() -> None:
+    """Where Ollama would take another port in silence, too; a path is a proxy's, which no server listens on."""
+    for given in (
+        "a:b:c",
+        ":66000",
+        ":-1",
+        "1.2.3.4:x",
+        "ftp://a",
+        "://a",
+        "https://example.com/ollama",
+        "[a]",
+        "[::1",
+    ):
+        with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
+            ollama_address(given)
+
+
+def test_commands_call_the_server_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def urlopen(request: Any, timeout: float) -> Any:
+        asked.append(request.full_url)
+        raise OSError("nobody")
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    for variables, expected in (
+        ({}, "http://127.0.0.1:8080/x"), ({"OLLAMA_HOST": "0.0.0.0"}, "http://127.0.0.1:11434/x"),
+        ({"OLLAMA_HOST": "[::]:5"}, "http://[::1]:5/x"), ({"OLLAMA_HOST": "a", "QUIRE_SERVER": "b:1"}, "http://b:1/x"),
+    ):  # fmt: skip
+        for name in ("OLLAMA_HOST", "QUIRE_SERVER"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RequestError, match="a server must answer"):
+            call(None, None, "/x")
+        assert asked.pop() == expected
 
 
 def test_our_options_win_over_their_variables(

@@ -1,6 +1,7 @@
 """lm-eval's ``local-completions`` on a task made for the purpose: ``python check_lm_eval.py http://127.0.0.1:PORT FOLDER``.
 
-FOLDER: the checkpoint of the model that the server has, for its tokenizer.  Nothing is fetched.
+FOLDER: the checkpoint of the model that the server has, for its tokenizer.  Nothing is fetched.  Says what is absent, and
+checks nothing then.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-import requests
 from checks import MODEL, Checks, finish
-from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
-from transformers import AutoTokenizer
 
 URL, FOLDER = sys.argv[1], sys.argv[2]
+if not Path(FOLDER).is_dir():
+    print(f"lm-eval: skipped, as {FOLDER} is absent")
+    sys.exit()
+try:
+    import requests
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoTokenizer
+except ImportError as error:
+    print(f"lm-eval: skipped, as {error.name} is absent")
+    sys.exit()
 _NAMES = ("Olga", "Paul", "Nils", "Stella", "Juan", "Anna")
 _THINGS = ("hat", "stone", "key", "lamp", "kite", "basket")
 _PLACES = ("in the kitchen", "near the pond", "under the bed", "in the barn", "by the stairs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +11,7 @@ from quire import LLM, SamplingParams
 from quire.engine.placement import Placement
 from quire.engine_options import EngineConfig, read_overrides
 from quire.errors import RequestError, UnsupportedError
+from quire.expressions import Expression
 
 NAMES = (
     "token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight", "blk.1.attn_q.weight",
@@ -42,7 +42,7 @@ def on_device(placement: Placement) -> str:
 def test_places_of_names(
     n_gpu_layers: int, n_cpu_moe: int, overrides: tuple[tuple[str, str], ...], expected: str
 ) -> None:
-    patterns = tuple((re.compile(text), place) for text, place in overrides)
+    patterns = tuple((Expression(text, "a pattern"), place) for text, place in overrides)
     assert on_device(Placement(3, n_gpu_layers, n_cpu_moe, patterns)) == expected  # type: ignore[arg-type]
 
 

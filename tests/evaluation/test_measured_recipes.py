@@ -9,7 +9,7 @@ import pytest
 from measured_cases import model_of
 from quire.cli.main import main
 from quire.evaluation.calibration import calibration_from
-from quire.evaluation.costs import interpolated
+from quire.evaluation.costs import groups_of, interpolated, measure_costs
 from quire.evaluation.recipe import read_recipe
 from quire.evaluation.trial import opened_trial
 from quire.gguf import GGUFReader
@@ -83,6 +83,20 @@ def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
         assert "written by the model" in reader.metadata.text("quire.recipe.calibration")
         sizes.append(reader.size_bytes)
     assert sizes[0] < sizes[1]
+
+
+def test_a_heavy_matrix_is_tried_in_every_type(files: Path) -> None:
+    """What its types cost is what was measured; of the others two were tried, and the rest lies between."""
+    source = GGUFReader(model_of(files, "qwen3moe"))
+    rows = calibration_from(files / "bytes.txt", source).rows[:1]
+    types, heavy = ("q4_0", "q5_0", "q8_0"), "token_embd.weight"
+    with opened_trial(source, rows, {"threads": 2}) as trial:
+        costs = measure_costs(trial, source, groups_of(source, 2), Importance(), types=types)
+        for option in costs.options[heavy]:
+            with trial.changed(heavy, trial.values(heavy, option.name, Importance())):
+                assert option.cost == pytest.approx(trial.divergence(), rel=1e-6)
+    for name, found in costs.trials.items():
+        assert len(found) == (len(types) if name in (heavy, "output.weight") else 2), name
 
 
 def test_divergences_are_interpolated() -> None:

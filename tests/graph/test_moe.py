@@ -28,6 +28,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "limit": 1.5,
         "biases": True,
     },
+    "sparse mixer": {"n_used": 2, "gating": "sparse_mixer", "normalize": False},
+    "sparse mixer of three": {"n_used": 3, "gating": "sparse_mixer", "normalize": False},
+    "clipped": {"n_used": 3, "unit": "clipped", "limit": 0.4},
     "llama 4": {"n_used": 1, "gating": "sigmoid", "normalize": False, "weighs_input": True},
     "ungated, squared": {"n_used": 2, "unit": "ungated", "activation": "relu", "is_squared": True},
     "gelu with scales": {"n_used": 2, "activation": "gelu", "expert_scale": True, "biases": True},
@@ -48,9 +51,9 @@ def erf(x: Array) -> Array:
 def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple[npt.NDArray[np.int64], Array]:
     """Chosen experts and their weights of one token."""
     gating = spec.get("gating", "softmax")
-    odds = {"softmax": softmax, "sigmoid": lambda s: 1 / (1 + np.exp(-s)), "softmax_of_chosen": lambda s: s}[gating](
-        scores
-    )
+    odds = scores
+    if gating in ("softmax", "sigmoid"):
+        odds = softmax(scores) if gating == "softmax" else 1 / (1 + np.exp(-scores))
     ranked = odds + (0 if bias is None else bias)
     n_group = spec.get("n_group", 1)
     if n_group > 1:
@@ -63,9 +66,19 @@ def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple
         ranked = (groups + mask).reshape(-1)
     chosen = np.argsort(-ranked)[: spec["n_used"]]
     weights = softmax(odds[chosen]) if gating == "softmax_of_chosen" else odds[chosen]
+    if gating == "sparse_mixer":
+        weights = np.array([part_of_near(scores, chosen[:u], e) for u, e in enumerate(chosen)])
     if spec.get("normalize", True):
         weights = weights / weights.sum()
     return chosen, weights * spec.get("scale", 1.0)
+
+
+def part_of_near(scores: Array, before: npt.NDArray[np.int64], best: int) -> float:
+    """Of a softmax over those left whose scores are within 2 % of the best one's."""
+    left = np.delete(np.arange(len(scores)), before)
+    gaps = (scores[best] - scores[left]) / np.maximum(np.abs(scores[left]), scores[best])
+    near = scores[left][gaps <= 0.02]
+    return float(1 / np.exp(near - scores[best]).sum())
 
 
 def unit(gate: Array | None, up: Array, spec: dict[str, Any]) -> Array:
@@ -78,6 +91,8 @@ def unit(gate: Array | None, up: Array, spec: dict[str, Any]) -> Array:
     active = (
         gate / (1 + np.exp(-gate)) if spec.get("activation", "silu") == "silu" else gate * (1 + erf(gate / 2**0.5)) / 2
     )
+    if kind == "clipped":
+        return np.minimum(active, spec["limit"]) * np.clip(up, -spec["limit"], spec["limit"])
     return active * up
 
 
@@ -87,6 +102,8 @@ def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
     spec = dict(KINDS[kind])
     bench = Bench(seed=5)
     (x, v), (scores, s) = bench.value(DIM), bench.value(N_EXPERT)
+    if spec.get("gating") == "sparse_mixer":  # so that some are near
+        scores, s = graph.soft_cap(scores, 0.7), 0.7 * np.tanh(s / 0.7)
     gates, ups, downs = (bench.array(N_EXPERT, *d, low=-0.5, high=0.5) for d in ((FFN, DIM), (FFN, DIM), (DIM, FFN)))
     gated = spec.get("unit") != "ungated"
     has_biases = spec.pop("biases", False)
@@ -133,6 +150,8 @@ def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
         {"n_used": 2, "n_group": 8, "n_group_used": 2},
         {"n_used": 2, "scale": 0.0},
         {"n_used": 2, "unit": "ungated"},
+        {"n_used": 2, "unit": "clipped", "limit": 0.0},
+        {"n_used": 2, "gating": "sparse_mixer", "n_group": 2},
     ],
 )
 def test_what_cannot_be_routed_is_refused(bad: dict[str, Any]) -> None:

@@ -93,6 +93,26 @@ def state_space_dual(n_head: int, head_dim: int, n_group: int, n_state: int, *, 
     return Case(n_head * head_dim * n_state, shapes, trace, {1: (0.0, 1.0)})
 
 
+def retention(n_head: int, n_value: int, n_key_head: int, n_key: int) -> Case:
+    def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
+        decay = bench.array(n_head, low=-2, high=-0.01)
+        q, k, v = inputs
+
+        def reference(values: Values) -> Numbers:
+            s = np.zeros((n_head, n_key, n_value))
+            out: Values = []
+            for query, key, v in zip(*values, strict=True):
+                q, k = (np.repeat(x, n_head // n_key_head, axis=0) for x in (query, key))
+                s = np.exp(decay)[:, None, None] * s + k[:, :, None] * v[:, None]
+                out.append(np.einsum("hkv,hk->hv", s, q))
+            return np.stack(out)
+
+        return graph.retention(q, k, v, bench.weight(decay), layer=0, state=0), reference
+
+    keys = (n_key_head, n_key)
+    return Case(n_head * n_key * n_value, [keys, keys, (n_head, n_value)], trace)
+
+
 def gated_delta(n_head: int, n_value: int, n_key_head: int, n_key: int, *, by_key: bool, tiled: bool = False) -> Case:
     def trace(bench: Bench, inputs: list[TraceTensor]) -> tuple[TraceTensor, Reference]:
         def reference(values: Values) -> Numbers:
@@ -168,6 +188,7 @@ CASES: dict[str, list[Case]] = {
         state_space_dual(4, 64, 2, 16, skip=True),
         state_space_dual(2, 83, 2, 37, skip=True),
     ],
+    "retention": [retention(3, 5, 1, 7), retention(2, 83, 2, 37)],
     "gated_delta": [
         gated_delta(3, 5, 1, 7, by_key=False),
         gated_delta(4, 64, 2, 32, by_key=False),
@@ -337,6 +358,12 @@ def _dual(dt: int, c: tuple[int, ...]) -> TraceTensor:
     return graph.state_space_dual(one, two, three, four, bench.weight(bench.array(4)), None, layer=0, state=0)
 
 
+def _retention(q: tuple[int, ...], n: int) -> TraceTensor:
+    bench = _bench(96)
+    one, two, three = _values(bench, q, (2, 4), (4, 6))
+    return graph.retention(one, two, three, bench.weight(bench.array(n)), layer=0, state=0)
+
+
 def _wkv(w: tuple[int, ...]) -> TraceTensor:
     bench = _bench(96)
     one, two, three, four = _values(bench, (4, 4), w, (4, 4), (4, 6))
@@ -356,6 +383,8 @@ def _wkv(w: tuple[int, ...]) -> TraceTensor:
         (lambda: _delta((2, 4), (4,), n=95), "must have 96 numbers but has 95"),
         (lambda: _dual(3, (2, 4)), r"dt must be \[tokens, 4\]"),
         (lambda: _dual(4, (4, 4)), r"c must be \[tokens, 2, 4\]"),
+        (lambda: _retention((2, 5), 4), r"q must be \[tokens, 2, 4\]"),
+        (lambda: _retention((2, 4), 3), r"must be f32 \[4\]"),
         (lambda: _wkv((4, 5)), r"w must be \[tokens, 4, 4\]"),
     ],
 )

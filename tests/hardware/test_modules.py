@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import quire
 from quire.errors import UnsupportedError
-from quire.hardware import find_device, modules
-from quire.hardware.modules import ModuleReport, load_modules, module_files
+from quire.hardware import find_device, module_files, modules
+from quire.hardware.modules import ModuleReport, load_modules
 from stand_in_modules import ABORTS, FINDS_NOTHING, HANGS, HAS_NO_START, NEEDS_A_DRIVER, compiled, marks
 
 pytestmark = [pytest.mark.python_only, pytest.mark.skipif(sys.platform != "linux", reason="modules are ELF's here")]
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where modules are looked for, in this process and in others."""
     monkeypatch.setenv("QUIRE_MODULE_PATH", str(tmp_path))
     monkeypatch.setattr(modules, "_reports", {})
-    monkeypatch.setattr(modules, "module_folders", lambda: [tmp_path])
+    monkeypatch.setattr(module_files, "module_folders", lambda: [(tmp_path, "QUIRE_MODULE_PATH")])
     return tmp_path
 
 
@@ -51,7 +51,7 @@ def only_report() -> ModuleReport:
 def test_a_broken_module_is_told_of(folder: Path, source: str, state: str, words: str) -> None:
     compiled(folder, "cuda", source)
     report = only_report()
-    assert (report.module, report.state, report.devices) == ("cuda", state, ())
+    assert (report.module, report.source, report.state, report.devices) == ("cuda", "QUIRE_MODULE_PATH", state, ())
     assert words in report.reason
     assert report.advice
     with pytest.raises(UnsupportedError, match=r"must be one of CPU\b.* but is 'cuda'.*libggml-cuda.so") as raised:
@@ -92,7 +92,7 @@ def test_the_cpu_needs_no_other_module(folder: Path) -> None:
     assert "SIGABRT" in told["cuda"]["reason"]
     assert "is cut off" in told["vulkan"]["reason"]
     done = quire_command("devices")
-    assert "libggml-vulkan.so: unusable: is cut off" in done.stdout
+    assert "libggml-vulkan.so (QUIRE_MODULE_PATH): unusable: is cut off" in done.stdout
     # Options of llama.cpp go on with the CPU and say so once.
     done = quire_command("run", "-ngl", "99", "-n", "2", "Hello")
     assert done.returncode == 0
@@ -102,7 +102,7 @@ def test_the_cpu_needs_no_other_module(folder: Path) -> None:
 def test_only_modules_of_the_wanted_kind_are_tried(folder: Path) -> None:
     trace = folder / "ran"
     compiled(folder, "cuda", marks(trace))
-    with pytest.raises(UnsupportedError, match="no module libggml-vulkan lies in"):
+    with pytest.raises(UnsupportedError, match=r'no module libggml-vulkan lies in .*pip install "quire\[vulkan\]"'):
         find_device("vulkan")
     with pytest.raises(UnsupportedError, match=r"no module libggml-hip lies in .*QUIRE_HIP"):
         find_device("ROCm0")
@@ -116,7 +116,7 @@ def test_a_file_is_tried_once_however_often_it_lies_there(folder: Path) -> None:
     (folder / "libggml-vulkan-again.so").symlink_to(path)
     for name in ("libggml-cpu.so", "libggml-base.so", "libggml.so", "other.so"):
         (folder / name).write_text("")
-    assert [file.resolve() for file in module_files()] == [path]
+    assert [file.path.resolve() for file in module_files.module_files()] == [path]
 
 
 ABORT = """

@@ -19,7 +19,7 @@ from quire._native.quant import dequantize, quantize
 from quire.convert import convert
 from quire.errors import CapacityError, UnsupportedError
 from quire.gguf import GGUFReader
-from quire.hardware import find_device, modules
+from quire.hardware import find_device, module_files, modules
 from quire.models import load_model
 from quire.parity.results import deviation_of
 from tiny_checkpoints import CONFIGS, write_checkpoint
@@ -197,8 +197,8 @@ def test_a_second_copy_of_the_module_offers_no_second_device(tmp_path: Path) -> 
     copy.write_bytes(vulkan_module().read_bytes())
     before = {report.path for report in modules.load_modules()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules, "module_folders", lambda: [tmp_path])
+        patch.setattr(module_files, "module_folders", lambda: [(tmp_path, "QUIRE_MODULE_PATH")])
         (report,) = modules.load_modules()
     assert str(copy) not in before
-    assert report.state == "unusable"
-    assert "a module for Vulkan is loaded already" in report.reason
+    assert report.state == "not used"
+    assert report.reason == f"{vulkan_module()} goes before it"

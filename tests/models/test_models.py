@@ -126,7 +126,11 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
     # ggml looks GELU up in a table of half precision, which moves some by nearly as much as is allowed elsewhere, and those
     # more whose scores are not scaled.
     factor = (
-        5 if name in ("t5-gated", "mt5", "umt5") else 3 if name.startswith(("gemma", "t5encoder-g", "umt5e")) else 1
+        5
+        if name in ("t5-gated", "mt5", "umt5")
+        else 3
+        if name.startswith(("gemma", "t5encoder-g", "mt5e", "umt5e"))
+        else 1
     )
     tolerance = factor * TOLERANCE if kernels == "stock" else TOLERANCE
     close(runner.answer(prompt), stored["logits"], tolerance)

@@ -160,7 +160,12 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"r": 0}, "'r' of adapter_config.json must be 1 to"),
     ({"r": 3}, r"must have lora_A \[3, in\] and lora_B \[out, 3\] but has \[4, 64\]"),
     ({"rank_pattern": {"q_proj": 5}}, r"must have lora_A \[5, in\]"),
-    ({"rank_pattern": {"(": 5}}, "must hold expressions"),
+    ({"rank_pattern": {"(": 5}}, "'rank_pattern' of adapter_config.json must be an expression"),
+    # Python's own matching takes 2^31 steps and more for these.
+    ({"target_modules": r"(?:(?:[a-z]+[.\d_]*)+)+X"}, f"'{Q}' must be a module"),
+    ({"exclude_modules": r"(?:(?:[a-z]+[.\d_]*)+)+(X|j)"}, f"'{Q}' must be a module"),
+    ({"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": r"((\w+\.?)+)+X"}, f"'{Q}' must be a module"),
+    ({"alpha_pattern": {r"(.)\1": 5}}, "'alpha_pattern' of adapter_config.json must have no back-references"),
     ({"lora_alpha": "16"}, "'lora_alpha' of adapter_config.json must be a number"),
     ({"lora_alpha": 1e300}, "'lora_alpha' of adapter_config.json must be finite, and below"),
     ({"alpha_pattern": {"q_proj": float("nan")}}, "'q_proj' of adapter_config.json must be finite"),
@@ -176,6 +181,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
 TAKEN: list[dict[str, Any]] = [
     {"target_modules": "all-linear"}, {"target_modules": r".*\.(q|k)_proj"}, {"target_modules": [Q]},
     {"layers_to_transform": [0, 3]}, {"layers_to_transform": 0, "layers_pattern": ["layers"]},
+    {"layers_to_transform": 0, "layers_pattern": ["h", r"\w+s"]},
     {"exclude_modules": "nothing"}, {"init_lora_weights": "gaussian"}, {"modules_to_save": []}, {"lora_alpha": 0},
     {"loftq_config": {"loftq_bits": 4}}, {"bias": None}, {"lora_alpha": 2.5}, {"fan_in_fan_out": True},
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, 
 from quire.convert import convert
 from quire.engine import LLM
 from quire.engine.texts import TextOptions, shares
-from quire.errors import RequestError, UnsupportedError
-from tiny_checkpoints import write_checkpoint
+from quire.errors import LoadError, RequestError, UnsupportedError
+from tiny_checkpoints import shapes_of, write_checkpoint
 from word_pieces import write_word_pieces
 
 Array = npt.NDArray[np.float32]
@@ -74,6 +75,62 @@ def test_the_second_text_has_a_type_of_its_own(folder: Path, tmp_path: Path, ker
         joined = model.tokenizer.encode_pair(QUERY, DOCUMENTS[0]).token_ids
         assert not near(model.classify(joined), softmax(expected[:1]))
         assert model.classify((QUERY, DOCUMENTS[0])).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "n_classes"),
+    [(None, 1), (None, 3), ("single_label_classification", 3), ("multi_label_classification", 3),
+     ("multi_label_classification", 1), ("regression", 1), ("regression", 3)],
+)  # fmt: skip
+def test_scores_become_what_transformers_pipeline_shows(tmp_path: Path, problem: str | None, n_classes: int) -> None:
+    """From the folder, and from a file; in Python, and in what the server gets."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    folder, file = tmp_path / "bert", tmp_path / "bert.gguf"
+    labels = {str(i): f"class {i}" for i in range(n_classes)}
+    write_checkpoint(
+        folder,
+        "bert-rank",
+        {**shapes_of("bert-rank"), "classifier.weight": [n_classes, 72], "classifier.bias": [n_classes]},
+    )
+    write_word_pieces(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"problem_type": problem, "id2label": labels, "label2id": {name: int(i) for i, name in labels.items()}}
+    (folder / "config.json").write_text(json.dumps(config))
+    words = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    oracle = transformers.BertForSequenceClassification.from_pretrained(folder)
+    pipeline = transformers.TextClassificationPipeline(model=oracle, tokenizer=words, top_k=None)
+    expected = []
+    for classes in pipeline([QUERY, DOCUMENTS[1]]):
+        by_label = {one["label"]: one["score"] for one in classes}
+        expected.append([by_label[name] for name in labels.values()])
+    convert(folder, file, "f32")
+    for path in (folder, file):
+        with LLM(path, threads=1) as model:
+            assert near(model.classify([QUERY, DOCUMENTS[1]]), np.array(expected, np.float32))
+            scores = model.classify([QUERY, DOCUMENTS[1]], raw_scores=True)
+            assert near(scores, np.array(expected, np.float32)) == (problem == "regression")
+            assert model._class_values(scores[0])["shown"] == pytest.approx(expected[0], rel=5e-3)
+
+
+def test_problems_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "a", "bert-rank")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    for fields, words in (
+        ({"problem_type": "ranking"}, "'problem_type' of config.json must be one of .* but is 'ranking'"),
+        (
+            {"problem_type": "single_label_classification", "id2label": {"0": "a"}},
+            "must have several classes but has one",
+        ),
+    ):
+        (tmp_path / "a" / "config.json").write_text(json.dumps({**config, **fields}))
+        with pytest.raises(UnsupportedError, match=words):
+            convert(tmp_path / "a", tmp_path / "x.gguf")
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
+    convert(tmp_path / "a", tmp_path / "x.gguf")
+    changed = (tmp_path / "x.gguf").read_bytes().replace(b"regression", b"regressiom")
+    (tmp_path / "x.gguf").write_bytes(changed)
+    with pytest.raises(LoadError, match=r"classifier.problem_type' must be one of .* but is 'regressiom'"):
+        LLM(tmp_path / "x.gguf")
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

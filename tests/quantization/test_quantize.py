@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from quantize_cases import OPTIONS, TINY, mixes_of, write_importance, write_source
 from quire.cli.main import main
-from quire.errors import LoadError, QuireError, RequestError, UnsupportedError
+from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.quantization import Importance, plan, quantize_model
 
@@ -79,6 +79,9 @@ def test_the_command_writes_the_same(source: Source, tmp_path: Path, capsys: pyt
     # From the checkpoint's folder, without a file between.
     assert main(["quantize", str(path.parent / "qwen3moe"), str(out), "Q4_K_M"]) == 0
     assert hash_of(out) == REFERENCES["qwen3moe"]["Q4_K_M"]
+    for words in (["15"], ["15", "2"]):  # llama.cpp's number of the type
+        assert main(["quantize", str(path), str(out), *words]) == 0
+        assert hash_of(out) == REFERENCES["qwen3moe"]["Q4_K_M"]
     assert main(["quantize", "--pure", str(path), str(out), "Q4_K_M"]) == 0
     assert hash_of(out) == REFERENCES["qwen3moe"]["pure"]
     before = out.read_bytes()
@@ -93,6 +96,7 @@ def test_the_command_writes_the_same(source: Source, tmp_path: Path, capsys: pyt
     ("arguments", "word"),
     [
         (["{in}", "{out}", "Q9"], "a TYPE must be given"),
+        (["{in}", "{out}", "6"], "a TYPE must be given"),
         (["{in}", "{out}"], "a TYPE must be given"),
         (["{in}", "{in}", "Q8_0"], "must be another file"),
         (["{in}", "{out}", "Q8_0", "--tensor-type", "attn_v"], "PATTERN=TYPE"),
@@ -202,7 +206,7 @@ def test_a_full_disk_leaves_nothing(source: Source, tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CapacityError, match=r"must fit on its disk \(\d+ bytes, \d+ free\): No space"):
         quantize_model(reader, out, plan(reader, "Q8_0"))
     assert out.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [out]

@@ -17,12 +17,12 @@ from one_call import call, post
 from quire.engine.loader import packaged_model
 from quire.errors import CapacityError, LoadError
 from quire.server.failures import ApiError
-from quire.server.process_memory import process_memory
 from quire.server.service.library import Library
 from quire.server.service.model_files import find_models, size_of
 from quire.server.worker.engine_client import EngineState, OpeningLost
 from quire.server.worker.memory_share import check_share, committed_bytes, with_share_of_model
 from quire.server.worker.protocol import Beat
+from quire.system import process_memory
 from served import served
 
 

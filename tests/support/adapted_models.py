@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+from transformers.models.smollm3.modeling_smollm3 import SmolLM3DecoderLayer
 
 Config = Mapping[str, Any]
 
@@ -118,8 +120,10 @@ def with_experts(names: tuple[str, str]) -> Callable[[Any, Config], None]:
 
 
 def with_normalized_head(model: Any, config: Config) -> None:
-    """Ling: columns of the head have the length 1."""
+    """Ling: columns of the head have the length 1, where the configuration says so."""
     with_experts(("num_experts", "num_shared_experts"))(model, config)
+    if not config.get("norm_head"):
+        return
     model.lm_head.register_forward_pre_hook(
         lambda module, given: (given[0] / torch.linalg.vector_norm(module.weight, dim=0),)
     )
@@ -181,7 +185,98 @@ def without_positions(model: Any, config: Config) -> None:
         layer.intermediate = GatedGELU(config["hidden_size"], config["intermediate_size"])
 
 
+class Unit(torch.nn.Module):
+    """A gated unit; ``names``: of the gate, of what it multiplies, and of what comes last."""
+
+    def __init__(
+        self, width: int, n: int, names: tuple[str, str, str], activation: Callable[..., torch.Tensor]
+    ) -> None:
+        super().__init__()
+        sizes = ((width, n), (width, n), (n, width))
+        for name, size in zip(names, sizes, strict=True):
+            self.add_module(name, torch.nn.Linear(*size, bias=False))
+        self.names, self.activation = names, activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up, down = (getattr(self, name) for name in self.names)
+        return down(self.activation(gate(x)) * up(x))
+
+
+class Mixture(torch.nn.Module):
+    """Every expert computes every token; ``router``: the name of what scores them."""
+
+    def __init__(
+        self, router: str, width: int, units: list[Unit], weigh: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self.add_module(router, torch.nn.Linear(width, len(units), bias=False))
+        self.router, self.experts, self.weigh = router, torch.nn.ModuleList(units), weigh
+
+    def of(self, x: torch.Tensor, routed: torch.Tensor) -> torch.Tensor:
+        weights = self.weigh(getattr(self, self.router)(routed))
+        return sum(weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts))
+
+
+ARCTIC = ("w1", "w3", "w2")
+
+
+def with_experts_beside(model: Any, config: Config) -> None:
+    """Arctic: the MLP is as wide as the model, and experts read what goes into the layer."""
+    width, n_used = config["hidden_size"], config["num_experts_per_tok"]
+    silu = torch.nn.functional.silu
+
+    class Layer(LlamaDecoderLayer):
+        def __init__(self, own: Any, i: int) -> None:
+            super().__init__(own, i)
+            self.mlp = torch.nn.Identity()
+            self.residual_mlp = Unit(width, width, ARCTIC, silu)
+            self.residual_layernorm = copy.deepcopy(self.input_layernorm)
+            units = [Unit(width, config["intermediate_size"], ARCTIC, silu) for _ in range(config["num_local_experts"])]
+            weigh = functools.partial(weights_of_chosen, n_used=n_used, is_normalized=True)
+            self.block_sparse_moe = Mixture("gate", width, units, weigh)
+
+        def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+            x = hidden_states
+            x = x + self.self_attn(hidden_states=self.input_layernorm(x), **more)[0]
+            x = x + self.residual_mlp(self.residual_layernorm(x))
+            y = self.post_attention_layernorm(hidden_states)
+            return x + self.block_sparse_moe.of(y, y)
+
+    for i in range(len(model.model.layers)):
+        model.model.layers[i] = Layer(model.config, i)
+
+
+def with_early_routers(model: Any, config: Config) -> None:
+    """SmallThinker: the router reads what goes into the layer."""
+    width, n_used = config["hidden_size"], config["moe_num_active_primary_experts"]
+
+    def weigh(scores: torch.Tensor) -> torch.Tensor:
+        best = torch.topk(scores, n_used)
+        is_softmax = config.get("moe_primary_router_apply_softmax", False)
+        odds = torch.softmax(best.values, -1) if is_softmax else torch.sigmoid(best.values)
+        return torch.zeros_like(scores).scatter(-1, best.indices, odds / odds.sum(-1, keepdim=True))
+
+    class Layer(SmolLM3DecoderLayer):
+        def __init__(self, own: Any, i: int) -> None:
+            super().__init__(own, i)
+            units = [
+                Unit(width, config["moe_ffn_hidden_size"], ("gate", "up", "down"), torch.relu)
+                for _ in range(config["moe_num_primary_experts"])
+            ]
+            self.mlp = torch.nn.Identity()
+            self.block_sparse_moe = Mixture("primary_router", width, units, weigh)
+
+        def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+            x = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **more)[0]
+            return x + self.block_sparse_moe.of(self.post_attention_layernorm(x), hidden_states)
+
+    for i in range(len(model.model.layers)):
+        model.model.layers[i] = Layer(model.config, i)
+
+
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
+    "ArcticForCausalLM": with_experts_beside,
+    "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
     "BailingMoeForCausalLM": with_normalized_head,
     "nomic-bert-moe": with_ungated_experts,

@@ -59,7 +59,14 @@ class FakeEngine(Streams):
         if isinstance(work, Embed):
             return [Answer(id_, {"vector": bytes(8), "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
         if isinstance(work, Score):
-            scored = {"scores": [0.5], "labels": [], "relevance": 0.5, "is_judged": False, "is_raw": False}
+            scored = {
+                "scores": [0.5],
+                "shown": [0.62],
+                "labels": [],
+                "relevance": 0.5,
+                "is_judged": False,
+                "is_raw": False,
+            }
             return [Answer(id_, {**scored, "n_tokens": 2, "n_cached_tokens": 0, "seconds": 0.001})]
         messages: list[FromEngine] = [Started(id_, 3)]
         for choice in range(int(work.params.get("n", 1))):

@@ -101,4 +101,86 @@ class Rwkv7(nn.Module):
         return {"logits": self.lm_head(self.model.norm(x))[None]}
 
 
-FORMULAS: dict[str, Callable[[Config], nn.Module]] = {"RWKV7ForCausalLM": Rwkv7}
+class FadingMixing(nn.Module):
+    """Peng et al. 2024, equations of section 4: RWKV-6."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, self.size, self.rank, decay_rank = c["hidden_size"], c["head_size"], 32, 64
+        self.n_head = width // self.size
+        for name in "xwkvrg":
+            self.register_parameter(f"time_maa_{name}", nn.Parameter(torch.empty(1, 1, width)))
+        self.time_maa_w1 = nn.Parameter(torch.empty(width, 5 * self.rank))
+        self.time_maa_w2 = nn.Parameter(torch.empty(5, self.rank, width))
+        self.time_decay, self.time_faaaa = (
+            nn.Parameter(torch.empty(1, 1, width)),
+            nn.Parameter(torch.empty(self.n_head, self.size)),
+        )
+        self.time_decay_w1, self.time_decay_w2 = (
+            nn.Parameter(torch.empty(width, decay_rank)),
+            nn.Parameter(torch.empty(decay_rank, width)),
+        )
+        self.receptance, self.key, self.value, self.gate, self.output = (
+            nn.Linear(width, width, bias=False) for _ in range(5)
+        )
+        self.ln_x = nn.GroupNorm(self.n_head, width, eps=1e-5 * c["head_size_divisor"] ** 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = functional.pad(x, (0, 0, 1, 0))[:-1]
+        low = torch.tanh(torch.lerp(x, before, self.time_maa_x[0]) @ self.time_maa_w1).view(len(x), 5, self.rank)
+        at = {
+            name: torch.lerp(x, before, getattr(self, f"time_maa_{name}")[0] + low[:, i] @ self.time_maa_w2[i])
+            for i, name in enumerate("wkvrg")
+        }
+        r, k, v = self.receptance(at["r"]), self.key(at["k"]), self.value(at["v"])
+        w = torch.exp(-torch.exp(self.time_decay[0] + torch.tanh(at["w"] @ self.time_decay_w1) @ self.time_decay_w2))
+        r, k, v, w = (y.view(-1, self.n_head, self.size) for y in (r, k, v, w))
+        state, out = torch.zeros(self.n_head, self.size, self.size), []
+        for t in range(len(x)):
+            new = torch.einsum("hk,hv->hkv", k[t], v[t])
+            out.append(torch.einsum("hk,hkv->hv", r[t], state + self.time_faaaa[..., None] * new))
+            state = w[t][..., None] * state + new
+        return self.output(self.ln_x(torch.stack(out).view(len(x), -1)) * functional.silu(self.gate(at["g"])))
+
+
+class GatedChannelMixing(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, n = c["hidden_size"], c["intermediate_size"]
+        self.time_maa_k, self.time_maa_r = (nn.Parameter(torch.empty(1, 1, width)) for _ in range(2))
+        self.key, self.value = nn.Linear(width, n, bias=False), nn.Linear(n, width, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = functional.pad(x, (0, 0, 1, 0))[:-1]
+        k, r = (torch.lerp(x, before, lerp[0]) for lerp in (self.time_maa_k, self.time_maa_r))
+        return torch.sigmoid(self.receptance(r)) * self.value(torch.relu(self.key(k)) ** 2)
+
+
+class Rwkv6(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, n_vocab, eps = c["hidden_size"], c["vocab_size"], c["layer_norm_epsilon"]
+        self.rwkv, self.head = nn.Module(), nn.Linear(width, n_vocab, bias=False)
+        self.rwkv.embeddings, self.rwkv.ln_out = nn.Embedding(n_vocab, width), nn.LayerNorm(width, eps)
+        self.rwkv.blocks = nn.ModuleList(nn.Module() for _ in range(c["num_hidden_layers"]))
+        for block in self.rwkv.blocks:
+            block.ln1, block.ln2 = (nn.LayerNorm(width, eps) for _ in range(2))
+            block.attention, block.feed_forward = FadingMixing(c), GatedChannelMixing(c)
+        self.rwkv.blocks[0].pre_ln = nn.LayerNorm(width, eps)
+
+    def can_generate(self) -> bool:
+        return True
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.rwkv.embeddings
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.rwkv.blocks[0].pre_ln(self.rwkv.embeddings(ids[0]))
+        for block in self.rwkv.blocks:
+            x = x + block.attention(block.ln1(x))
+            x = x + block.feed_forward(block.ln2(x))
+        return {"logits": self.head(self.rwkv.ln_out(x))[None]}
+
+
+FORMULAS: dict[str, Callable[[Config], nn.Module]] = {"RWKV7ForCausalLM": Rwkv7, "Rwkv6ForCausalLM": Rwkv6}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from adapted_models import ADAPTED
 from formula_models import FORMULAS
 from safetensors import safe_open
 from siblings import Sibling, sibling_of
-from tiny_checkpoints import SOURCE, class_of, config_of, weight_of, write_safetensors
+from tiny_checkpoints import MADE_TENSORS, SOURCE, class_of, config_of, weight_of, write_safetensors
 
 Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
 
@@ -69,29 +69,31 @@ def loaded(name: str, model: Any) -> Oracle:
     return Oracle(model.eval(), no_inputs, shapes)
 
 
-def oracle_of(name: str) -> Oracle:
-    """The model of a tiny configuration."""
+def oracle_of(name: str, changed: Mapping[str, object] | None = None) -> Oracle:
+    """The model of a tiny configuration; ``changed``: another configuration of the checkpoint."""
+    own = config_of(name) if changed is None else dict(changed)
     if class_of(name) in FORMULAS:
-        return loaded(name, FORMULAS[class_of(name)](config_of(name)))
+        return loaded(name, FORMULAS[class_of(name)](own))
     sibling = sibling_of(name, class_of(name)) or Sibling(class_of(name), dict, lambda config, tensors: tensors)
-    kind, fields = getattr(transformers, sibling.kind), sibling.config(config_of(name))
+    kind, fields = getattr(transformers, sibling.kind), sibling.config(own)
     config = transformers.AutoConfig.for_model(**fields)
     adapt = ADAPTED.get(name, ADAPTED.get(class_of(name)))
 
     def inputs(n: int) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(array) for name, array in sibling.inputs(config_of(name), n).items()}
+        return {name: torch.from_numpy(array) for name, array in sibling.inputs(own, n).items()}
 
     def build() -> torch.nn.Module:
         model = kind._from_config(config, attn_implementation="eager").float()
         if adapt is not None:
-            adapt(model, config_of(name))
+            adapt(model, own)
         return model
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         if adapt is None:
             build().save_pretrained(folder)
             with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-                shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in sorted(file.keys())}
+                names = sorted(tensor for tensor in file.keys() if not tensor.endswith(MADE_TENSORS))  # noqa: SIM118
+                shapes = {tensor: list(file.get_slice(tensor).get_shape()) for tensor in names}
             weights = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items()}
             write_safetensors(Path(folder) / "model.safetensors", weights)
             model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

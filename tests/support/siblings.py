@@ -320,8 +320,31 @@ def jina_bert_v2(config: Config, tensors: Tensors) -> Tensors:
     return out
 
 
+def smallthinker_config(config: Config) -> dict[str, object]:
+    """Files know no window where no layer has one."""
+    local = config["sliding_window_layout"]
+    assert isinstance(local, list)
+    return {
+        **config, "model_type": "smollm3", "no_rope_layers": config["rope_layout"], "intermediate_size": 8, "pad_token_id": 258,
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in local], "use_sliding_window": any(local),
+        "sliding_window": config["sliding_window_size"], "tie_word_embeddings": config.get("tie_word_embeddings", False),
+    }  # fmt: skip
+
+
+def minimax_config(config: Config) -> dict[str, object]:
+    kinds, alpha = config["attn_type_list"], config["layernorm_mlp_alpha"]
+    assert isinstance(kinds, list)
+    return {
+        **config, "model_type": "minimax", "layer_types": ["full_attention" if one else "linear_attention" for one in kinds],
+        "full_attn_alpha_factor": alpha, "linear_attn_alpha_factor": alpha, "mlp_alpha_factor": alpha, "block_size": 32,
+    }  # fmt: skip
+
+
 # By class, or by the name of a checkpoint where transformers has the class for others.
 SIBLINGS = {
+    "ArcticForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "MiniMaxText01ForCausalLM": Sibling("MiniMaxForCausalLM", minimax_config, renamed({})),
+    "SmallThinkerForCausalLM": Sibling("SmolLM3ForCausalLM", smallthinker_config, renamed({})),
     "DeepseekForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "BailingMoeForCausalLM": Sibling("LlamaForCausalLM", llama_config, bailingmoe),
     "BailingMoeV2ForCausalLM": Sibling("Glm4MoeForCausalLM", bailingmoe2_config, bailingmoe),
@@ -367,7 +390,7 @@ SIBLINGS = {
 
 
 # Classes that transformers has neither itself nor as another: formula_models.py has their papers' formulas.
-BY_FORMULA = ("RWKV7ForCausalLM",)
+BY_FORMULA = ("RWKV7ForCausalLM", "Rwkv6ForCausalLM")
 
 
 def is_theirs(name: str, kind: str) -> bool:

@@ -33,8 +33,10 @@ CONFIGS: dict[str, dict[str, object]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
 }
 KEPT_NULLS = ("q_lora_rank",)  # null says what absence does not
+# Tensors that transformers saves although they follow from the configuration.
+MADE_TENSORS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 # Names that begin so are of models that add 1 to the weights of norms; those that begin with the others are not.
-ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next"), ("gemma3n", "gemma4")
+ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next", "step35"), ("gemma3n", "gemma4")
 
 
 def class_of(name: str) -> str:

@@ -25,7 +25,10 @@ class Moe : public OperationKind {
     std::vector<WeightRef> matrices() const override {
         return without_null({weights_.gate, weights_.up, weights_.down});
     }
-    size_t n_tensors() const override { return 40 + 2 * static_cast<size_t>(spec_.routing.n_used); }
+    size_t n_tensors() const override {
+        const size_t of_one = spec_.routing.gating == Gating::sparse_mixer ? 20 : 2;
+        return 40 + of_one * static_cast<size_t>(spec_.routing.n_used);
+    }
     ggml_tensor *lower(const StockParts &parts) const override;
     void add_nodes(CpuLowering &lowering, int i) const override;
 
@@ -55,6 +58,26 @@ ggml_tensor *in_best_groups(ggml_context *ctx, ggml_tensor *ranked, const Routin
     return ggml_reshape_2d(ctx, ggml_set_rows(ctx, none, kept, chosen), n_expert, n_tokens);
 }
 
+// Of a sparse mixer: the part that each chosen one's exponential has of those left and near, {n_used, n_tokens}.
+ggml_tensor *parts_of_near(ggml_context *ctx, ggml_tensor *scores, ggml_tensor *chosen) {
+    ggml_tensor *parts = nullptr;
+    for (int64_t u = 0; u < chosen->ne[0]; ++u) {
+        ggml_tensor *best = ggml_cont(
+            ctx, ggml_view_2d(ctx, chosen, 1, chosen->ne[1], chosen->nb[1], static_cast<size_t>(u) * chosen->nb[0]));
+        ggml_tensor *below = ggml_neg(ctx, ggml_sub(ctx, scores, best)); // negative of those chosen before
+        ggml_tensor *larger = ggml_add(ctx, ggml_relu(ctx, ggml_sub(ctx, ggml_abs(ctx, scores), best)), best);
+        ggml_tensor *is_far =
+            ggml_step(ctx, ggml_scale_bias(ctx, ggml_div(ctx, below, larger), 1.0F, -2 * mixer_jitter));
+        ggml_tensor *each = ggml_exp(ctx, ggml_neg(ctx, ggml_relu(ctx, below)));
+        each = ggml_mul(ctx, each, ggml_scale_bias(ctx, is_far, -1.0F, 1.0F));
+        // Those chosen before count 1 each.
+        ggml_tensor *total = ggml_scale_bias(ctx, ggml_sum_rows(ctx, each), 1.0F, -static_cast<float>(u));
+        ggml_tensor *part = ggml_div(ctx, ggml_fill(ctx, total, 1.0F), total);
+        parts = parts == nullptr ? part : ggml_concat(ctx, parts, part, 0);
+    }
+    return parts;
+}
+
 Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
     ggml_context *ctx = p.context;
     const int64_t n_expert = scores->ne[0], n_tokens = scores->ne[1];
@@ -70,6 +93,7 @@ Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, con
     };
     ggml_tensor *weights = of_chosen(ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens));
     if (routing.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(ctx, weights);
+    if (routing.gating == Gating::sparse_mixer) weights = parts_of_near(ctx, scores, weights);
     // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of nothing but
     // underflow change.
     if (routing.normalize)
@@ -106,8 +130,12 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
         if (spec_.is_squared) inner = ggml_sqr(ctx, inner);
     } else {
         ggml_tensor *gate = product(weights_.gate, weights_.gate_bias, each);
-        inner = spec_.unit == ExpertUnit::gated ? stock_gate(ctx, gate, up, spec_.activation)
-                                                : ggml_swiglu_oai(ctx, gate, up, spec_.alpha, spec_.limit);
+        if (spec_.unit == ExpertUnit::gated) inner = stock_gate(ctx, gate, up, spec_.activation);
+        if (spec_.unit == ExpertUnit::clamped_swiglu) inner = ggml_swiglu_oai(ctx, gate, up, spec_.alpha, spec_.limit);
+        if (spec_.unit == ExpertUnit::clipped)
+            inner =
+                ggml_mul(ctx, ggml_clamp(ctx, stock_activation(ctx, gate, spec_.activation), -INFINITY, spec_.limit),
+                         ggml_clamp(ctx, up, -spec_.limit, spec_.limit));
     }
     ggml_tensor *down = product(weights_.down, weights_.down_bias, inner);
     if (!spec_.weighs_input) down = ggml_mul(ctx, down, weights);
@@ -155,6 +183,8 @@ void expect_routing(const Routing &routing, int64_t n_expert) {
     if (routing.n_used < 1 || routing.n_used > in_group * routing.n_group_used)
         throw ShapeError("moe",
                          cat("n_used must be 1 to ", in_group * routing.n_group_used, " but is ", routing.n_used));
+    if (routing.n_group > 1 && routing.gating == Gating::sparse_mixer)
+        throw ShapeError("moe", cat("a sparse mixer must have one group but has ", routing.n_group));
     if (routing.n_group > 1 && routing.group_score == GroupScore::two_largest && in_group < 2)
         throw ShapeError("moe", "groups that are ranked by two experts must have two but have one");
     expect_positive("moe", "scale", routing.scale);
@@ -163,12 +193,15 @@ void expect_routing(const Routing &routing, int64_t n_expert) {
 void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim) {
     const Shape &up = weights.up->tensor.shape();
     const int64_t n_expert = up[0], ffn = up[1];
+    if (!(spec.limit > 0)) throw ShapeError("moe", cat("limit must be above 0 but is ", spec.limit));
     if ((weights.gate == nullptr) != (spec.unit == ExpertUnit::ungated))
         throw ShapeError("moe", "experts must have a gate, or be ungated");
     if (weights.gate) expect_weight("moe", weights.gate, {n_expert, ffn, dim});
     expect_weight("moe", weights.up, {n_expert, ffn, dim});
     expect_weight("moe", weights.down, {n_expert, dim, ffn});
     expect_f32("moe", weights.selection_bias, {n_expert});
+    if (weights.selection_bias && spec.routing.gating == Gating::sparse_mixer)
+        throw ShapeError("moe", "a sparse mixer must have no selection bias but has one");
     expect_f32("moe", weights.expert_scale, {n_expert});
     expect_f32("moe", weights.gate_bias, {n_expert, ffn});
     expect_f32("moe", weights.up_bias, {n_expert, ffn});

@@ -24,6 +24,15 @@ void to_softmax(float *x, size_t n) {
     for (size_t i = 0; i < n; ++i) x[i] /= total;
 }
 
+// Of a sparse mixer: the part that the best one's exponential has of those left and near.  Those chosen before are minus
+// infinity.
+float part_of_near(const std::vector<float> &scores, float best) {
+    float total = 0;
+    for (float x : scores)
+        if (!((best - x) / std::max(std::abs(x), best) > 2 * mixer_jitter)) total += std::exp(x - best);
+    return 1 / total;
+}
+
 } // namespace
 
 // `odds`: what weights are made of; `ranked`: what experts are chosen by.
@@ -68,7 +77,7 @@ void MoeNode::choose(int row) {
     for (size_t u = 0; u < used; ++u) {
         const auto best = static_cast<size_t>(std::max_element(ranked.begin(), ranked.end()) - ranked.begin());
         choices[u] = {static_cast<int>(best), 0, 0.0F};
-        weights.push_back(odds[best]);
+        weights.push_back(routing_.gating == Gating::sparse_mixer ? part_of_near(ranked, ranked[best]) : odds[best]);
         ranked[best] = -std::numeric_limits<float>::infinity();
     }
     if (routing_.gating == Gating::softmax_of_chosen) to_softmax(weights.data(), used);
@@ -151,6 +160,11 @@ void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
     if (spec_.unit == ExpertUnit::ungated) {
         kernels.activate(spec_.activation, gate, gate, n);
         if (spec_.is_squared) kernels.multiply(gate, gate, gate, n);
+    } else if (spec_.unit == ExpertUnit::clipped) {
+        kernels.activate(spec_.activation, gate, gate, n);
+        const float *up = values_.up->floats() + place * n;
+        for (int64_t i = 0; i < n; ++i)
+            gate[i] = std::min(gate[i], spec_.limit) * std::clamp(up[i], -spec_.limit, spec_.limit);
     } else if (spec_.unit == ExpertUnit::clamped_swiglu) {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i) {

@@ -1,6 +1,10 @@
 #include "graph/operations/step_values.h"
 
+#include <cstring>
+
+#include "graph/cpu_lowering.h"
 #include "graph/lower_stock.h"
+#include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
@@ -20,8 +24,37 @@ class StepValue : public OperationKind {
     ggml_tensor *GraphInputs::*place_;
 };
 
+class FeaturesNode : public CpuNode {
+  public:
+    explicit FeaturesNode(CpuValue *out) : out_(out) {}
+    void run(const CpuRun &run) override {
+        const int64_t n = out_->n_floats();
+        run.team.for_each(run.n(Lead::tokens), rows_together(n), [&](int row) {
+            std::memcpy(out_->floats() + row * n, run.batch.features.data() + row * n,
+                        static_cast<size_t>(out_->row_bytes));
+        });
+    }
+
+  private:
+    CpuValue *out_;
+};
+
+class Features : public OperationKind {
+  public:
+    std::string describe() const override { return "features"; }
+    ggml_tensor *lower(const StockParts &p) const override {
+        return p.graph->out.inputs.features =
+                   p.graph->new_input(GGML_TYPE_F32, {row_size(p.shape), p.lead}, "features");
+    }
+    void add_nodes(CpuLowering &lowering, int i) const override {
+        CpuValue *out = lowering.new_value(i);
+        lowering.program().add(std::make_unique<FeaturesNode>(out), {out});
+    }
+};
+
 } // namespace
 
+std::shared_ptr<const OperationKind> step_features() { return std::make_shared<Features>(); }
 std::shared_ptr<const OperationKind> step_tokens() {
     return std::make_shared<StepValue>("tokens", &GraphInputs::tokens);
 }

@@ -14,10 +14,12 @@ struct OuterSizes {
     bool is_tiled = false;          // head h has key h % n_key_head; otherwise n_head / n_key_head in turn share one
 };
 
-// Where an operation's inputs stand among the recorded ones.
+// Where an operation's inputs stand among the recorded ones.  Without a decay, that of a head is its weight alone.
 struct OuterInputs {
-    int value, key, query, decay, beta = -1, a = -1, b = -1;
+    int value, key, query, decay = -1, beta = -1, a = -1, b = -1;
 };
+
+const float one = 1.0F;
 
 struct OuterWeights {
     WeightRef decay_factor, skip; // [n_head]; may be null
@@ -55,6 +57,7 @@ class OuterKernel : public StateKernel {
         of.decay_factor = decay_factor_ == nullptr ? 1.0F : decay_factor_[head];
         of.beta = rows_of(at_.beta, sizes_.n_head, head, 1);
         of.skip = skip_ == nullptr ? 0.0F : skip_[head];
+        if (at_.decay < 0) of.decay = of.beta = {&one, 0};
         of.first = first_ == nullptr ? nullptr : first_ + head * sizes_.n_key;
         of.a = rows_of(at_.a, sizes_.n_head, head, sizes_.n_key);
         of.b = rows_of(at_.b, sizes_.n_head, head, sizes_.n_key);
@@ -138,6 +141,19 @@ TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, Sta
     return record_primitive(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
                                                          OuterWeights{std::move(a), std::move(d), nullptr}),
                             {in.x, in.dt, in.b, in.c}, in.x.shape());
+}
+
+TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, WeightRef decay,
+                      StatePlace place) {
+    constexpr const char *name = "retention";
+    const OuterSizes sizes = sizes_of(name, v, k, false);
+    expect_rows(name, "q", q, k.shape().rest);
+    expect_f32(name, decay, {sizes.n_head});
+    claim(name, v, place, sizes);
+    const OuterInputs at{.value = 2, .key = 1, .query = 0};
+    return record_primitive(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
+                                                         OuterWeights{std::move(decay), nullptr, nullptr}),
+                            {q, k, v}, v.shape());
 }
 
 TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled) {

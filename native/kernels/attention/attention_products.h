@@ -26,6 +26,7 @@ struct Queries {
     int stride, dim;
     float *scales;
     int32_t *sums; // of codes
+    bool has_smallest; // of K of 5 bits
 };
 
 // K of a block and head, and the memory to ask for meanwhile: blocks lie anywhere, so the hardware does not foresee it.

@@ -34,7 +34,8 @@ template <class L, class TK, class TV = TK> class TileAttention {
   public:
     explicit TileAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries),
-          queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr, nullptr},
+          queries_{tile.scratch, padded_floats(shape_.head_dim),   shape_.head_dim, nullptr,
+                   nullptr,      shape_.k_type == KvType::q5_1},
           states_(tile, tile.scratch + n_ * queries_.stride, padded_floats(shape_.v_head_dim)), scores_(states_.end()),
           key_elements_(elements<K, TK>(shape_.k_type, shape_.head_dim)),
           value_elements_(elements<V, TV>(shape_.v_type, shape_.v_head_dim)) {
@@ -161,9 +162,15 @@ template <class L, class TK, class TV = TK> class TileAttention {
             values_[b] = readable(values_of(table[b], head), b, next);
             const int begin = b * block_tokens, end = begin + block_tokens;
             const Range some{seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
-            add_block({values_, shape_.v_head_dim, some.begin, some.end, next, true},
+            add_block(piece_of(some, next, true),
                       {head * group, (head + 1) * group}, b == first);
         });
+    }
+
+    typename V::Piece piece_of(Range tokens, const char *next, bool ahead) const {
+        typename V::Piece piece{values_, shape_.v_head_dim, tokens.begin, tokens.end, next, ahead};
+        if constexpr (widens_values) piece.has_smallest = shape_.v_type == KvType::q5_1;
+        return piece;
     }
 
     // Values of one block for queries that all see the same of it.
@@ -316,7 +323,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         float rescale[n];
         __builtin_memcpy(rescale, rescale_ + first, sizeof rescale);
         const float ones[] = {1.0F};
-        typename V::Piece piece{values_, shape_.v_head_dim, 0, 0, next, ahead};
+        typename V::Piece piece = piece_of({0, 0}, next, ahead);
         if constexpr (V::arranges) {
             piece.is_arranged_alone = shape_.v_in_k;
             piece.arranged = shape_.v_in_k ? arranged_ : nullptr;

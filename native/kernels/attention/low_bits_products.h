@@ -12,14 +12,15 @@
 namespace quire {
 namespace {
 
-// Scales, and smallest values (zero where there are none), in floats.
+// Scales, and smallest values where there are such, in floats.
 template <class L> void widen_scales(const LowBitsLayout &layout, const LowBits *from, int8_t *wide) {
     auto *to = reinterpret_cast<float *>(wide + int64_t{layout.dim} * block_tokens);
     const int n = layout.n_groups() * block_tokens;
     const auto *scales = reinterpret_cast<const typename L::F16 *>(from + layout.scales());
     const auto *smallest = reinterpret_cast<const typename L::F16 *>(from + layout.smallest());
     for (int i = 0; i < n; i += L::width) L::store(to + i, L::load(scales + i));
-    for (int i = 0; i < n; i += L::width) L::store(to + n + i, layout.has_fifth ? L::load(smallest + i) : L::set(0.0F));
+    if (!layout.has_fifth) return;
+    for (int i = 0; i < n; i += L::width) L::store(to + n + i, L::load(smallest + i));
 }
 
 inline void ask_for(const char *memory, int64_t bytes) {
@@ -178,13 +179,21 @@ template <class L> class Keys<L, LowBits> {
                     }
                 }
                 const int place = g * block_tokens + t;
+                if (queries.has_smallest) {
+#pragma GCC unroll 8
+                    for (int i = 0; i < n; ++i) {
+                        const auto x = L::set(static_cast<float>(group_sums(queries, first + i)[g]));
+#pragma GCC unroll 8
+                        for (int j = 0; j < m; ++j)
+                            total[i][j] = L::fma(x, L::load(smallest + place + j * width), total[i][j]);
+                    }
+                }
 #pragma GCC unroll 8
                 for (int i = 0; i < n; ++i) {
-                    const auto x = L::set(static_cast<float>(group_sums(queries, first + i)[g]));
 #pragma GCC unroll 8
                     for (int j = 0; j < m; ++j) {
-                        const auto some = L::fma(x, L::load(smallest + place + j * width), total[i][j]);
-                        total[i][j] = L::fma(L::to_floats(sum[i][j]), L::load(scales + place + j * width), some);
+                        const auto scale = L::load(scales + place + j * width);
+                        total[i][j] = L::fma(L::to_floats(sum[i][j]), scale, total[i][j]);
                     }
                 }
             }
@@ -226,47 +235,97 @@ template <class L> class Values<L, LowBits> {
         int begin, end; // tokens of the step
         const char *next; // not asked for: it was when the blocks were widened
         bool ahead;
+        bool has_smallest = false;
     };
 
+    // A strip is one or two groups, or a part of one.  Sums of two groups are independent, and fill the time that each
+    // waits for the one before it.
     template <int n>
     [[gnu::noinline]] static void add(const Piece &piece, const float *weights, const float *rescale, float *sums,
                                       int sum_stride) {
         constexpr int of_registers = L::registers / 2 / n, of_group = low_bits_group / width;
-        constexpr int m = of_registers < of_group ? of_registers : of_group;
+        constexpr int n_groups = of_registers >= 2 * of_group ? 2 : 1;
+        constexpr int m = of_registers < of_group ? of_registers : of_group; // of a group
         static_assert(of_group % m == 0, "a strip lies in one group");
-        for (int d = 0; d < piece.dim; d += m * width) {
-            Vec sum[n][m];
+        for (int d = 0; d < piece.dim; d += n_groups * m * width) {
+            // Where the last strip has one group of two, it is computed twice.
+            int at[n_groups];
+#pragma GCC unroll 2
+            for (int g = 0; g < n_groups; ++g)
+                at[g] = d + g * m * width < piece.dim ? d + g * m * width : d;
+            Vec sum[n][n_groups][m];
 #pragma GCC unroll 8
             for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 2
+                for (int g = 0; g < n_groups; ++g) {
 #pragma GCC unroll 8
-                for (int j = 0; j < m; ++j)
-                    sum[i][j] = L::mul(L::load(sums + i * sum_stride + d + j * width), L::set(rescale[i]));
-            }
-            for (int t = piece.begin; t < piece.end;) {
-                const int b = t / block_tokens;
-                const int stop = piece.end < (b + 1) * block_tokens ? piece.end : (b + 1) * block_tokens;
-                const auto *codes = reinterpret_cast<const int8_t *>(piece.blocks[b]);
-                const int place = d / low_bits_group * block_tokens - b * block_tokens;
-                const float *scales = LowBitsLayout::wide_scales(codes, piece.dim) + place;
-                const float *smallest = LowBitsLayout::wide_smallest(codes, piece.dim) + place;
-                for (; t < stop; ++t) {
-                    const int8_t *row = codes + int64_t{t - b * block_tokens} * piece.dim + d;
-                    const Vec scale = L::set(scales[t]), least = L::set(smallest[t]);
-                    Vec value[m];
-#pragma GCC unroll 8
-                    for (int j = 0; j < m; ++j) value[j] = L::fma(L::load(row + j * width), scale, least);
-#pragma GCC unroll 8
-                    for (int i = 0; i < n; ++i) {
-                        const Vec weight = L::set(weights[i * step_tokens + t]);
-#pragma GCC unroll 8
-                        for (int j = 0; j < m; ++j) sum[i][j] = L::fma(weight, value[j], sum[i][j]);
+                    for (int j = 0; j < m; ++j) {
+                        const Vec before = L::load(sums + i * sum_stride + at[g] + j * width);
+                        sum[i][g][j] = L::mul(before, L::set(rescale[i]));
                     }
                 }
             }
+            for (int t = piece.begin; t < piece.end;) {
+                const int b = t / block_tokens, first = b * block_tokens;
+                const int stop = piece.end < first + block_tokens ? piece.end : first + block_tokens;
+                const auto *codes = reinterpret_cast<const int8_t *>(piece.blocks[b]);
+                const float *scales[n_groups], *smallest[n_groups];
+#pragma GCC unroll 2
+                for (int g = 0; g < n_groups; ++g) {
+                    const int place = at[g] / low_bits_group * block_tokens;
+                    scales[g] = LowBitsLayout::wide_scales(codes, piece.dim) + place;
+                    smallest[g] = LowBitsLayout::wide_smallest(codes, piece.dim) + place;
+                }
+                // Without smallest values the scales go into the weights.
+                float scaled[n_groups][n][block_tokens];
+                if (!piece.has_smallest) {
+#pragma GCC unroll 2
+                    for (int g = 0; g < n_groups; ++g) {
+                        for (int i = 0; i < n; ++i) {
+                            for (int k = 0; k < block_tokens; k += width) {
+                                const Vec weight = L::load(weights + i * step_tokens + first + k);
+                                L::store(scaled[g][i] + k, L::mul(weight, L::load(scales[g] + k)));
+                            }
+                        }
+                    }
+                }
+                for (int k = t - first; k < stop - first; ++k) {
+                    const int8_t *row = codes + int64_t{k} * piece.dim;
+                    Vec value[n_groups][m];
+#pragma GCC unroll 2
+                    for (int g = 0; g < n_groups; ++g) {
+#pragma GCC unroll 8
+                        for (int j = 0; j < m; ++j) value[g][j] = L::load(row + at[g] + j * width);
+                    }
+                    if (piece.has_smallest) {
+#pragma GCC unroll 2
+                        for (int g = 0; g < n_groups; ++g) {
+                            const Vec scale = L::set(scales[g][k]), least = L::set(smallest[g][k]);
+#pragma GCC unroll 8
+                            for (int j = 0; j < m; ++j) value[g][j] = L::fma(value[g][j], scale, least);
+                        }
+                    }
+#pragma GCC unroll 8
+                    for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 2
+                        for (int g = 0; g < n_groups; ++g) {
+                            const float *from = piece.has_smallest ? weights + i * step_tokens + first : scaled[g][i];
+                            const Vec weight = L::set(from[k]);
+#pragma GCC unroll 8
+                            for (int j = 0; j < m; ++j) sum[i][g][j] = L::fma(weight, value[g][j], sum[i][g][j]);
+                        }
+                    }
+                }
+                t = stop;
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 2
+                for (int g = 0; g < n_groups; ++g) {
 #pragma GCC unroll 8
-                for (int j = 0; j < m; ++j) L::store(sums + i * sum_stride + d + j * width, sum[i][j]);
+                    for (int j = 0; j < m; ++j)
+                        L::store(sums + i * sum_stride + at[g] + j * width, sum[i][g][j]);
+                }
             }
         }
     }

@@ -18,7 +18,7 @@ inline int value_rotated_together(const AttentionShape &shape) {
     return shape.v_in_k ? key_rotated_together(shape) : rotated_together(shape.v_head_dim);
 }
 
-// In place.  Each sum has one order, on every instruction set.
+// In place; dim is a multiple of 32, so is together.  Each sum has one order, on every instruction set.
 void rotate_head(float *x, int dim, int together);
 
 } // namespace quire

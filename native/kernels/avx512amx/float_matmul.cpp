@@ -61,8 +61,12 @@ void multiply(const MatmulPart &of) {
 
 } // namespace
 
+#if !defined(QUIRE_WITHOUT_AVX512AMX)
 const FloatMatmulKernels avx512amx::float_matmul_kernels = {multiply, multiply_bf16<Bf16Blocks>, true};
+#endif
+#if !defined(QUIRE_WITHOUT_EMULATED_TILES)
 const FloatMatmulKernels avx512amx::emulated_float_matmul_kernels = {multiply, multiply_bf16<Bf16BlocksInSoftware>,
                                                                      true};
+#endif
 
 } // namespace quire

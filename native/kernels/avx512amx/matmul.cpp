@@ -128,9 +128,13 @@ template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPa
 
 } // namespace
 
+#if !defined(QUIRE_WITHOUT_AVX512AMX)
 const MatmulKernels avx512amx::matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TileRegisters>,
                                                  multiply_dequantized<Bf16Blocks>};
+#endif
+#if !defined(QUIRE_WITHOUT_EMULATED_TILES)
 const MatmulKernels avx512amx::emulated_matmul_kernels = {quantize_as_vnni, multiply_rows_by_tiles<TilesInSoftware>,
                                                           multiply_dequantized<Bf16BlocksInSoftware>};
+#endif
 
 } // namespace quire

@@ -13,6 +13,10 @@
 namespace quire {
 namespace {
 
+// Whether the instruction set has tables of 16 bytes.  Others look up many codes at a time, when they are unpacked.
+template <class L>
+concept looks_up_bytes = requires(typename L::Bytes codes) { L::looked_up(nullptr, 0, codes); };
+
 constexpr bool is_signed_code(bool signed_codes, int max_code) { return signed_codes && max_code == 255; }
 
 // Weights of a tile as they lie in memory.  `p` is the part of the 16 rows.
@@ -34,7 +38,8 @@ template <class L, WeightFormat format> struct Packed {
     [[gnu::always_inline]] Bytes bytes(int at, int p) const {
         return L::load_bytes(chunk + at + p * L::width * step_columns);
     }
-    // The codes of a step of the chunk's group g.
+    static constexpr bool looks_up_later = layout.has_table() && !looks_up_bytes<L>;
+    // The codes of a step of the chunk's group g; where looks_up_later, the places of their values in the table.
     [[gnu::always_inline]] Bytes codes(int g, int step, int p) const {
         const Bytes all = bytes(layout.low_at(g, step), p);
         if constexpr (layout.code_bits == 8) {
@@ -46,7 +51,8 @@ template <class L, WeightFormat format> struct Packed {
                 const int left = layout.low_bits() - layout.high_shift(step);
                 code = L::either(code, L::shifted(bytes(layout.high_at(g, step), p), left, mask));
             }
-            if constexpr (layout.has_table()) return L::looked_up(layout.table(chunk), zero_point, code);
+            if constexpr (layout.has_table() && looks_up_bytes<L>)
+                return L::looked_up(layout.table(chunk), zero_point, code);
             return code;
         }
     }
@@ -117,7 +123,8 @@ using UnpackedOf = Unpacked<L, chunk_layout(format).scale_columns, chunk_layout(
 template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format> &from, uint8_t *to) {
     using To = UnpackedOf<L, format>;
     constexpr int parts = tile_rows / L::width;
-    constexpr int offset = To::zero_point - Packed<L, format>::zero_point;
+    using From = Packed<L, format>;
+    constexpr int offset = From::looks_up_later ? 0 : To::zero_point - From::zero_point;
     prefetch(from.chunk + ahead_bytes, from.chunk_bytes);
     for (int g = 0; g < from.chunk_groups; ++g) {
         uint8_t *chunk = to + g / To::chunk_groups * To::chunk_bytes;
@@ -130,6 +137,10 @@ template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format
                 uint8_t *at = codes + step * register_bytes + p * L::width * step_columns;
                 L::store_bytes(at, offset == 0 ? bytes : L::add_to_bytes(bytes, offset));
             }
+        }
+        if constexpr (From::looks_up_later) {
+            const int8_t *table = From::layout.table(from.chunk);
+            L::template look_up<From::layout.code_bits>(table, To::zero_point, codes, group_steps * register_bytes);
         }
     }
     for (int i = 0; i < from.layout.n_scales(); ++i) {

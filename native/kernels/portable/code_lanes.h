@@ -35,10 +35,33 @@ struct CodeLanes : Lanes {
     static Bytes either(Bytes a, Bytes b) { return a | b; }
     static Bytes flip_sign(Bytes x) { return x ^ uint8_t{128}; }
     static Bytes add_to_bytes(Bytes x, int offset) { return x + static_cast<uint8_t>(offset); }
-    [[gnu::noinline]] static Bytes looked_up(const int8_t *table, int zero_point, Bytes low) {
-        Bytes values{};
-        for (int i = 0; i < 16; ++i) values[i] = static_cast<uint8_t>(table[low[i]] + zero_point);
-        return values;
+    // Codes of so many bits become a table's values, in place.  Each bit of a code halves what it may stand for.
+    template <int bits>
+    [[gnu::noinline]] static void look_up(const int8_t *table, int zero_point, uint8_t *codes, int n) {
+        constexpr int half = 1 << (bits - 1);
+        Bytes odd[half], change[half];
+        for (int i = 0; i < half; ++i) {
+            odd[i] = Bytes{} + static_cast<uint8_t>(table[2 * i + 1] + zero_point);
+            change[i] = odd[i] ^ static_cast<uint8_t>(table[2 * i] + zero_point);
+        }
+        for (int at = 0; at < n; at += static_cast<int>(sizeof(Bytes))) {
+            const Bytes code = load_bytes(codes + at);
+            const auto is_clear = [&](int bit) {
+                return reinterpret_cast<Bytes>((code & static_cast<uint8_t>(1 << bit)) == 0);
+            };
+            Bytes found[half];
+#pragma GCC unroll 8
+            for (int i = 0; i < half; ++i) found[i] = odd[i] ^ (is_clear(0) & change[i]);
+#pragma GCC unroll 3
+            for (int bit = 1; bit < bits; ++bit) {
+#pragma GCC unroll 4
+                for (int i = 0; i < half >> bit; ++i) {
+                    const Bytes set = found[2 * i + 1];
+                    found[i] = set ^ (is_clear(bit) & (set ^ found[2 * i]));
+                }
+            }
+            store_bytes(codes + at, found[0]);
+        }
     }
 
     static Ints set_ints(int32_t x) { return Ints{x, x, x, x}; }

@@ -365,6 +365,16 @@ class ModelDrafter(Drafter):
     def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
 
 @final
+class HeadDrafter(Drafter):
+    """Proposes what a head predicts that was trained with the model (DeepSeek-V3 2024), of the model's own features.
+
+    ``n_ctx``: positions that it has.  ShapeError unless the head leaves features as it reads them; the decoder's model
+    must leave as many.
+    """
+
+    def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
+
+@final
 class ScriptedDrafter(Drafter):
     """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
 
@@ -613,7 +623,9 @@ class FakeExecutor:
     recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
     with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
     the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
-    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.
+    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.  ``shows_features``: it
+    leaves r of every row for a head; ``reads_features``: it is a head, whose r is mix(r' * 31 + token + 1) of the r'
+    that comes with the token.
     """
 
     def __init__(
@@ -636,4 +648,6 @@ class FakeExecutor:
         undivided_prompts: bool = False,
         fail_copy: int | None = None,
         reads_source: bool = False,
+        shows_features: bool = False,
+        reads_features: bool = False,
     ) -> None: ...

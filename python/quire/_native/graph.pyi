@@ -135,6 +135,11 @@ class Tracer:
         """
     @property
     def tapped_layers(self) -> list[int]: ...
+    def show_features(self, x: TraceTensor) -> None:
+        """Declare the features ``[tokens, n]``, which a head that predicts later tokens reads, after all taps
+        (``Executor.features``).  Raises ShapeError as ``tap``."""
+    def features(self, n: int) -> TraceTensor:
+        """Of a head: float32 ``[tokens, n]``, the features that come with each token.  ShapeError for a second time."""
     def finish(self, logits: TraceTensor, *, encoder: Trace | None = None) -> Trace:
         """End the trace.  ``logits`` must be ``["rows", n_vocab]``.
 
@@ -231,21 +236,23 @@ def select_rows(x: TraceTensor, rows: TraceTensor) -> TraceTensor:
 class MoeSpec:
     """Routing of a mixture of experts, and what an expert does between its matrices.
 
-    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss).
+    ``gating``: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss),
+    ``"sparse_mixer"``: of each chosen one over those left whose scores are within 2 % of its own (Liu et al. 2024).
     ``normalize``: the weights of the ``n_used`` chosen are divided by their sum; ``scale`` multiplies them.
     Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen; a group counts as its ``group_score``.
     ``unit``: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` gpt-oss's with ``alpha`` and ``limit``,
-    ``"ungated"`` ``activation(up)``, of which ``is_squared`` takes the square.  ``weighs_input``: weights multiply the
-    experts' inputs instead of their outputs (Llama 4).
+    ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"ungated"`` ``activation(up)``, whose
+    square ``is_squared`` takes.  ``weighs_input``: weights multiply the experts' inputs instead of their outputs
+    (Llama 4).
     """
 
     def __init__(
         self, *, n_used: int, activation: Activation = "silu",
-        gating: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax", normalize: bool = True,
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"] = "softmax", normalize: bool = True,
         scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
-        unit: Literal["gated", "clamped_swiglu", "ungated"] = "gated", is_squared: bool = False, alpha: float = 1.702,
-        limit: float = 7.0, weighs_input: bool = False,
+        unit: Literal["gated", "clamped_swiglu", "clipped", "ungated"] = "gated", is_squared: bool = False,
+        alpha: float = 1.702, limit: float = 7.0, weighs_input: bool = False,
     ) -> None: ...  # fmt: skip
 
 def moe(
@@ -309,6 +316,7 @@ class Executor(ExecutorBase):
     are.  What is on the CPU runs by our own kernels, what is not is copied to ``device``; each keeps its layers' rows,
     and recurrent states are the CPU's.  Empty: everything runs on ``device``.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
+    Packed matrices that both traces read are shared.
     Our own kernels run one program for all sizes.  For stock ones the largest graph is made here, and others
     of the frozen trace when a step first has their sizes.
     """
@@ -344,6 +352,14 @@ class Executor(ExecutorBase):
         """Layers whose hidden states ``tap`` gives, ascending."""
     def tap(self, layer: int, n_rows: int) -> npt.NDArray[np.float32]:
         """The hidden states after a layer ``[n_rows, n]`` of the first rows of the last step.  Raises ShapeError."""
+    @property
+    def n_features(self) -> int:
+        """Numbers of a row that the model leaves for a head; 0 where it shows none."""
+    @property
+    def n_features_read(self) -> int:
+        """Numbers that come with each token of a head; 0 for all other models."""
+    def features(self, n_rows: int) -> npt.NDArray[np.float32]:
+        """The features ``[n_rows, n_features]`` of the first rows of the last step.  Raises ShapeError."""
     @property
     def makes_logits(self) -> bool:
         """Whether the trace ends with logits; otherwise ``run`` gives vectors."""
@@ -409,9 +425,11 @@ class Executor(ExecutorBase):
         token_types: Sequence[int] = (),
         source_tables: Sequence[Sequence[int]] = (),
         n_source: Sequence[int] = (),
+        features: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 
+        ``features``: ``[tokens, n]``, those that come with a head's tokens.
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
@@ -560,6 +578,13 @@ def state_space_dual(
 
     ``x [tokens, n_head, head_dim]``; ``dt [tokens, n_head]``; ``b``, ``c [tokens, n_group, n_state]``; float32 ``a``,
     ``d [n_head]``.  The state has ``n_head * n_state * head_dim`` numbers; ``n_state`` is 256 at most.
+    """
+
+def retention(q: TraceTensor, k: TraceTensor, v: TraceTensor, decay: Weight, *, layer: int, state: int) -> TraceTensor:
+    """``S = exp(decay) S + k v``, ``out = q S``: linear attention whose past fades (Sun et al. 2023).
+
+    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``decay [n_head]``, logarithms
+    that are not above 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
     """
 
 def gated_delta(

@@ -20,7 +20,7 @@ def supported_isas() -> list[str]:
 def emulated_isas() -> list[str]:
     """Those that ``KernelSet`` takes, too, and that compute in software what this machine may lack, for tests.
 
-    ``avx512amx-emulated``, on machines with AVX-512 VNNI.
+    ``avx512amx-emulated``, on machines with AVX-512 VNNI and in builds with ``QUIRE_EMULATED_TILES``.
     """
 
 def poisons() -> bool:

@@ -8,6 +8,7 @@ from .decoder import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    PREDICTING_LAYERS,
     SHARED_EXPERT_TENSORS,
     has_windows,
     kinds_of_mlps,
@@ -20,12 +21,13 @@ from .keys import Key, cap, f32, factor, flag, made, u32, window
 from .mapping import SILU, Checkpoint
 from .pictures import with_pictures
 from .rope import Entry, rope_keys
-from .tensors import Source, Target, taken
+from .tensors import PredictingLayers, Source, Target, taken
 
 __all__ = [
     "DECODER_KEYS",
     "DECODER_TENSORS",
     "EXPERT_TENSORS",
+    "PREDICTING_LAYERS",
     "SHARED_EXPERT_TENSORS",
     "SILU",
     "Array",
@@ -34,6 +36,7 @@ __all__ = [
     "Entry",
     "Fields",
     "Key",
+    "PredictingLayers",
     "Source",
     "Target",
     "adding",

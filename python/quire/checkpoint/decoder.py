@@ -6,7 +6,7 @@ from ..errors import UnsupportedError
 from .changes import where
 from .fields import Fields
 from .keys import Key, f32, u32
-from .tensors import Source
+from .tensors import PredictingLayers, Source
 
 DECODER_KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings"),
@@ -59,6 +59,20 @@ SHARED_EXPERT_TENSORS: dict[str, str | Source] = {
     f"blk.{{i}}.ffn_{part}_shexp": f"model.layers.{{i}}.mlp.shared_experts.{part}_proj"
     for part in ("gate", "up", "down")
 }
+
+
+_PREDICTING = "model.layers.{i}"
+# Of layers that predict later tokens, which checkpoints number on (DeepSeek-V3's names).
+PREDICTING_LAYERS = PredictingLayers(
+    {
+        "nextn.eh_proj": f"{_PREDICTING}.eh_proj",
+        "nextn.enorm": f"{_PREDICTING}.enorm",
+        "nextn.hnorm": f"{_PREDICTING}.hnorm",
+        "nextn.embed_tokens": f"{_PREDICTING}.embed_tokens",
+        "nextn.shared_head_norm": f"{_PREDICTING}.shared_head.norm",
+        "nextn.shared_head_head": f"{_PREDICTING}.shared_head.head",
+    }
+)
 
 
 def no_windows(config: Fields) -> None:

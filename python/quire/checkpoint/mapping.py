@@ -11,7 +11,7 @@ from .changes import Array
 from .fields import Fields
 from .keys import Key
 from .rope import Entry, llama3_factors, longrope_factors, rope_keys, rope_of
-from .tensors import Source, Target, layers_of, planned
+from .tensors import PredictingLayers, Source, Target, layers_of, planned
 
 # Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
 # configuration says, how another program ran it.
@@ -65,6 +65,7 @@ class Checkpoint:
     unused: tuple[str, ...] = ()  # fields without effect, as patterns
     ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
     section: str = ""  # the field that holds the configuration of the text model, where there are several
+    predicting: PredictingLayers | None = None  # layers that predict later tokens
     has_empty_layers: bool = False  # layers may be without tensors
     base: str = "model."  # what checkpoints of the model without its head leave out of names
     # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
@@ -103,6 +104,24 @@ class Checkpoint:
         config.integer("vocab_size")
         self.is_tied(config)
 
+    def n_predicting(self, config: Fields, there: Collection[str]) -> int:
+        """How many layers of the checkpoint predict later tokens, as far as Quire knows them."""
+        return self.predicting.count(there, self._n_layer(config)) if self.predicting is not None else 0
+
+    def with_predicting(self, entries: Iterable[Entry], n: int) -> list[Entry]:
+        """The keys of a file that has ``n`` layers more."""
+        by_layer = {} if self.predicting is None else self.predicting.by_layer
+        found: list[Entry] = []
+        for name, kind, value in entries:
+            if name == "block_count":
+                assert isinstance(value, int)
+                found.append((name, kind, value + n))
+            elif name in by_layer and isinstance(value, list):
+                found.append((name, kind, value + [by_layer[name]] * n))
+            elif name != "nextn_predict_layers":
+                found.append((name, kind, value))
+        return [*found, ("nextn_predict_layers", "u32", n)]
+
     def refuse_unread(self, whole: Fields) -> None:
         """UnsupportedError for a field that nobody read and that is not listed as without effect."""
         self.config_of(whole).refuse_unread([*WITHOUT_EFFECT, *self.unused])
@@ -119,6 +138,8 @@ class Checkpoint:
         table = self._named_as(there)
         n_layer = self._n_layer(config)
         targets = list(planned(table, there, n_layer))
+        if self.predicting is not None:
+            targets += self.predicting.planned(table, there, n_layer, self.n_predicting(config, there))
         targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
         used = {source for target in targets for source in target.sources}
         patterns = [*IGNORED_TENSORS, *self.ignored, *(name.replace("{i}", "*") for name in self.numbers.values())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .changes import Array, Change
 from .packed import MXFP4
@@ -75,6 +75,49 @@ def planned(table: Mapping[str, str | Source], there: Collection[str], n_layer: 
     for i in range(n_layer):
         for target, entry in per_layer:
             yield from _module(target, Source.of(entry), there, str(i))
+
+
+@dataclass(frozen=True)
+class PredictingLayers:
+    """How a checkpoint names the layers that predict later tokens, which files have behind the last one.
+
+    ``tensors``: what such a layer has more than others, by what follows ``blk.{i}.``, with ``{i}`` for the number in
+    the file and ``{p}`` for that among themselves.  ``prefix``: what their other tensors begin with; empty: as in all
+    layers.  ``by_layer``: what keys by layer say of them.
+    """
+
+    tensors: Mapping[str, str | Source]
+    prefix: str = ""
+    by_layer: Mapping[str, object] = field(default_factory=dict)
+
+    def count(self, there: Collection[str], n_layer: int) -> int:
+        """How many the checkpoint holds behind ``n_layer`` others."""
+        (name,) = Source.of(self.tensors["nextn.eh_proj"]).names
+        is_one = "{" not in name
+        n = 0
+        while n < (1 if is_one else len(there)) and f"{self._numbered(name, n_layer, n)}.weight" in there:
+            n += 1
+        return n
+
+    def planned(
+        self, table: Mapping[str, str | Source], there: Collection[str], n_layer: int, n: int
+    ) -> Iterator[Target]:
+        """Their targets; ``table`` is that of all layers."""
+        entries = {target: self._moved(Source.of(entry)) for target, entry in table.items() if "{i}" in target}
+        entries |= {f"blk.{{i}}.{name}": Source.of(entry) for name, entry in self.tensors.items()}
+        for p in range(n):
+            for target, source in entries.items():
+                names = tuple(self._numbered(name, n_layer, p) for name in source.names)
+                yield from _module(target, replace(source, names=names), there, str(n_layer + p))
+
+    def _moved(self, source: Source) -> Source:
+        if not self.prefix:
+            return source
+        return replace(source, names=tuple(self.prefix + name.partition("layers.{i}.")[2] for name in source.names))
+
+    @staticmethod
+    def _numbered(name: str, n_layer: int, p: int) -> str:
+        return name.replace("{i}", str(n_layer + p)).replace("{p}", str(p))
 
 
 def _module(target: str, source: Source, there: Collection[str], layer: str) -> Iterator[Target]:

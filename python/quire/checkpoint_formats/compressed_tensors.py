@@ -14,12 +14,12 @@ Activations are not rounded here, so that what they would be scaled by is not us
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import LoadError, UnsupportedError
+from ..expressions import Expression, Steps
 from .codes import CodedMatrix
 from .gptq import group_index
 from .matrix import Contents, StoredMatrix
@@ -48,6 +48,7 @@ class _Scheme:
 
     where: str
     targets: tuple[str, ...]
+    expressions: tuple[Expression, ...]  # of those targets that are some
     bits: int
     is_float: bool
     strategy: str
@@ -56,7 +57,7 @@ class _Scheme:
     is_symmetric: bool
 
     @classmethod
-    def read(cls, where: str, group: Fields) -> _Scheme | None:
+    def read(cls, where: str, group: Fields, steps: Steps) -> _Scheme | None:
         """None for a group without weights in few bits.  UnsupportedError for what is not known."""
         group.read(("input_activations", "output_activations"))
         if (form := group.text("format", "dense")) not in FORMATS:
@@ -84,11 +85,14 @@ class _Scheme:
         is_symmetric = weights.flag("symmetric", True)
         if kind == "float" and not is_symmetric:
             raise UnsupportedError(f"[convert] 'symmetric' of {weights.where} must be true for floats but is false")
-        return cls(where, targets, bits, kind == "float", strategy, size, _block(weights), is_symmetric)
+        expressions = tuple(
+            Expression(target[3:], "[convert] 'targets'", steps=steps) for target in targets if target.startswith("re:")
+        )
+        return cls(where, targets, expressions, bits, kind == "float", strategy, size, _block(weights), is_symmetric)
 
     def matches(self, module: str) -> bool:
         """By name or expression; a class of modules, such as Linear, matches what no name does."""
-        return any(_is_target(target, module) for target in self.targets)
+        return module in self.targets or any(expression.match(module) for expression in self.expressions)
 
 
 def _block(weights: Fields) -> tuple[int, int] | None:
@@ -101,15 +105,6 @@ def _block(weights: Fields) -> tuple[int, int] | None:
             f"[convert] 'block_structure' of {weights.where} must be two numbers above 0 but is {given!r:.40}"
         )
     return int(sizes[0]), int(sizes[1])
-
-
-def _is_target(target: str, module: str) -> bool:
-    if not target.startswith("re:"):
-        return target == module
-    try:
-        return re.match(target[3:], module) is not None
-    except re.error as error:
-        raise LoadError(f"[convert] 'targets' must be expressions but {target!r:.60} is none: {error}") from None
 
 
 def compressed_tensors(config: Fields, tensors: SafetensorsFolder) -> Contents:
@@ -146,7 +141,8 @@ def _schemes(config: Fields) -> list[_Scheme]:
         raise UnsupportedError(f"[convert] 'sparsity_config' of {config.where} must be dense but is not")
     sparsity.read(sparsity.names())
     groups = config.inner("config_groups")
-    read = [_Scheme.read(name, groups.inner(name)) for name in groups.names()]
+    steps = Steps()
+    read = [_Scheme.read(name, groups.inner(name), steps) for name in groups.names()]
     return [scheme for scheme in read if scheme is not None]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from .._native.quant import dequantize
 from ..checkpoint import Fields
 from ..errors import LoadError, UnsupportedError
+from ..expressions import Expression, Steps
 from ..safetensors import SafetensorsFolder
 from .awq import awq
 from .bitsandbytes import bitsandbytes
@@ -138,21 +138,25 @@ def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> 
             f"[convert] 'quant_method' of {quantization.where} must be one of {', '.join(FORMATS)} but is '{method}'"
         )
     contents = FORMATS[method](quantization, tensors)
-    exceptions = [str(name) for field in EXCEPTIONS for name in quantization.items(field)]
+    steps = Steps()
+    exceptions = [_Exception(str(name), steps) for field in EXCEPTIONS for name in quantization.items(field)]
     for name in contents.matrices:
         module = name.removesuffix(".weight")
-        if (pattern := next((one for one in exceptions if _is_excepted(one, module)), None)) is not None:
-            raise LoadError(f"[convert] '{module}' must not be quantized, as '{pattern}' says, but is")
+        if (found := next((one for one in exceptions if one.names(module)), None)) is not None:
+            raise LoadError(f"[convert] '{module}' must not be quantized, as '{found.text}' says, but is")
     if not contents.matrices and method != "mxfp4":
         raise LoadError(f"[convert] the checkpoint must hold matrices in {method} but has none")
     return contents
 
 
-def _is_excepted(pattern: str, module: str) -> bool:
-    """Whether a list of exceptions names a module: by its name or an end of it, by one it lies in, or by expression."""
-    if pattern.startswith("re:"):
-        try:
-            return re.match(pattern[3:], module) is not None
-        except re.error as error:
-            raise LoadError(f"[convert] 'ignore' must hold expressions but {pattern!r:.60} is none: {error}") from None
-    return f".{module}".endswith(f".{pattern}") or module.startswith(f"{pattern}.")
+class _Exception:
+    """One of a list of exceptions: a module's name or the end of it, one it lies in, or an expression."""
+
+    def __init__(self, text: str, steps: Steps) -> None:
+        self.text = text
+        self._pattern = Expression(text[3:], "[convert] 'ignore'", steps=steps) if text.startswith("re:") else None
+
+    def names(self, module: str) -> bool:
+        if self._pattern is not None:
+            return self._pattern.match(module)
+        return f".{module}".endswith(f".{self.text}") or module.startswith(f"{self.text}.")

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..whole_file import WholeFile
+
 __all__ = ["bars_of", "write_picture"]
 
 Point = tuple[float, float]
@@ -67,10 +69,11 @@ class _Picture:
         return b"\x89PNG\r\n\x1a\n" + head + palette + data + chunk(b"IEND", b"")
 
 
-def write_picture(path: Path, points: Sequence[Point], marked: Point) -> None:
-    """A curve of (bits, divergence), divergence by its logarithm, and one point that is marked."""
+def write_picture(path: Path, points: Sequence[Point], marked: Point, others: Sequence[Point] = ()) -> None:
+    """A curve of (bits, divergence), divergence by its logarithm, and one point that is marked; ``others``: a second
+    curve, with dots."""
     picture = _Picture()
-    everything = [*points, marked]
+    everything = [*points, marked, *others]
     low_x, high_x = math.floor(min(x for x, _ in everything)), math.ceil(max(x for x, _ in everything))
     low_y = math.floor(min(math.log10(y) for _, y in everything))
     high_y = math.ceil(max(math.log10(y) for _, y in everything))
@@ -94,8 +97,13 @@ def write_picture(path: Path, points: Sequence[Point], marked: Point) -> None:
     drawn = [place(point) for point in points]
     for start, end in itertools.pairwise(drawn):
         picture.line(start, end, _BLUE, 1)
+    for start, end in itertools.pairwise(place(point) for point in others):
+        picture.line(start, end, _RED)
+    for point in others:
+        picture.dot(*place(point), _RED, 3)
     picture.dot(*place(marked), _RED, 4)
-    path.write_bytes(picture.png())
+    with WholeFile(path, "recipe") as file:
+        file.write(picture.png())
 
 
 def bars_of(points: Sequence[Point]) -> list[str]:

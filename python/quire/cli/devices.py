@@ -81,10 +81,11 @@ def _print_devices(found: list[Device], operations: bool) -> None:
 
 def _print_modules(reports: list[ModuleReport]) -> None:
     for report in reports:
+        where = f"{report.path} ({report.source})"
         if report.state == "loaded":
-            print(f"{report.path}: {', '.join(report.devices)}")
+            print(f"{where}: {', '.join(report.devices)}")
         else:
-            print(f"{report.path}: {report.state}: {report.reason}" + (f"; {report.advice}" if report.advice else ""))
+            print(f"{where}: {report.state}: {report.reason}" + (f"; {report.advice}" if report.advice else ""))
 
 
 def _verdict_text(device: Device) -> str:

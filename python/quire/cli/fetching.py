@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ..hub.locate import locate
@@ -33,9 +32,10 @@ def fetched(name: HubName) -> Path:
 
 def machine_memory_bytes() -> int | None:
     """What the machine has, or this process's container; None where the system does not tell."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
+    from ..system import machine_memory_bytes as whole_memory_bytes
+
+    memory = whole_memory_bytes()
+    if memory is None:
         return None
     try:
         return min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))

@@ -14,6 +14,7 @@ import click
 
 from ..engine_options import cache_dtype_of
 from .foreign_values import Values, ours_of
+from .ollama_host import ollama_address
 from .text import note
 
 if TYPE_CHECKING:
@@ -225,7 +226,9 @@ def from_foreign_environment(environment: Mapping[str, str], command: click.Comm
     for variable, value in sorted(given.items()):
         row = rows.get(variable)
         if row is not None and row.how == "address":
-            found |= {name: (variable, each) for name, each in _address(variable, value, own).items()}
+            if "--host" in own:
+                _, host, port = ollama_address(value)
+                found |= {"host": (variable, host), "port": (variable, str(port))}
         elif row is not None and row.verdict == "works":
             parameter = own.get(row.target)
             if parameter is not None and row.names[:1] and row.names[0] in _CACHE_TYPES:
@@ -251,15 +254,3 @@ def _as_default(parameter: click.Parameter, values: list[str], given: str) -> An
     if parameter.multiple:
         return values
     return values[-1] if values and _takes_value(parameter) else given
-
-
-def _address(variable: str, value: str, own: Mapping[str, click.Parameter]) -> dict[str, str]:
-    """Ollama's ``[scheme://]host[:port]``."""
-    if "--host" not in own:
-        return {}
-    rest = value.partition("://")[2] or value
-    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/]*)(?::(\d{1,5}))?/?", rest)
-    if found is None:
-        raise click.UsageError(f"{variable} must be an address such as 127.0.0.1:11434 but is {value!r:.80}")
-    given = {"host": found[1].strip("[]"), "port": found[2]}
-    return {name: text for name, text in given.items() if text}

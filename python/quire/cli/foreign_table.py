@@ -307,7 +307,8 @@ _LLAMA_CPP = (
     ),
     _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
     _refused("--spec-default", _SPECULATION, takes=False),
-    _refused("--mtp --dflash --eagle3", _NO_SUCH, takes=False),
+    _refused("--mtp", "--speculation mtp says it", takes=False),
+    _refused("--dflash --eagle3", _NO_SUCH, takes=False),
     _note(
         "-td --threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch "
         "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "

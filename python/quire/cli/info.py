@@ -160,6 +160,10 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
         print(f"tool calls: {_calls_text(support)}")
     if (sampling := _sampling(reader)) is not None:
         print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
+    if (predicting := _predicting(reader)) is not None:
+        n, is_known = predicting
+        how = "--speculation mtp uses the first" if is_known else "not used"
+        print(f"layers that predict later tokens: {n} ({how})")
     if verdict.chat_refusal:
         print(f"chat: no: {one_line(verdict.chat_refusal)}")
     memory = verdict.memory
@@ -184,6 +188,22 @@ def _tool_support(reader: GGUFReader) -> ToolSupport | None:
 
     key = "tokenizer.chat_template"
     return tool_support(reader.metadata.text(key)) if key in reader.metadata else None
+
+
+def _predicting(reader: GGUFReader) -> tuple[int, bool] | None:
+    """How many layers of the file predict later tokens, and whether Quire can use one; None where there are none."""
+    from ..models import load_model
+
+    try:
+        n = reader.metadata.integer(f"{reader.metadata.text('general.architecture')}.nextn_predict_layers", 0)
+    except QuireError:  # which the verdict tells
+        return None
+    if n == 0:
+        return None
+    try:
+        return n, load_model(reader, predicts=True).predictor is not None
+    except QuireError:  # without them it may run all the same
+        return n, False
 
 
 def _sampling(reader: GGUFReader) -> dict[str, object] | None:
@@ -261,6 +281,9 @@ def _as_object(reader: GGUFReader) -> dict[str, object]:
         ],
         "tool_calls": None if (support := _tool_support(reader)) is None else asdict(support),
         "chat_sampling": _sampling(reader),
+        "predicting_layers": None
+        if (predicting := _predicting(reader)) is None
+        else {"n": predicting[0], "is_used": predicting[1]},
     }
 
 

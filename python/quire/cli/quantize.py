@@ -192,17 +192,18 @@ def _lower(dtype: str | None) -> str | None:
 
 
 def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path, str, int]:
-    """``[OUT] TYPE [THREADS]``: out, type and threads."""
+    """``[OUT] TYPE [THREADS]``: out, type and threads; a type may be llama.cpp's number of it."""
     from ..quantization import MIXES
     from ..quantization.mixes import ALIASES, COPY
 
-    known = {*MIXES, *ALIASES, COPY}
-    rest = list(words)
-    if rest and rest[-1].isdecimal() and len(rest) > 1:
+    known = {name: name for name in (*MIXES, *ALIASES, COPY)}
+    named = known | {str(mix.file_type): mix.name for mix in MIXES.values()}
+    rest = [*words]
+    if len(rest) > 1 and rest[-1].isdecimal() and rest[-2].upper() in named:
         threads = int(rest.pop())
-    if not 1 <= len(rest) <= 2 or rest[-1].upper() not in known:
+    if not 1 <= len(rest) <= 2 or rest[-1].upper() not in named:
         raise click.UsageError(f"a TYPE must be given, one of {', '.join(sorted(known))}")
-    mix = rest.pop().upper()
+    mix = named[rest.pop().upper()]
     folder = source if source.is_dir() else source.parent
     return Path(rest[0]) if rest else folder / f"ggml-model-{mix}.gguf", mix, threads
 

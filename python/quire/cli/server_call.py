@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..errors import RequestError
+from .ollama_host import VARIABLE, ollama_address
 
 __all__ = ["call", "server_options"]
 
@@ -21,7 +22,9 @@ _TIMEOUT_S = 30
 def server_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add ``--server`` and ``--api-key``."""
     address = click.option(
-        "--server", metavar="URL", help="The server's address [QUIRE_SERVER, else http://127.0.0.1:8080]."
+        "--server",
+        metavar="URL",
+        help="The server's address [QUIRE_SERVER, OLLAMA_HOST, else http://127.0.0.1:8080].",
     )
     key = click.option("--api-key", metavar="KEY", help="Its key [QUIRE_API_KEY].")
     return address(key(function))
@@ -29,7 +32,7 @@ def server_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def call(server: str | None, api_key: str | None, path: str, body: object = None) -> Any:
     """What a route answers.  RequestError where nobody does, or with the server's own words."""
-    base = (server or os.environ.get("QUIRE_SERVER") or "http://127.0.0.1:8080").rstrip("/")
+    base = (server or os.environ.get("QUIRE_SERVER") or _of_ollama() or "http://127.0.0.1:8080").rstrip("/")
     if not base.startswith(("http://", "https://")):
         base = f"http://{base}"
     key = api_key or os.environ.get("QUIRE_API_KEY")
@@ -45,6 +48,17 @@ def call(server: str | None, api_key: str | None, path: str, body: object = None
         raise RequestError(
             f"[server] a server must answer at {base} but {error!s:.200} (--server names another)"
         ) from None
+
+
+def _of_ollama() -> str:
+    """Where ``quire serve`` listens with the same ``OLLAMA_HOST``; empty without one."""
+    value = os.environ.get(VARIABLE, "")
+    if not value.strip():
+        return ""
+    scheme, host, port = ollama_address(value)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (every address is no address to call)
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _said(error: urllib.error.HTTPError) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from ..errors import UnsupportedError
+from ..system import input_waits
 
 __all__ = ["Keyboard"]
 
@@ -80,9 +80,7 @@ class Keyboard:
 
     def _is_pasted(self) -> bool:
         """Whether more lines have come than a person can have typed."""
-        if not self._is_terminal or os.name == "nt":
-            return False
-        return bool(select.select([sys.stdin], [], [], _PASTE_S)[0])
+        return self._is_terminal and input_waits(_PASTE_S)
 
 
 class _Completer:

@@ -6,13 +6,13 @@ Facts of the format: PEFT's ``LoraConfig``, versions 0.3 to 0.21.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from ..checkpoint import Fields, read_json
 from ..errors import LoadError, UnsupportedError
+from ..expressions import Expression, Steps
 
 __all__ = ["CONFIG", "PeftConfig"]
 
@@ -61,12 +61,18 @@ class PeftConfig:
         self.alpha = _finite("lora_alpha", fields.number("lora_alpha", 8.0))
         self._is_rank_stabilized = fields.flag("use_rslora", False)
         ranks, alphas = fields.inner("rank_pattern"), fields.inner("alpha_pattern")
-        self._ranks = {pattern: ranks.integer(pattern, low=1) for pattern in ranks.names()}
-        self._alphas = {pattern: _finite(pattern, alphas.number(pattern)) for pattern in alphas.names()}
+        self._steps = Steps()
+        self._ranks = [(self._end(one, "rank_pattern"), ranks.integer(one, low=1)) for one in ranks.names()]
+        self._alphas = [(self._end(one, "alpha_pattern"), _finite(one, alphas.number(one))) for one in alphas.names()]
         if not fields.has("target_modules"):
             raise LoadError(f"[adapter] 'target_modules' must be in {CONFIG} but is not")
-        self._targets, self._excluded = _names(fields, "target_modules"), _names(fields, "exclude_modules")
-        self._layers, self._lists = _integers(fields, "layers_to_transform"), _names(fields, "layers_pattern")
+        self._targets, self._excluded = self._names(fields, "target_modules"), self._names(fields, "exclude_modules")
+        self._layers, lists = _integers(fields, "layers_to_transform"), _texts(fields, "layers_pattern")
+        lists = [lists] if isinstance(lists, str) else lists
+        # With whether each is a plain name.
+        self._lists = [
+            (self._expression(rf".*\.{one}\.", "layers_pattern"), one.isidentifier()) for one in lists if one
+        ]
         fields.refuse_unread(_WITHOUT_EFFECT)
 
     def rank_of(self, module: str) -> int:
@@ -82,16 +88,39 @@ class PeftConfig:
         """Whether the configuration adapts a module, as PEFT would leave out its tensors where not."""
         if self._excluded and _is_named(self._excluded, module):
             return False
-        if isinstance(self._targets, str):
-            return self._targets.lower() == "all-linear" or _is_named(self._targets, module)
+        if isinstance(self._targets, Expression):
+            return self._targets.text.lower() == "all-linear" or _is_named(self._targets, module)
         if not _is_named(self._targets, module):
             return False
-        if module in self._targets or not self._layers:
-            return True
-        lists = [self._lists] if isinstance(self._lists, str) else self._lists
-        patterns = [rf".*\.{one}\.(\d+)\." for one in lists if one] or [r".*\.[^.]*\.(\d+)\."]
-        found = next((match for pattern in patterns if (match := _match(pattern, module))), None)
-        return found is not None and int(found[1]) in self._layers
+        return module in self._targets or not self._layers or self._layer_of(module) in self._layers
+
+    def _layer_of(self, module: str) -> int | None:
+        """The number behind the name of a list of layers; the last one, as PEFT's expressions begin with ``.*``."""
+        parts = module.split(".")
+        numbers = [i for i in range(len(parts) - 2, 0, -1) if parts[i].isdecimal() and len(parts[i]) < 10]
+        if not self._lists:
+            return next((int(parts[i]) for i in numbers if i > 1), None)
+        for expression, is_name in self._lists:
+            found = [int(parts[i]) for i in numbers if expression.fullmatch(".".join([*parts[:i], ""]))]
+            if len(found) > 1 and not is_name:
+                raise UnsupportedError(
+                    f"[adapter] 'layers_pattern' of {CONFIG} must describe one list of layers in '{module:.80}' but"
+                    " describes several"
+                )
+            if found:
+                return found[0]
+        return None
+
+    def _names(self, fields: Fields, name: str) -> Expression | Sequence[str]:
+        found = _texts(fields, name)
+        return self._expression(found, name) if isinstance(found, str) else found
+
+    def _end(self, text: str, name: str) -> Expression:
+        """What describes modules, or the end of their names."""
+        return self._expression(rf"(.*\.)?({text})$", name)
+
+    def _expression(self, text: str, name: str) -> Expression:
+        return Expression(text, f"[adapter] '{name}' of {CONFIG}", steps=self._steps)
 
 
 def _shown(value: object) -> str:
@@ -105,7 +134,7 @@ def _finite(name: str, value: float) -> float:
     return value
 
 
-def _names(fields: Fields, name: str) -> str | Sequence[str]:
+def _texts(fields: Fields, name: str) -> str | Sequence[str]:
     """An expression, or names."""
     value = fields.value(name)
     if value is None:
@@ -124,21 +153,13 @@ def _integers(fields: Fields, name: str) -> Sequence[int]:
     return numbers
 
 
-def _match(pattern: str, text: str, *, whole: bool = False) -> re.Match[str] | None:
-    """Where an expression describes how the text begins, or all of it."""
-    try:
-        return re.fullmatch(pattern, text) if whole else re.match(pattern, text)
-    except re.error as error:
-        raise LoadError(f"[adapter] {CONFIG} must hold expressions but {pattern!r:.80} is none: {error}") from None
-
-
-def _is_named(names: str | Sequence[str], module: str) -> bool:
+def _is_named(names: Expression | Sequence[str], module: str) -> bool:
     """Whether an expression describes a module, or one of several names is its own, or the end of it."""
-    if isinstance(names, str):
-        return _match(names, module, whole=True) is not None
+    if isinstance(names, Expression):
+        return names.fullmatch(module)
     return any(f".{module}".endswith(f".{name}") for name in names)
 
 
-def _by_pattern(values: Mapping[str, _T], module: str, default: _T) -> _T:
-    """The value of the first pattern that describes the module, or the end of its name."""
-    return next((value for pattern, value in values.items() if _match(rf"(.*\.)?({pattern})$", module)), default)
+def _by_pattern(values: Sequence[tuple[Expression, _T]], module: str, default: _T) -> _T:
+    """The value of the first pattern that matches."""
+    return next((value for pattern, value in values if pattern.match(module)), default)

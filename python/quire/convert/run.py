@@ -72,10 +72,12 @@ class _Conversion:
         if self.is_reranker:
             self.entries += reranker_entries()
         self.checkpoint = StoredCheckpoint(source, self._quantization())
+        if n := self.mapping.n_predicting(self.config, self.checkpoint):
+            self.entries = self.mapping.with_predicting(self.entries, n)
         self.numbers = list(self._numbers())
         with possible("the numbers of config.json"):
             targets = self.mapping.targets(self.config, self.entries, self.checkpoint)
-        targets = self._with_head(targets)
+        targets = self._without_copies(self._with_head(targets))
         targets += self.sentences.targets
         if self.is_reranker:
             targets.append(reranker_head(source, partial(self._head_rows, targets)))
@@ -131,6 +133,19 @@ class _Conversion:
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
+
+    def _without_copies(self, targets: list[Target]) -> list[Target]:
+        """Without what layers that predict later tokens only repeat: the embedding and the head."""
+        by_name = {target.name: target for target in targets}
+        embedding = by_name.get(EMBEDDING)
+        of_model = {"embed_tokens": embedding, "shared_head_head": by_name.get(HEAD, embedding)}
+
+        def is_copy(target: Target) -> bool:
+            _, _, part = target.name.partition(".nextn.")
+            own = of_model.get(part.removesuffix(".weight"))
+            return own is not None and self._equal(target.sources[0], own.sources[0])
+
+        return [target for target in targets if not is_copy(target)]
 
     def _head_rows(self, targets: list[Target]) -> Array:
         """The matrix of the output, which may be the embedding's."""
@@ -240,7 +255,7 @@ def convert(
     todo = _Conversion(Path(folder))
     with GGUFWriter(out, todo.arch) as writer:
         dtypes = _announce(writer, todo, dtype)
-        load_model(GGUFReader(writer.reserve()))
+        load_model(GGUFReader(writer.reserve()), predicts=True)
         for done, target in enumerate(todo.targets):
             if progress is not None:
                 progress(done, len(todo.targets), target.name)

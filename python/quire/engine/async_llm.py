@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from ..errors import RequestError
 from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
-from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
+from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
 from .prompts import Prompt, RequestOptions
 from .results import Collector, Delta, GenerationResult
 from .texts import Pair, TextOptions, Truncate
@@ -222,6 +222,7 @@ class AsyncLLM(LLMBase):
         self,
         prompts: Prompt | Sequence[Prompt | Pair],
         *,
+        raw_scores: bool = False,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
@@ -230,7 +231,7 @@ class AsyncLLM(LLMBase):
         """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``; see ``LLM.classify``."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         requests = await asyncio.to_thread(self._class_requests, prompts, options, text)
-        return probabilities(self._scores(stacked(await self._vectors(requests), "classify")))
+        return self._classes(stacked(await self._vectors(requests), "classify"), raw_scores=raw_scores)
 
     async def rerank(
         self,

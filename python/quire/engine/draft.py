@@ -1,74 +1,77 @@
-"""The draft model: a smaller one that proposes tokens."""
+"""Models that propose tokens: a smaller one, and a predictor of the model's own file."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._native.engine import ModelDrafter
-from .._native.graph import Executor
+from .._native.engine import HeadDrafter, ModelDrafter
+from .._native.graph import CacheSpec, Executor, Trace
 from .._native.kv import CacheLayout
 from ..errors import UnsupportedError
 from ..gguf import GGUFReader
 from ..models import load_model
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig
-from .sizes import BLOCK_TOKENS, ModelNeeds, Sizes
+from .sizes import BLOCK_TOKENS, MOST_SEQUENCES, ModelNeeds, Sizes
 
 if TYPE_CHECKING:
     from .._native.core import Device
+    from .._native.engine import Drafter
     from .._native.kernels import KernelSet
     from ..models import LoadedModel
+    from ..models.base import Config
 
-__all__ = ["DraftModel", "opened_draft"]
+__all__ = ["DraftModel", "cache_bytes_beside", "opened_draft", "predictor_beside", "wants_predictor"]
+
+_KEPT_ROWS = 512  # of features that a sequence has at most (native/engine/head_drafter.cpp)
 
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A draft model that was read, and the type of its cache."""
+    """A model that proposes tokens, with what it takes besides the target's weights, and the type of its cache."""
 
-    name: str
-    model: LoadedModel
+    config: Config
+    cache: list[CacheSpec]
+    trace: Callable[[int], Trace]
+    drafter_of: Callable[[Executor, int], Drafter]
     size_bytes: int
+    kept_bytes: int
     kv_dtype: CacheDType
 
     def add_to(self, needs: ModelNeeds) -> ModelNeeds:
         """What the target needs, and this model beside it: each block of the target has one here."""
-        c = self.model.config
+        c = self.config
         return replace(
             needs,
             weights_bytes=needs.weights_bytes + self.size_bytes,
             block_bytes=needs.block_bytes + self.block_bytes,
             token_bytes=needs.token_bytes + 4 * (8 * c.dim + 4 * c.widest),
-            fixed_bytes=needs.fixed_bytes + 4 * c.n_vocab * 64,
+            fixed_bytes=needs.fixed_bytes + 4 * c.n_vocab * 64 + self.kept_bytes,
         )
 
     @property
     def block_bytes(self) -> int:
         """Of 32 tokens in its cache."""
-        return CacheLayout(self.model.cache, self.kv_dtype).block_bytes
+        return CacheLayout(self.cache, self.kv_dtype).block_bytes
 
-    def _n_blocks(self, sizes: Sizes) -> int:
+    def n_blocks(self, sizes: Sizes) -> int:
         """One for each of the target, or of one context where windows leave the target with less than all."""
         return sizes.n_blocks if sizes.cache_bytes == 0 else -(-sizes.n_ctx // BLOCK_TOKENS) + 1
 
-    def cache_bytes_beside(self, sizes: Sizes) -> int:
-        """What is left of the cache for the target; 0 where it has all of its blocks."""
-        return 0 if sizes.cache_bytes == 0 else sizes.cache_bytes - (self._n_blocks(sizes) - 1) * self.block_bytes
-
     def drafter(
         self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
-    ) -> tuple[ModelDrafter, int]:
+    ) -> tuple[Drafter, int]:
         """The model with a cache of its own, on the target's threads; and the bytes that it takes as it is used."""
-        n_ctx = min(sizes.n_ctx, self.model.config.n_ctx_train)
+        n_ctx = min(sizes.n_ctx, self.config.n_ctx_train)
         executor = Executor(
-            self.model.trace(n_ctx),
+            self.trace(n_ctx),
             device,
-            n_blocks=self._n_blocks(sizes),
+            n_blocks=self.n_blocks(sizes),
             threads=config.threads,
             kv_dtype=self.kv_dtype,
             kernels=config.kernels,
@@ -80,7 +83,40 @@ class DraftModel:
             team_of=target if target.kernels == "cpu" else None,
         )
         reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
-        return ModelDrafter(executor, n_ctx=n_ctx), reserved
+        return self.drafter_of(executor, n_ctx), reserved
+
+
+def cache_bytes_beside(drafts: Sequence[DraftModel], sizes: Sizes) -> int:
+    """What these leave of the cache for the target; 0 where it has all of its blocks."""
+    if sizes.cache_bytes == 0:
+        return 0
+    return sizes.cache_bytes - sum((draft.n_blocks(sizes) - 1) * draft.block_bytes for draft in drafts)
+
+
+def wants_predictor(config: EngineConfig, device: Device) -> bool:
+    """Whether a layer of the model's file that predicts later tokens is to be read.  It runs on the CPU alone."""
+    if config.speculation == "mtp" and device.kind != "cpu":
+        raise UnsupportedError(f"[speculation] the device must be the CPU for 'mtp' but is {device.name}")
+    return config.speculation in ("auto", "mtp") and device.kind == "cpu"
+
+
+def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dtype: CacheDType) -> DraftModel | None:
+    """The model's predictor, which shares its matrices; None where it has none, or UnsupportedError for ``"mtp"``."""
+    if model.predictor is None:
+        if config.speculation == "mtp":
+            raise UnsupportedError(
+                f"[speculation] {name} must have a layer that predicts later tokens (nextn) for 'mtp' but has none"
+            )
+        return None
+    return DraftModel(
+        model.config,
+        [model.predictor.cache],
+        model.trace_predictor,
+        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx),
+        size_bytes=0,
+        kept_bytes=4 * model.config.dim * _KEPT_ROWS * (config.max_sequences or MOST_SEQUENCES),
+        kv_dtype=kv_dtype,
+    )
 
 
 @contextmanager
@@ -100,7 +136,15 @@ def opened_draft(
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
         model = load_model(reader)
         _check(path.name, model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, n_vocab)
-        yield DraftModel(path.name, model, reader.size_bytes, kv_dtype)
+        yield DraftModel(
+            model.config,
+            model.cache,
+            model.trace,
+            lambda executor, n_ctx: ModelDrafter(executor, n_ctx=n_ctx),
+            size_bytes=reader.size_bytes,
+            kept_bytes=0,
+            kv_dtype=kv_dtype,
+        )
 
 
 @contextmanager

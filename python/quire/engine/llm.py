@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, overload
 from ..errors import RequestError
 from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
-from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, probabilities, stacked
+from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
 from .prompts import Prompt, RequestOptions
 from .results import Collector, Delta, GenerationResult
 from .texts import Pair, TextOptions, Truncate
@@ -246,6 +246,7 @@ class LLM(LLMBase):
         self,
         prompts: Prompt | Sequence[Prompt | Pair],
         *,
+        raw_scores: bool = False,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
@@ -253,13 +254,14 @@ class LLM(LLMBase):
     ) -> npt.NDArray[np.float32]:
         """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
 
-        A tuple of two texts in the list is a pair, such as premise and hypothesis.  The scores' softmax; of a single
-        class its sigmoid.  ``truncate``: as for ``embed``; the longer text of a pair loses tokens first.
-        UnsupportedError for a model without a classifier.
+        A tuple of two texts in the list is a pair, such as premise and hypothesis.  The scores' softmax; their sigmoid
+        where there is a single class or the model's ``problem_type`` says that classes do not exclude each other; of a
+        regression, or with ``raw_scores``, the scores as they are.  ``truncate``: as for ``embed``; the longer text of
+        a pair loses tokens first.  UnsupportedError for a model without a classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         requests = self._class_requests(prompts, options, text)
-        return probabilities(self._scores(stacked(self._vectors(requests), "classify")))
+        return self._classes(stacked(self._vectors(requests), "classify"), raw_scores=raw_scores)
 
     def rerank(
         self,

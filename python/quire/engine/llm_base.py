@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats, Event
     from ..tokenizer import Tokenizer
 
-__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "probabilities", "stacked"]
+__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "stacked"]
 
 
 UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens gives every token's vector"
@@ -252,6 +252,11 @@ class LLMBase:
         head = self._output.head
         return vectors if head is None else head.scores(vectors)
 
+    def _classes(self, vectors: npt.NDArray[np.float32], *, raw_scores: bool) -> npt.NDArray[np.float32]:
+        """What is shown of the scores of classes, or these themselves."""
+        scores = self._scores(vectors)
+        return scores if raw_scores else self._output.shown(scores)
+
     def _relevance(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """A score ``[n]`` of each pair."""
         return relevance(self._scores(vectors), self.labels)
@@ -261,6 +266,7 @@ class LLMBase:
         scores = self._scores(vector[None])
         return {
             "scores": scores[0].tolist(),
+            "shown": self._output.shown(scores)[0].tolist(),
             "labels": list(self.labels),
             "relevance": float(relevance(scores, self.labels)[0]),
             "is_judged": is_judged(self.labels),
@@ -306,18 +312,6 @@ def stacked(vectors: Sequence[Vectors], place: str) -> npt.NDArray[np.float32]:
     if not vectors:
         raise RequestError(f"[{place}] prompts must have a prompt but are empty")
     result: npt.NDArray[np.float32] = np.stack([item.vector for item in vectors if item.vector is not None])
-    return result
-
-
-def probabilities(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Of classes that exclude each other; of a single class whether it is it."""
-    import numpy as np
-
-    if scores.shape[-1] == 1:
-        single: npt.NDArray[np.float32] = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
-        return single
-    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
-    result: npt.NDArray[np.float32] = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
-from .draft import DraftModel, opened_draft
+from .draft import DraftModel, cache_bytes_beside, opened_draft, predictor_beside, wants_predictor
 from .engine import Pooling
 from .memory import memory_at_hand
 from .model_output import ModelOutput, output_of, pooling_of
@@ -254,10 +254,12 @@ def open_reader(
     kernel_set = _kernel_set(config, device, placement)
     of_cache = kernel_set if placement is None else None  # one type for all layers
     kv_dtype = cache_dtype(config.kv_dtype, of_cache, is_kept=not model.config.is_encoder)
+    predictor = predictor_beside(path.name, model, config, kv_dtype)
     with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
         return _open_with(
             reader, path, config, device, model, placement=placement,
-            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set, draft=draft, repack=repack,
+            tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set,
+            drafts=[each for each in (predictor, draft) if each is not None], repack=repack,
             sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
 
@@ -274,12 +276,14 @@ def _loaded(reader: GGUFReader, config: EngineConfig, device: Device) -> tuple[L
 
 
 def _adapted(reader: GGUFReader, config: EngineConfig, place: Callable[[Tensor], Tensor]) -> tuple[LoadedModel, int]:
+    predicts = wants_predictor(config, find_device(config.device))
     if not config.adapters:
-        return load_model(reader, place), 0
+        return load_model(reader, place, predicts=predicts), 0
     from ..convert import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
-        return load_model(reader, place, adapters), sum(adapter.reader.size_bytes for adapter in adapters)
+        model = load_model(reader, place, adapters, predicts=predicts)
+        return model, sum(adapter.reader.size_bytes for adapter in adapters)
 
 
 def _open_with(
@@ -293,7 +297,7 @@ def _open_with(
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
     kernel_set: KernelSet | None,
-    draft: DraftModel | None,
+    drafts: Sequence[DraftModel],
     repack: Literal["no", "keep", "release", "lock"] | None,
     sums_inputs: bool,
     adapter_bytes: int,
@@ -307,7 +311,7 @@ def _open_with(
     advice = text_advice(reader.metadata)
     needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
     needs = replace(needs, weights_bytes=needs.weights_bytes + adapter_bytes)
-    if draft is not None:
+    for draft in drafts:
         needs = draft.add_to(needs)
     if placement is None:
         sizes = choose_sizes(needs, config, memory_at_hand(config, device))
@@ -327,7 +331,7 @@ def _open_with(
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
-        cache_bytes=sizes.cache_bytes if draft is None else draft.cache_bytes_beside(sizes),
+        cache_bytes=cache_bytes_beside(drafts, sizes),
         threads=config.threads,
         kv_dtype=kv_dtype,
         kernels=config.kernels,
@@ -346,7 +350,7 @@ def _open_with(
         _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
     drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
     reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
-    if draft is not None:
+    for draft in drafts:
         drafter, n_bytes = draft.drafter(executor, sizes, device, config, kernel_set)
         drafters.append(drafter)
         reserved += n_bytes
@@ -358,7 +362,7 @@ def _open_with(
             policy=config.policy,
             step_s=config.step_s,
             snapshot_tokens=config.snapshot_tokens,
-            speculation=config.speculation or ("grammar" if draft is None else "auto"),
+            speculation=config.speculation or ("auto" if drafts else "grammar"),
             draft_max=config.draft_max,
             draft_min=config.draft_min,
             decoder_start=model.config.decoder_start,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from .._native.graph import CacheSpec
 from .._native.kv import CacheLayout
 from ..errors import RequestError, UnsupportedError
+from ..expressions import Expression
 from .memory import memory_at_hand
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Placement:
     n_layer: int
     n_gpu_layers: int
     n_cpu_moe: int = 0
-    overrides: tuple[tuple[re.Pattern[str], Place], ...] = ()
+    overrides: tuple[tuple[Expression, Place], ...] = ()
 
     def place(self, name: str) -> Place | None:
         """Where a weight is; None: with the operations around it."""
@@ -63,7 +64,7 @@ class Placement:
             if not any(pattern.search(_PART.sub("", name)) for name in names):
                 raise RequestError(
                     f"[override-tensor] every pattern must be found in the name of a weight that is multiplied but "
-                    f"'{pattern.pattern:.80}' is in none"
+                    f"'{pattern.text:.80}' is in none"
                 )
         return {name: place for name in names if (place := self.place(name)) is not None}
 
@@ -111,15 +112,16 @@ def placement_of(config: EngineConfig, device: Device, n_layer: int) -> Placemen
     return Placement(n_layer, n_gpu_layers, config.n_cpu_moe, _overrides(config.override_tensor, device))
 
 
-def _overrides(given: Sequence[tuple[str, str]], device: Device) -> tuple[tuple[re.Pattern[str], Place], ...]:
+def _overrides(given: Sequence[tuple[str, str]], device: Device) -> tuple[tuple[Expression, Place], ...]:
     from ..hardware import find_device
 
-    found: list[tuple[re.Pattern[str], Place]] = []
+    found: list[tuple[Expression, Place]] = []
     for text, name in given:
         named = find_device(name)
         if named.kind != "cpu" and named.name != device.name:
             raise UnsupportedError(
                 f"[override-tensor] the device must be CPU or {device.name}, on which the model is, but is {named.name}"
             )
-        found.append((re.compile(text), "cpu" if named.kind == "cpu" else "device"))
+        pattern = Expression(text, "[override-tensor] a pattern", RequestError)
+        found.append((pattern, "cpu" if named.kind == "cpu" else "device"))
     return tuple(found)

@@ -12,9 +12,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LoadError
+from ..whole_file import WholeFile
 from .losses import log_probs
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ class BaseWriter:
     def __init__(self, path: str | os.PathLike[str], rows: Sequence[list[int]], n_vocab: int) -> None:
         import numpy as np
 
-        self._target, self._n_vocab = Path(path), n_vocab
-        self._scratch = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
-        self._file: BinaryIO = self._scratch.open("wb")
+        self._n_vocab = n_vocab
+        self._file = WholeFile(path, "perplexity")
         self._file.write(_MAGIC + struct.pack("<iii", len(rows[0]), n_vocab, len(rows)))
         self._file.write(np.array(rows, "<i4").tobytes())
 
@@ -66,15 +66,7 @@ class BaseWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-                self._scratch.replace(self._target)
-        finally:
-            self._file.close()
-            self._scratch.unlink(missing_ok=True)
+        self._file.__exit__(kind, error, traceback)
 
 
 class BaseReader:

@@ -35,9 +35,13 @@ CANDIDATES = (
     "iq2_xxs", "iq2_xs", "iq2_s", "q2_k", "iq3_xxs", "q3_k", "iq3_s", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0",
 )  # fmt: skip
 """Types that are tried where the user names none."""
-_FOR_ODD_ROWS = ("q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "f16")  # that none of their larger blocks divide
+# Where none of their larger blocks divide rows.
+_FOR_ODD_ROWS = ("q2_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "f16")
 # Trials are made with the types nearest to these bits a weight.
 _PROBED_BITS = (3.4, 5.5)
+# A matrix with so much of a model's weights, such as the embedding of a small one, is tried in every type: what it
+# costs decides what is left for all others.
+_HEAVY = 1 / 16
 OnTrial = Callable[[int, int, str], None]  # trials done, in all, name
 
 
@@ -108,21 +112,25 @@ def measure_costs(
     types: Sequence[str] | None = None, on_trial: OnTrial | None = None,
     known: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Costs:  # fmt: skip
-    """Try every group in a few types.  RequestError where no type fits a matrix.
+    """Try every group in a few types, a heavy matrix in all.  RequestError where no type fits a matrix.
 
     ``known``: trials of groups, by their first matrix, that are not made again.
     """
     options: dict[str, list[Option]] = {}
     trials: dict[str, list[tuple[float, float]]] = {name: list(its) for name, its in (known or {}).items()}
+    n_values = {name: math.prod(reader.tensor_info(name).shape) for names in groups for name in names}
     n_trials, done = len(groups) * len(_PROBED_BITS), 0
     for names in groups:
         errors = {name: _errors(trial, reader, name, importance, types) for name in names}
         found = trials.setdefault(names[0], [])
-        for bits in _PROBED_BITS if not found else ():
+        tries = [{name: _nearest(reader, name, list(errors[name]), bits) for name in names} for bits in _PROBED_BITS]
+        if len(names) == 1 and n_values[names[0]] >= _HEAVY * sum(n_values.values()):
+            n_trials += len(errors[names[0]]) - len(tries)
+            tries = [{names[0]: dtype} for dtype in errors[names[0]]]
+        for chosen in tries if not found else ():
             if on_trial is not None:
                 on_trial(done, n_trials, names[0])
             done += 1
-            chosen = {name: _nearest(reader, name, list(errors[name]), bits) for name in names}
             error = sum(errors[name][dtype] for name, dtype in chosen.items())
             found.append((error, _tried(trial, chosen, importance)))
         for name in names:

@@ -149,16 +149,28 @@ def _cost(costs: Costs, name: str, dtype: str) -> float:
 
 
 def plan_of(reader: GGUFReader, types: Mapping[str, str]) -> Plan:
-    """What a recipe makes of a file.  RequestError for a matrix that is not there, or that its type does not fit."""
+    """What a recipe makes of a file.
+
+    RequestError for a matrix that is not there, for what stays as it is in every mix, and for a type that does not fit;
+    UnsupportedError for one that is not known.
+    """
+    from .._native.core import DType
+    from .._native.quant import can_quantize
     from ..quantization.choice import exactly
+    from ..quantization.roles import is_quantizable
 
     known = {info.name for info in reader.tensors}
     if missing := [name for name in types if name not in known]:
         raise RequestError(f"[recipe] '{missing[0]}' must be a tensor of the model but is not: the recipe is another's")
     planned = []
+    architecture = reader.metadata.text("general.architecture")
     for info in sorted(reader.tensors, key=lambda info: place_of(info.name)):
         source = str(info.dtype)
         dtype = types.get(info.name, source)
+        if info.name in types and not (
+            can_quantize(DType(dtype)) and is_quantizable(info.name, info.shape, architecture)
+        ):
+            raise RequestError(f"[recipe] '{info.name}' must be what can be {dtype} but is not")
         planned.append(Planned(info.name, info.shape, source, exactly(info.name, dtype, info.shape[-1]), info.part))
     return Plan(_mix_of(planned, types), tuple(planned))
 

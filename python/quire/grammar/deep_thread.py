@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import threading
 from collections.abc import Callable
+
+from ..system import lower_thread_priority
 
 __all__ = ["STACK_BYTES", "be_patient", "start_deep_thread"]
 
@@ -31,7 +30,4 @@ def start_deep_thread(target: Callable[..., None], arguments: tuple[object, ...]
 
 def be_patient() -> None:
     """Put the thread that calls behind the others, where the system has priorities of threads."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            own = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + PATIENT)
+    lower_thread_priority(PATIENT)

@@ -7,16 +7,16 @@ import contextlib
 import json
 import math
 import os
-import select
-import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BusyError, QuireError, RequestError, UnsupportedError
+from ..system import GROUP, TRIES_GO_ON, Lines, end_group, taken_s
 from .deep_thread import PATIENT, STACK_BYTES
 from .parser_limits import MAX_ITEMS_IN_ROW, MAX_LEXER_STATES
 
@@ -31,15 +31,17 @@ START_S = 20.0
 # Limits are of processor time, as the clock's also tells how busy the machine is; by the clock, so many times as much.
 PATIENCE = 20
 _SPARE_S = 5.0
+_LOOK_S = 0.05
 
 
 class Trial:
-    """A process that compiles grammars for one vocabulary, each in a fork of its own.  Thread-safe; one at a time."""
+    """A process that compiles grammars for one vocabulary, in forks where there are any.  Thread-safe."""
 
     def __init__(self, vocabulary: TokenVocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: Lines | None = None
         self._at_exit: weakref.finalize[[subprocess.Popen[bytes]], Trial] | None = None
 
     def run(self, grammar: str, deadline_s: float) -> tuple[float, QuireError | None]:
@@ -53,18 +55,19 @@ class Trial:
             most_s = deadline_s * PATIENCE
             work = [deadline_s, math.ceil(most_s) + 1, _LIMITS, grammar]
             try:
-                answer = _ask(process, json.dumps(work).encode() + b"\n", most_s + _SPARE_S)
-            except (BrokenPipeError, EOFError):
-                answer = None
-            if answer is None:  # even the fork's parent does not answer
+                seconds, how = self._ask(process, work, most_s + _SPARE_S, deadline_s)
+                goes_on = TRIES_GO_ON or how == "done"
+            except TimeoutError:  # not even the fork's parent answers
+                seconds, how, goes_on = deadline_s, "late", False
+            except (OSError, EOFError):  # without a fork, the grammar has ended it
+                seconds, how, goes_on = deadline_s, "late" if TRIES_GO_ON else "broken", False
+            if not goes_on:
                 self._end()
-                return deadline_s, BusyError("[grammar] the machine must have time to compile but has none")
-        seconds, ended_by = json.loads(answer)
-        if ended_by == signal.SIGALRM:
+        if how == "late":
             return seconds, BusyError("[grammar] the machine must have time to compile but has none")
-        if ended_by == signal.SIGPROF:
+        if how == "slow":
             return seconds, RequestError(too_slow(deadline_s))
-        if ended_by != 0:
+        if how != "done":
             return seconds, RequestError("[grammar] a grammar must be simple enough to compile but is not")
         return seconds, None
 
@@ -76,9 +79,9 @@ class Trial:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is not for it
                 # What is preloaded (sanitizers, allocators) may reserve more address space than the trial gets.
                 env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+                **GROUP,
             )
         except OSError as error:
             raise UnsupportedError(f"[grammar] a process must start in which grammars are tried but {error}") from error
@@ -92,15 +95,42 @@ class Trial:
             "control_ids": self._vocabulary.control_ids,
             "eog_ids": sorted(self._vocabulary.eog_ids),
         }
+        assert process.stdout is not None
+        self._lines = Lines(process.stdout)
         try:
-            ready = _ask(process, json.dumps(settings).encode() + b"\n", START_S)
-        except (BrokenPipeError, EOFError):
-            ready = None
-        if ready is None:
+            self._ask(process, settings, START_S)
+        except (OSError, EOFError):
             self._process = process
             self._end()
-            raise UnsupportedError("[grammar] the process in which grammars are tried must start but did not")
+            text = "[grammar] the process in which grammars are tried must start but did not"
+            raise UnsupportedError(text) from None
         return process
+
+    def _ask(
+        self, process: subprocess.Popen[bytes], task: object, seconds: float, processor_s: float = math.inf
+    ) -> Any:
+        """Write a line and wait for one.  TimeoutError where none came in time, EOFError where none can come.
+
+        Where there is no fork that ends by itself, what takes more than ``processor_s`` is told as slow here: the
+        process may be busy in what lets no other thread of it run.
+        """
+        assert process.stdin is not None
+        assert self._lines is not None
+        begun_s, end_s = taken_s(process), time.monotonic() + seconds
+        process.stdin.write(json.dumps(task).encode() + b"\n")
+        process.stdin.flush()
+        while True:
+            try:
+                answer = self._lines.next(seconds if TRIES_GO_ON else _LOOK_S)
+            except TimeoutError:
+                if not TRIES_GO_ON and taken_s(process) - begun_s > processor_s:
+                    return [taken_s(process) - begun_s, "slow"]
+                if time.monotonic() > end_s:
+                    raise
+            else:
+                if answer is None:
+                    raise EOFError
+                return json.loads(answer)
 
     def _end(self) -> None:
         if self._process is not None:
@@ -115,25 +145,9 @@ def too_slow(deadline_s: float) -> str:
     return f"[grammar] a grammar must compile within {deadline_s:g} s but did not"
 
 
-def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bytes | None:
-    """Write a line and wait for one; None where none came in time.  EOFError where none can come."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line)
-    process.stdin.flush()
-    if not select.select([process.stdout], [], [], seconds)[0]:
-        return None
-    answer = process.stdout.readline()
-    if not answer:
-        raise EOFError
-    return answer
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # with what it has forked
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):
-            pipe.close()
+    end_group(process)  # with what it has forked; who reads its output closes that
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
     process.wait()

@@ -1,16 +1,16 @@
-"""The program that ``trial`` runs: compiles grammars, one for each line, and says so.  It imports nothing of Quire.
+"""The program that ``trial`` runs: compiles grammars, one for each line, and says so.
 
-Each is compiled in a fork, so that one that has to be ended does not cost another start.
+Each is compiled in a fork where there is one, so that what has to be ended does not cost another start.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import sys
 import threading
+from functools import partial
+from typing import Any
 
 
 class _Bytes:
@@ -37,47 +37,35 @@ def _serve(settings: dict[str, object]) -> None:
     from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
     from llguidance._lib import LLParserLimits
 
+    from quire.system import TRIES_GO_ON, try_within
+
+    def compiled(grammar: str, limits: dict[str, Any]) -> None:
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**limits, verbose_errors=False))
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+
     n_vocab, control_ids, eog_ids = settings["n_vocab"], settings["control_ids"], settings["eog_ids"]
     assert isinstance(n_vocab, int)
     assert isinstance(control_ids, dict)
     assert isinstance(eog_ids, list)
     tokenizer = LLTokenizer(TokenizerWrapper(_Bytes(n_vocab, control_ids, eog_ids[0])), eos_token=eog_ids)
-    print("ready", flush=True)
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         processor_s, seconds, limits, grammar = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
-            signal.alarm(seconds)  # also where nobody is left to do so
-            matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**limits, verbose_errors=False))
-            if not matcher.is_error():
-                matcher.compute_bitmask()
-            os._exit(0)
-        _, status, usage = os.wait4(child, 0)
-        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
-        print(json.dumps([usage.ru_utime + usage.ru_stime, ended_by]), flush=True)
-
-
-def _be_patient(patience: int) -> None:
-    """Leave the processor to the model, also where the system shares it out by sessions."""
-    with contextlib.suppress(OSError):
-        own = os.nice(patience)
-        with open("/proc/self/autogroup", "w", encoding="ascii") as file:
-            file.write(str(own))
+        taken_s, how = try_within(partial(compiled, grammar, limits), processor_s, seconds)
+        print(json.dumps([taken_s, how]), flush=True)
+        if how != "done" and not TRIES_GO_ON:
+            os._exit(1)
 
 
 def main() -> None:
     """Read settings, then grammars, from standard input."""
     settings = json.loads(sys.stdin.readline())
     sys.path[:] = settings["path"]
-    _be_patient(settings["patience"])
-    try:
-        import resource
+    from quire.system import limit_memory, lower_priority
 
-        resource.setrlimit(resource.RLIMIT_AS, (settings["max_bytes"], settings["max_bytes"]))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, ValueError, OSError):
-        pass  # where memory cannot be limited, time still is
+    lower_priority(settings["patience"])
+    limit_memory(settings["max_bytes"])  # where it cannot be limited, time still is
     threading.stack_size(settings["stack_bytes"])
     thread = threading.Thread(target=_serve, args=(settings,))
     thread.start()

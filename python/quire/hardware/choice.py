@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
 from .kinds import KINDS, Kind, kind_named
-from .modules import ModuleReport, load_modules, module_folders
+from .module_files import module_folders
+from .modules import ModuleReport, load_modules
 from .verdicts import verdict_of
 
 if TYPE_CHECKING:
@@ -88,10 +89,13 @@ def _why(wanted: str, kind: Kind | None, reports: list[ModuleReport], failed: bo
     if told:
         return "; " + "; ".join(told)
     if kind is not None and not reports:
+        wheel = f'pip install "quire[{kind.extra}]" brings it, or ' if kind.extra else ""
         return (
-            f": no module libggml-{kind.module} lies in {module_folders()[0]}; Quire builds it with -D{kind.option}=ON"
+            f": no module libggml-{kind.module} lies in {module_folders()[0][0]}; {wheel}Quire builds it with"
+            f" -D{kind.option}=ON"
         )
     if wanted == "gpu" and not reports:
+        extras = " or ".join(f'"quire[{kind.extra}]"' for kind in KINDS if kind.extra)
         options = ", ".join(f"-D{kind.option}=ON" for kind in KINDS)
-        return f": Quire was built without modules for other devices ({options})"
+        return f": there is no module for other devices; pip install {extras} brings one, or a build with {options}"
     return ""

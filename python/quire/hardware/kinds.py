@@ -9,13 +9,17 @@ __all__ = ["KINDS", "Kind", "kind_named", "kind_of_module"]
 
 @dataclass(frozen=True)
 class Kind:
-    """``names``: what users write.  ``module``: of ``libggml-MODULE``.  ``prefix``: of its devices' names."""
+    """``names``: what users write.  ``module``: of ``libggml-MODULE``.  ``prefix``: of its devices' names.
+
+    ``extra``: of Quire, which brings a wheel with the module; "" where none is published.
+    """
 
     names: tuple[str, ...]
     module: str
     prefix: str
     option: str
     needs: str
+    extra: str = ""
 
 
 KINDS = (
@@ -23,7 +27,7 @@ KINDS = (
     Kind(
         ("vulkan",), "vulkan", "vulkan", "QUIRE_VULKAN",
         "a driver for Vulkan must be installed: vulkaninfo --summary lists what it finds; GGML_VK_VISIBLE_DEVICES=0 "
-        "admits one that is a processor (Mesa's lavapipe)",
+        "admits one that is a processor (Mesa's lavapipe)", "vulkan",
     ),
     Kind(("rocm", "hip"), "hip", "rocm", "QUIRE_HIP", "AMD's ROCm must be installed: rocminfo lists what it finds"),
     Kind(("sycl",), "sycl", "sycl", "QUIRE_SYCL", "Intel's driver must be installed: sycl-ls lists what it finds"),

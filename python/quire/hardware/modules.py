@@ -7,9 +7,7 @@ that did not ask for it nor one that did.
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -19,65 +17,47 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import QuireError
+from ..system import GROUP, ended_by
 from .kinds import Kind, kind_of_module
+from .module_files import ModuleFile, module_files
 
 __all__ = ["ModuleReport", "load_modules", "module_reports"]
 
-State = Literal["loaded", "no device", "unusable"]
-_NAME = re.compile(r"libggml-([a-z0-9]+)[^/]*\.(so|dylib)")
+State = Literal["loaded", "not used", "no device", "unusable"]
 START_S = 30.0
 NOTHING = "found nothing to run on"  # as native/core/device.cpp says it
 _lock = threading.Lock()
-_reports: dict[Path, ModuleReport] = {}
+_reports: dict[ModuleFile, ModuleReport] = {}
 
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """What became of a module.  ``devices``: their names, where it is loaded.  ``advice``: what to do otherwise."""
+    """What became of a module.
+
+    ``source``: what brought it: ``"quire"``, ``"QUIRE_MODULE_PATH"``, or a wheel, ``"quire-vulkan 0.2.0"``.
+    ``devices``: their names, where it is loaded.  ``advice``: what to do otherwise.
+    """
 
     path: str
     module: str
+    source: str
     state: State
     reason: str = ""
     advice: str = ""
     devices: tuple[str, ...] = ()
 
 
-def module_folders() -> list[Path]:
-    """Where modules lie: beside ggml in the package, and in the folders of ``QUIRE_MODULE_PATH``."""
-    given = [
-        Path(folder).expanduser().absolute()
-        for folder in os.environ.get("QUIRE_MODULE_PATH", "").split(os.pathsep)
-        if folder
-    ]
-    return [Path(__file__).parent.parent / "lib", *given]
-
-
-def module_files(kind: Kind | None = None) -> list[Path]:
-    """The modules of a kind, or all but the CPU's; each file once, the package's first."""
-    found: dict[Path, Path] = {}
-    for folder in module_folders():
-        for path in sorted(folder.glob("libggml-*")):
-            match = _NAME.fullmatch(path.name)
-            # Those two are what modules are linked to, of builds that do not rename them.
-            if match is None or match[1] in ("cpu", "base"):
-                continue
-            if kind is None or match[1] == kind.module:
-                found.setdefault(path.resolve(), path)
-    return list(found.values())
-
-
 def load_modules(kind: Kind | None = None) -> list[ModuleReport]:
     """Load what is wanted and can be used, once; what became of each."""
     with _lock:
         files = module_files(kind)
-        new = [path for path in files if path not in _reports]
+        new = [file for file in files if file not in _reports]
         if new:
             with ThreadPoolExecutor(len(new)) as pool:  # drivers take their time
                 tried = list(pool.map(_tried, new))
-            for path, report in zip(new, tried, strict=True):
-                _reports[path] = report if report.state != "loaded" else _loaded(report)
-        return [_reports[path] for path in files]
+            for file, report in zip(new, tried, strict=True):
+                _reports[file] = report if report.state != "loaded" else _loaded(file)
+        return [_reports[file] for file in files]
 
 
 def module_reports() -> list[ModuleReport]:
@@ -85,34 +65,33 @@ def module_reports() -> list[ModuleReport]:
     return load_modules()
 
 
-def _report(path: Path, state: State, reason: str, devices: tuple[str, ...] = ()) -> ModuleReport:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    kind = kind_of_module(match[1])
-    advice = ""
-    if state == "no device" and kind is not None:
+def _report(file: ModuleFile, state: State, reason: str, devices: tuple[str, ...] = ()) -> ModuleReport:
+    kind = kind_of_module(file.module)
+    advice = file.advice
+    if kind is not None and (state == "no device" or "cannot open shared object" in reason):
         advice = kind.needs
-    elif state == "unusable":
+    elif state == "unusable" and not advice:
         build = f"build it again (-D{kind.option}=ON) or " if kind is not None else ""
         advice = f"{build}remove the file"
-        if "cannot open shared object" in reason and kind is not None:
-            advice = kind.needs
-    return ModuleReport(str(path), match[1], state, reason, advice, devices)
+    return ModuleReport(str(file.path), file.module, file.source, state, reason, advice, devices)
 
 
-def _tried(path: Path) -> ModuleReport:
+def _tried(file: ModuleFile) -> ModuleReport:
     """What a process of its own finds: state ``"loaded"`` where the module can be."""
     from .._native.core import check_module_file
 
+    path = file.path
     try:
+        if file.refusal:
+            raise _Unusable(file.refusal)
         check_module_file(str(path))
         # A program that embeds Python has nothing to start.
         names = _tried_apart(path) if sys.executable else ()
     except _NoDevice as error:
-        return _report(path, "no device", str(error))
+        return _report(file, "no device", str(error))
     except (_Unusable, QuireError) as error:
-        return _report(path, "unusable", _bare(str(error), path))
-    return _report(path, "loaded", "", names)
+        return _report(file, "unusable", _bare(str(error), path))
+    return _report(file, "loaded", "", names)
 
 
 class _Unusable(Exception):
@@ -131,16 +110,16 @@ def _tried_apart(path: Path) -> tuple[str, ...]:
             input=json.dumps({"path": sys.path, "module": str(path)}).encode(),
             capture_output=True,
             timeout=START_S,
-            start_new_session=True,
             check=False,
+            **GROUP,
         )
     except subprocess.TimeoutExpired:
         raise _Unusable(f"its driver did not answer within {START_S:g} s") from None
     except OSError as error:
         raise _Unusable(f"no process could be started to try it in: {error}") from error
     said = " ".join(done.stderr.decode(errors="replace").split())[-500:]
-    if done.returncode < 0:
-        raise _Unusable(f"a process that loads it ends by {_signal(-done.returncode)}: {said}")
+    if by := ended_by(done.returncode):
+        raise _Unusable(f"a process that loads it ends by {by}: {said}")
     try:
         answer = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
     except (IndexError, ValueError):
@@ -152,26 +131,22 @@ def _tried_apart(path: Path) -> tuple[str, ...]:
     return tuple(answer["devices"])
 
 
-def _loaded(report: ModuleReport) -> ModuleReport:
-    """Load a module that can be, here."""
+def _loaded(file: ModuleFile) -> ModuleReport:
+    """Load a module that can be, here, unless one of its kind is."""
     from .._native.core import devices, load_backend
 
+    for other in _reports.values():
+        if (other.module, other.state) == (file.module, "loaded"):
+            return _report(file, "not used", f"{other.path} goes before it")
     before = {device.name for device in devices()}
     try:
-        load_backend(report.path)
+        load_backend(str(file.path))
     except QuireError as error:
-        return _report(Path(report.path), "unusable", _bare(str(error), Path(report.path)))
+        return _report(file, "unusable", _bare(str(error), file.path))
     names = tuple(device.name for device in devices() if device.name not in before)
-    return ModuleReport(report.path, report.module, "loaded", devices=names)
+    return _report(file, "loaded", "", names)
 
 
 def _bare(text: str, path: Path) -> str:
     """A message without what the report says itself: place, path, and what must hold."""
     return re.sub(rf"^\[device\] '{re.escape(str(path))}' must .*? but ", "", text)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..system import loaded_files
+
 if TYPE_CHECKING:
     from .._native.core import Device
 
@@ -46,12 +48,8 @@ def identity_of(device: Device) -> str:
 
 def _drivers() -> list[str]:
     """The drivers' libraries in this process, whose files' names have versions mostly, with size and time."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return []
     found = []
-    for path in sorted({line.split(None, 5)[-1] for line in maps.splitlines() if _DRIVER.search(line)}):
+    for path in filter(_DRIVER.search, loaded_files()):
         try:
             state = os.stat(path)
         except OSError:

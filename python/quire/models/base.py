@@ -14,6 +14,7 @@ from ..nn import (
     GatedMLP,
     Keys,
     Linear,
+    Predictor,
     Step,
     Tensor,
     Trace,
@@ -27,8 +28,14 @@ MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far be
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
 # Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
+PREDICTOR = "nextn.eh_proj"  # the tensor by which a layer that predicts later tokens is known
+PREDICTOR_NORMS = ("nextn.shared_head_norm", "layer_output_norm")  # what its norm is called
 RANK = 4  # the value of pooling_type for scores of classes
-WITHOUT_EFFECT = ("vocab_size", "pooling_type", "classifier.output_labels", "tensor_data_layout")
+WITHOUT_EFFECT = (
+    "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "tensor_data_layout",
+)  # fmt: skip
+# Of classifiers, transformers' words: classes that exclude each other, that do not, and numbers that are no classes.
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,8 @@ class Decoder:
     An architecture that differs overrides ``cache`` or ``__call__``.
     """
 
+    predictor: Predictor | None = None
+
     def __init__(self, c: DenseConfig, w: Weights, blocks: Sequence[Mixer]) -> None:
         self.config = c
         self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
@@ -241,12 +250,43 @@ class Decoder:
         self.norm: Layer = w.norm("output_norm", c.dim, c.eps)
         self.head = head(w, c, self.embedding)
 
+    def add_predictor(
+        self, w: Weights, block: Callable[[Weights], Mixer], cache: CacheSpec | None = None, *, is_normed: bool = True
+    ) -> None:
+        """The layer behind the last one, where the file has one that predicts later tokens, and it is to be used.
+
+        ``block`` makes its block of the layer's weights, as layer 0 of a cache of its own; ``cache``: what that keeps,
+        None: all of the past.  ``is_normed``: see ``Predictor``.
+        """
+        c, b = self.config, w.scope(f"blk.{self.config.n_layer}")
+        if not (w.predicts and b.has(f"{PREDICTOR}.weight")):
+            return
+        norms = [name for name in PREDICTOR_NORMS if b.has(f"{name}.weight")]
+        self.predictor = Predictor(
+            dim=c.dim,
+            cache=cache or c.cache()[0],
+            embedding=b.embedding("nextn.embed_tokens", c.n_vocab, c.dim)
+            if b.has("nextn.embed_tokens.weight")
+            else self.embedding,
+            embedding_norm=b.norm("nextn.enorm", c.dim, c.eps),
+            feature_norm=b.norm("nextn.hnorm", c.dim, c.eps),
+            projection=b.linear(PREDICTOR, 2 * c.dim, c.dim),
+            block=block(b),
+            norm=b.norm(norms[0], c.dim, c.eps) if norms else self.norm,
+            head=b.linear("nextn.shared_head_head", c.dim, c.n_vocab)
+            if b.has("nextn.shared_head_head.weight")
+            else self.head,
+            is_normed=is_normed,
+        )
+
     def cache(self) -> list[CacheSpec]:
         return self.config.cache()
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
         """Of embedded tokens."""
         x = step.run_layers(self.blocks, x)
+        if step.has_predictor and self.predictor is not None:
+            step.show_features(self.norm(x) if self.predictor.is_normed else x)
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
     def __call__(self, step: Step) -> Tensor:
@@ -269,11 +309,17 @@ def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
     return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
 
 
-def layers_left_out(m: Keys, w: Weights, n_layer: int) -> int:
-    """How many of a file's last layers predict the token after the next one: they are not used."""
+def layers_left_out(m: Keys, w: Weights, n_layer: int, *, n_used: int = 0) -> int:
+    """How many of a file's last layers predict later tokens.
+
+    ``n_used``: of those, the model takes the first ones (``Decoder.add_predictor``), where they are to be used; no
+    others.
+    """
     n = m.integer("nextn_predict_layers", 0, high=n_layer - 1)
-    for i in range(n_layer - n, n_layer):
-        w.ignore(f"blk.{i}.*", "it predicts the token after the next one")
+    first = n_layer - n
+    used = n_used if n and w.predicts and w.has(f"blk.{first}.{PREDICTOR}.weight") else 0
+    for i in range(first + used, n_layer):
+        w.ignore(f"blk.{i}.*", "it predicts later tokens")
     return n
 
 
@@ -288,18 +334,19 @@ def local_layers(m: Keys, n_layer: int, period: int, *, last: bool = True) -> li
     return [period == 0 or (i + last) % period != 0 for i in range(n_layer)]
 
 
-def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:
+def trace(model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: bool = False) -> Trace:
     """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens.
 
     ``taps``: layers after which the hidden state can be read (``Executor.tap``).  UnsupportedError for those that the
-    model does not have, or does not show.
+    model does not have, or does not show.  ``has_predictor``: what a predictor reads can be read as well
+    (``Executor.features``), where the model has one.
     """
     tracer, wanted = Tracer(model.cache()), frozenset(taps)
     encoder = None
     if isinstance(model, EncoderDecoder):
         of_source = Tracer(model.cache())
         encoder = of_source.finish_vectors(model.encode(Step(of_source, n_ctx)).rows)
-    output = model(Step(tracer, n_ctx, wanted))
+    output = model(Step(tracer, n_ctx, wanted, has_predictor))
     if missing := wanted.difference(tracer.tapped_layers):
         c = model.config
         raise UnsupportedError(
@@ -307,3 +354,9 @@ def trace(model: Model, n_ctx: int, taps: Iterable[int] = ()) -> Trace:
             f"but {min(missing)} is not"
         )
     return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output, encoder=encoder)
+
+
+def trace_predictor(predictor: Predictor, n_ctx: int) -> Trace:
+    """The pass of a predictor, which has one layer."""
+    tracer = Tracer([predictor.cache])
+    return tracer.finish(predictor(Step(tracer, n_ctx)))

@@ -1,6 +1,6 @@
 """DeepSeek V2 and V3, R1, Kimi K2, Moonlight, GLM 4.7 Flash (DeepSeek-AI 2024): latent attention, shared experts.
 
-The first layers are dense.  Layers that predict the token after the next one are left out.
+The first layers are dense.  A layer behind the last one predicts later tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    PREDICTING_LAYERS,
     SHARED_EXPERT_TENSORS,
     SILU,
     Array,
@@ -58,7 +59,7 @@ class DeepSeek2(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
         self.sizes = s = sizes_of(m, c)
-        n_next = layers_left_out(m, w, c.n_layer)
+        n_next = layers_left_out(m, w, c.n_layer, n_used=1)
         c = replace(c, n_layer=c.n_layer - n_next, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
         n_dense_layers = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", 0, high=64)
@@ -81,6 +82,7 @@ class DeepSeek2(Decoder):
 
         blocks = [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
+        self.add_predictor(w, lambda b: Block(c, b, attention(0, b), mlp(c.n_layer, b)), s.cache(1)[0])
 
     def cache(self) -> list[CacheSpec]:
         return self.sizes.cache(self.config.n_layer)
@@ -301,7 +303,7 @@ HF = {
         checks=(all_heads, _rotated_head),
         rope=rope,
         unused=UNUSED,
-        ignored=("model.layers.61.*",),  # of the token after the next one
+        predicting=PREDICTING_LAYERS,
     ),
     "Glm4MoeLiteForCausalLM": Checkpoint(
         "deepseek2",
@@ -342,6 +344,6 @@ HF = {
         checks=(all_heads, _whole_rotation),
         rope=rope,
         unused=(*UNUSED, "first_k_dense_replace"),
-        ignored=("model.layers.47.*",),  # as above
+        predicting=PREDICTING_LAYERS,
     ),
 }

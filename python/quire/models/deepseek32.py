@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoint import Fields, Key, factor, made, n_dense, u32
+from ..checkpoint import PREDICTING_LAYERS, Fields, Key, factor, made, n_dense, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Step, Tensor, Weights
 from . import deepseek2
@@ -101,6 +101,6 @@ HF = {
         fixed={**_LITE.fixed, "mlp_bias": (False,)},
         checks=(*_LITE.checks, _all_pick),
         unused=deepseek2.UNUSED,
-        ignored=("model.layers.78.*",),  # of the token after the next one
+        predicting=replace(PREDICTING_LAYERS, by_layer={"attention.indexer.types": True}),
     ),
 }

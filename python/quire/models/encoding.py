@@ -25,7 +25,7 @@ from ..nn import (
     select_rows,
     tanh,
 )
-from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, RANK, Config, DenseConfig, Layer, Mixer, Vectors
+from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, PROBLEM_TYPES, RANK, Config, DenseConfig, Layer, Mixer, Vectors
 
 ONE_TOKEN = (2, 3)  # of the values of pooling_type: the first one, the last one
 DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
@@ -236,6 +236,20 @@ def labels(config: Fields) -> list[str]:
     return [names.text(str(i)) for i in range(len(names.names()))]
 
 
+def problem_type(config: Fields) -> str | None:
+    """What scores become before they are shown; None: transformers decides by the number of classes."""
+    if not config.has("problem_type"):
+        return None
+    found = config.text("problem_type")
+    if found not in PROBLEM_TYPES:
+        raise UnsupportedError(
+            f"[convert] 'problem_type' of {config.where} must be one of {', '.join(PROBLEM_TYPES)} but is '{found:.40}'"
+        )
+    if found == PROBLEM_TYPES[0] and len(labels(config)) == 1:
+        raise UnsupportedError(f"[convert] {found} of {config.where} must have several classes but has one")
+    return found
+
+
 ENCODER_KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=512),
     "embedding_length": u32("hidden_size"),
@@ -248,6 +262,7 @@ ENCODER_KEYS: dict[str, Key] = {
 HEAD_KEYS: dict[str, Key] = {
     "pooling_type": made("u32", lambda config: RANK),
     "classifier.output_labels": made("string[]", labels),
+    "classifier.problem_type": made("string", problem_type),
 }
 
 

@@ -1,6 +1,6 @@
 """GLM 4.5 and later (Zeng et al. 2025): experts chosen by corrected sigmoids, in groups, beside a shared one.
 
-The first layers are dense.  Layers that predict the token after the next one are left out.
+The first layers are dense.  A layer behind the last one predicts later tokens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    PREDICTING_LAYERS,
     SHARED_EXPERT_TENSORS,
     SILU,
     Checkpoint,
@@ -73,7 +74,7 @@ class Block:
 class Glm4Moe(Decoder):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer, n_used=1))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
         n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
         n_shared = m.integer("expert_shared_count", high=64)
@@ -81,6 +82,7 @@ class Glm4Moe(Decoder):
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
+        self.add_predictor(w, lambda b: Block(c, b, Attention(c, b, 0, rotation), mlp(c.n_layer, b)))
 
 
 MODEL = Glm4Moe
@@ -126,6 +128,6 @@ HF = {
         },
         fixed={"hidden_act": SILU},
         unused=("attention_bias", "use_qk_norm", "num_nextn_predict_layers", "num_mtp_layers"),
-        ignored=("model.layers.46.*", "model.layers.92.*"),  # of the token after the next one
+        predicting=PREDICTING_LAYERS,
     )
 }

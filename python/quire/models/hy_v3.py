@@ -8,9 +8,11 @@ from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
+    PREDICTING_LAYERS,
     SILU,
     Checkpoint,
     Fields,
+    PredictingLayers,
     f32,
     factor,
     kinds_of_mlps,
@@ -30,7 +32,7 @@ class HunyuanV3(Decoder):
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
+        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer, n_used=1))
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
         shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)
 
@@ -41,6 +43,7 @@ class HunyuanV3(Decoder):
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
         blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
         super().__init__(c, w, blocks)
+        self.add_predictor(w, lambda b: Block(c, b, Attention(c, b, 0, rotation), mlp(b)))
 
 
 MODEL = HunyuanV3
@@ -83,7 +86,9 @@ HF = {
         fixed={"hidden_act": SILU, "mlp_bias": (False,), "attention_bias": (False,), "route_norm": (True, None)},
         checks=(_kinds_of_layers,),
         rope=lambda config: rope_keys(config, 11158840.0),
-        ignored=("model.layers.80.*",),  # of the token after the next one
+        predicting=PredictingLayers(
+            {**PREDICTING_LAYERS.tensors, "nextn.shared_head_norm": "model.layers.{i}.final_layernorm"}
+        ),
         unused=("enable_moe_fp32_combine", "num_nextn_predict_layers"),
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native import graph
-from ..checkpoint import DECODER_TENSORS, Array, Checkpoint, Fields, factor, made, n_dense, taken, u32
+from ..checkpoint import DECODER_TENSORS, Array, Checkpoint, Fields, f32, factor, made, n_dense, taken, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
@@ -151,6 +151,7 @@ HF = {
             **LATENT_KEYS,
             "context_length": u32("model_max_length", "max_position_embeddings", default=1048576),
             "attention.head_count_kv": made("u32[]", lambda config: [int(full) for full in _full_layers(config)]),
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
             "ssm.conv_kernel": made(
                 "u32", lambda config: _linear(config, "linear_conv_kernel_dim", "short_conv_kernel_size", 4)

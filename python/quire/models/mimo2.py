@@ -66,7 +66,8 @@ class Mimo2(Decoder):
         c = DenseConfig.read(m, n_vocab, n_kv_head=max(self.n_kv_heads))
         if any(c.n_head % n for n in self.n_kv_heads):
             raise LoadError(f"[mimo2] head_count must be divisible by head_count_kv but they are {self.n_kv_heads}")
-        c = replace(c, n_layer=n_layer - layers_left_out(m, w, n_layer))
+        n_next = layers_left_out(m, w, n_layer, n_used=1)
+        c = replace(c, n_layer=n_layer - n_next)
         e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True, reads=READS)
         window = m.integer("attention.sliding_window", low=1)
         local = m.integers("attention.sliding_window_pattern", n_layer, high=1)
@@ -78,24 +79,28 @@ class Mimo2(Decoder):
         everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
         nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
 
-        def block(i: int, b: Weights) -> Block:
+        def block(i: int, b: Weights, layer: int) -> Block:
             routes = b.has("ffn_gate_inp.weight")
             mlp: Layer = MoE(b, c.dim, e.ffn_dim, e.n, e.spec()) if routes else GatedMLP(b, c.dim, c.ffn_dim)
             rotation = nearby if local[i] else everywhere
             scale = value_scale or 1.0  # 0 says nothing
-            return Block(c, b, Attention(c, b, i, rotation, n_kv_head=self.n_kv_heads[i], value_scale=scale), mlp)
+            return Block(c, b, Attention(c, b, layer, rotation, n_kv_head=self.n_kv_heads[i], value_scale=scale), mlp)
 
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        super().__init__(c, w, [block(i, b, i) for i, b in enumerate(w.blocks(c.n_layer))])
+        if n_next:
+            kept = rows_of(c, self.n_kv_heads[c.n_layer], window if local[c.n_layer] else 0)
+            self.add_predictor(w, lambda b: block(c.n_layer, b, 0), kept, is_normed=False)
 
     def cache(self) -> list[CacheSpec]:
         c = self.config
-        return [
-            CacheSpec(n_kv_head=n, head_dim=c.head_dim, v_head_dim=c.v_head_dim, window=window)
-            for n, window in zip(self.n_kv_heads, self.windows, strict=False)
-        ]
+        return [rows_of(c, n, window) for n, window in zip(self.n_kv_heads, self.windows, strict=False)]
 
 
 MODEL = Mimo2
+
+
+def rows_of(c: DenseConfig, n_kv_head: int, window: int) -> CacheSpec:
+    return CacheSpec(n_kv_head=n_kv_head, head_dim=c.head_dim, v_head_dim=c.v_head_dim, window=window)
 
 
 def _locals(config: Fields) -> list[bool]:

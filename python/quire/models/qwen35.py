@@ -16,6 +16,7 @@ from ..checkpoint import (
     SILU,
     Checkpoint,
     Fields,
+    PredictingLayers,
     Source,
     adding,
     made,
@@ -155,13 +156,13 @@ class Block:
 
 
 class Qwen35(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out.  Layers that predict more are not used."""
+    """Norm weights are stored with the 1 added that checkpoints leave out.  Attention predicts later tokens."""
 
     delta_rule: type[GatedDelta] = GatedDelta
 
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
         c = DenseConfig.read(m, n_vocab)
-        n_more = layers_left_out(m, w, c.n_layer)
+        n_more = layers_left_out(m, w, c.n_layer, n_used=1)
         if c.v_head_dim != c.head_dim:
             raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
         self.is_recurrent = self.recurrent(m, c.n_layer)[: c.n_layer - n_more]
@@ -176,6 +177,7 @@ class Qwen35(Decoder):
             mixer = self.delta_rule(c, b, i, self.delta) if recurrent else GatedAttention(c, b, i, rotation)
             blocks.append(Block(c, b, mixer, mlp(b)))
         super().__init__(c, w, blocks)
+        self.add_predictor(w, lambda b: Block(c, b, GatedAttention(c, b, 0, rotation), mlp(b)), c.cache()[0])
 
     @staticmethod
     def recurrent(m: Keys, n_layer: int) -> list[bool]:
@@ -287,8 +289,17 @@ TENSORS: dict[str, str | Source] = {
     "blk.{i}.ssm_a": taken(f"{_LAYER}.linear_attn.A_log", change=_tiled_decay),
     "blk.{i}.ssm_out": taken(f"{_LAYER}.linear_attn.out_proj", change=_columns),
 }
-
-
+# Of one layer, which predicts later tokens.
+PREDICTING = PredictingLayers(
+    {
+        "nextn.eh_proj": "mtp.fc",
+        "nextn.enorm": taken("mtp.pre_fc_norm_embedding", change=adding(1.0)),
+        "nextn.hnorm": taken("mtp.pre_fc_norm_hidden", change=adding(1.0)),
+        "nextn.shared_head_norm": taken("mtp.norm", change=adding(1.0)),
+    },
+    prefix="mtp.layers.{p}.",
+    by_layer={"attention.recurrent_layers": False},
+)
 _TEXT = Checkpoint(
     "qwen35",
     {**KEYS, **SECTIONS},
@@ -296,6 +307,7 @@ _TEXT = Checkpoint(
     fixed={"hidden_act": SILU},
     rope=rope_of_qwen35,
     unused=("attention_bias", "mtp_*", "mlp_only_layers", "mamba_ssm_dtype", "attn_output_gate"),
-    ignored=("mtp.*", "model.visual.*"),
+    ignored=("model.visual.*",),
+    predicting=PREDICTING,
 )
 HF = {"Qwen3_5ForCausalLM": _TEXT, "Qwen3_5ForConditionalGeneration": with_pictures(_TEXT)}

@@ -8,7 +8,7 @@ from .._native import graph
 from ..checkpoint import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
-from .qwen35 import KEYS, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
+from .qwen35 import KEYS, PREDICTING, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
 
 ARCHES = ("qwen35moe",)
 
@@ -82,6 +82,7 @@ _TEXT = Checkpoint(
         "attn_output_gate",
         "intermediate_size",
     ),
-    ignored=("mtp.*", "model.visual.*"),
+    ignored=("model.visual.*",),
+    predicting=PREDICTING,
 )
 HF = {"Qwen3_5MoeForCausalLM": _TEXT, "Qwen3_5MoeForConditionalGeneration": with_pictures(_TEXT)}

@@ -9,7 +9,7 @@ from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, made, rope_ke
 from ..errors import UnsupportedError
 from ..nn import Tensor, Weights
 from .base import DenseConfig
-from .qwen35 import ATTENTION_TENSORS, GatedDelta, decay
+from .qwen35 import ATTENTION_TENSORS, PREDICTING, GatedDelta, decay
 from .qwen35moe import MOE_KEYS, MOE_TENSORS, Qwen35Moe
 
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ HF = {
         checks=(_experts_everywhere,),
         rope=rope_keys,
         unused=("attention_bias", "intermediate_size"),
-        ignored=("mtp.*",),
+        predicting=PREDICTING,
     )
 }

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
-from ..nn import Adapter, CacheSpec, Keys, Trace, Weights
-from .base import WITHOUT_EFFECT, Config, Model, trace
+from ..nn import Adapter, CacheSpec, Keys, Predictor, Trace, Weights
+from .base import WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
@@ -113,9 +113,20 @@ class LoadedModel:
         """What each layer keeps."""
         return self.model.cache()
 
+    @property
+    def predictor(self) -> Predictor | None:
+        """What predicts later tokens, where the file has it and it was asked for."""
+        return self.model.predictor if isinstance(self.model, Decoder) else None
+
     def trace(self, n_ctx: int | None = None, taps: Iterable[int] = ()) -> Trace:
         """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on."""
-        return trace(self.model, n_ctx or self.config.n_ctx_train, taps)
+        has_predictor = self.predictor is not None
+        return trace(self.model, n_ctx or self.config.n_ctx_train, taps, has_predictor=has_predictor)
+
+    def trace_predictor(self, n_ctx: int) -> Trace:
+        """The predictor's pass."""
+        assert self.predictor is not None
+        return trace_predictor(self.predictor, n_ctx)
 
 
 def n_vocab_of(reader: GGUFReader) -> int:
@@ -142,17 +153,20 @@ def load_model(
     reader: GGUFReader,
     place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     adapters: Sequence[Adapter] = (),
+    *,
+    predicts: bool = False,
 ) -> LoadedModel:
     """Declare the weights of the file's architecture and trace its forward pass.
 
-    ``place`` puts each tensor where the model runs (default: where the reader has it).  ``adapters`` add up.  Raises
+    ``place`` puts each tensor where the model runs (default: where the reader has it).  ``adapters`` add up.
+    ``predicts``: a layer that predicts later tokens is wanted, where the file has one that Quire knows.  Raises
     UnsupportedError for an architecture that Quire does not know, listing those it knows, for a key of the architecture
     that its model does not know, and for what an adapter would change that cannot be; LoadError for keys and tensors
     that do not fit, an adapter's too.
     """
     for adapter in adapters:
         adapter.check(reader.metadata.text("general.architecture"))
-    return model_of(reader.metadata, Weights(reader, place, adapters), n_vocab_of(reader))
+    return model_of(reader.metadata, Weights(reader, place, adapters, predicts=predicts), n_vocab_of(reader))
 
 
 def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:

@@ -163,11 +163,11 @@ def _epsilons_agree(config: Fields) -> None:
         raise UnsupportedError(f"[convert] 'head_dim' times 'norm_eps' must be {HEAD_EPS} but is {eps}")
 
 
-def _lerp(x: Array, config: Fields) -> Array:
+def lerps(x: Array, config: Fields) -> Array:
     return x.reshape(1, 1, 1, -1)
 
 
-def _flat(x: Array, config: Fields) -> Array:
+def flat(x: Array, config: Fields) -> Array:
     return x.reshape(-1)
 
 
@@ -201,7 +201,7 @@ HF = {
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.attn_norm",
             "blk.{i}.attn_norm_2": f"{_LAYER}.ffn_norm",
-            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.x_{one}" for one in MIXED), change=_lerp),
+            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.x_{one}" for one in MIXED), change=lerps),
             **{
                 f"blk.{{i}}.time_mix_{ours}": f"{_ATTENTION}.{theirs}_proj"
                 for ours, theirs in (("receptance", "r"), ("key", "k"), ("value", "v"), ("output", "o"))
@@ -213,11 +213,11 @@ HF = {
                 for i, part in enumerate(("2.bias", "0.weight", "2.weight"))
             },
             **{
-                f"blk.{{i}}.time_mix_{one}.weight": taken(f"{_ATTENTION}.{one}", change=_flat)
+                f"blk.{{i}}.time_mix_{one}.weight": taken(f"{_ATTENTION}.{one}", change=flat)
                 for one in ("k_k", "k_a", "r_k")
             },
             "blk.{i}.time_mix_ln": f"{_ATTENTION}.g_norm",
-            "blk.{i}.channel_mix_lerp_k.weight": taken(f"{_LAYER}.ffn.x_k", change=_flat),
+            "blk.{i}.channel_mix_lerp_k.weight": taken(f"{_LAYER}.ffn.x_k", change=flat),
             "blk.{i}.channel_mix_key": f"{_LAYER}.ffn.key",
             "blk.{i}.channel_mix_value": f"{_LAYER}.ffn.value",
         },

@@ -200,7 +200,9 @@ _CHECKPOINT = Checkpoint(
     ignored=("encoder.embed_tokens.weight",),  # the same as shared
     base="",
 )
+_MULTILINGUAL = replace(_CHECKPOINT, keys={**MULTILINGUAL_KEYS, **_CAUSAL}, checks=(is_gated_unless_said,))
 HF = {
     "T5EncoderModel": _CHECKPOINT,
-    "UMT5EncoderModel": replace(_CHECKPOINT, keys={**MULTILINGUAL_KEYS, **_CAUSAL}, checks=(is_gated_unless_said,)),
+    "MT5EncoderModel": _MULTILINGUAL,
+    "UMT5EncoderModel": _MULTILINGUAL,
 }

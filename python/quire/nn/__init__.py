@@ -25,6 +25,7 @@ from .keys import Keys
 from .latent import LatentAttention, LatentSizes, latent_rope
 from .layers import Embedding, LayerNorm, Linear, RMSNorm, unit_norm
 from .mlp import MLP, FusedGatedMLP, GatedMLP, MoE
+from .predictor import Predictor
 from .rotary import LongRope, frequency_factors, rope_spec
 from .step import Step
 from .weights import Weights
@@ -46,6 +47,7 @@ __all__ = [
     "LongRope",
     "MoE",
     "MoeSpec",
+    "Predictor",
     "RMSNorm",
     "RopeSpec",
     "SharedExpert",

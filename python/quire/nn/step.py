@@ -15,12 +15,13 @@ class Step:
     """One step of decoding: some tokens of some sequences.
 
     ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).  ``taps``: layers
-    after which the hidden state is to be read.
+    after which the hidden state is to be read.  ``has_predictor``: a predictor reads what this model shows it.
     """
 
     tracer: Tracer
     n_ctx: int
     taps: frozenset[int] = frozenset()
+    has_predictor: bool = False
 
     @property
     def tokens(self) -> Tensor:
@@ -53,6 +54,14 @@ class Step:
         if layer in self.taps:
             self.tracer.tap(layer, x)
         return x
+
+    def features(self, n: int) -> Tensor:
+        """Of a predictor: ``[tokens, n]``, what the model has shown one position before each token."""
+        return self.tracer.features(n)
+
+    def show_features(self, x: Tensor) -> None:
+        """Leave ``x [tokens, n]`` for a predictor."""
+        self.tracer.show_features(x)
 
     def attend(
         self,

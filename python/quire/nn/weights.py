@@ -34,9 +34,20 @@ class Weights:
     _adapters: Sequence[Adapter] = ()
     _adapted: set[str]
 
-    def __init__(self, reader: GGUFReader, place: Callable[[Tensor], Tensor], adapters: Sequence[Adapter] = ()) -> None:
-        """``place`` puts a tensor of the file where the model runs.  ``adapters`` add to the linears."""
+    def __init__(
+        self,
+        reader: GGUFReader,
+        place: Callable[[Tensor], Tensor],
+        adapters: Sequence[Adapter] = (),
+        *,
+        predicts: bool = False,
+    ) -> None:
+        """``place`` puts a tensor of the file where the model runs.  ``adapters`` add to the linears.
+
+        ``predicts``: layers that predict later tokens are to be used (``nn.Predictor``).
+        """
         self._reader = reader
+        self.predicts = predicts
         self._adapters = adapters
         self._adapted = set()  # the matrices that adapters could add to
         self._place = place
@@ -46,7 +57,7 @@ class Weights:
 
     def scope(self, name: str) -> Weights:
         """The weights below ``name``."""
-        inner = Weights(self._reader, self._place, self._adapters)
+        inner = Weights(self._reader, self._place, self._adapters, predicts=self.predicts)
         inner._prefix = f"{self._prefix}{name}."
         inner._taken, inner._ignored, inner._adapted = self._taken, self._ignored, self._adapted
         return inner

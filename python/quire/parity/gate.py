@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import UnsupportedError
 from ..hardware import Verdict
 from ..hardware.verdicts import keep_verdict
+from ..system import GROUP, Lines, end_group
 from .results import CaseResult
 
 if TYPE_CHECKING:
@@ -92,16 +90,18 @@ def _run(device: str, names: list[str]) -> Iterator[CaseResult]:
         )
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate_process.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **GROUP,
     ) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdin.write(json.dumps({"path": sys.path, "device": device, "cases": names}).encode() + b"\n")
         process.stdin.close()
-        begun, reader = "", _Lines(process.stdout.fileno())
+        begun, lines = "", Lines(process.stdout)
         try:
-            while (line := reader.next(CASE_S)) is not None:
+            while (line := lines.next(CASE_S)) is not None:
+                if not line.startswith(b"{"):  # drivers may write others
+                    continue
                 answer = json.loads(line)
                 if "begin" in answer:
                     begun = answer["begin"]
@@ -109,31 +109,10 @@ def _run(device: str, names: list[str]) -> Iterator[CaseResult]:
                     yield CaseResult(**answer)
                     begun = ""
         except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
+            end_group(process)
             yield CaseResult(begun or names[0], "died", 0.0, reason=f"no answer within {CASE_S:g} s")
             return
         code = process.wait()
         if code != 0 or begun:
             said = " ".join(process.stderr.read().decode(errors="replace").split())[-300:]
             yield CaseResult(begun or names[0], "died", 0.0, reason=f"the process ended with {code}: {said}")
-
-
-class _Lines:
-    """Lines of a pipe that begin with ``{``; drivers may write others."""
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe, self._rest = pipe, b""
-
-    def next(self, seconds: float) -> bytes | None:
-        """None at the end; TimeoutError where nothing came."""
-        while True:
-            while b"\n" in self._rest:
-                line, self._rest = self._rest.split(b"\n", 1)
-                if line.startswith(b"{"):
-                    return line
-            if not select.select([self._pipe], [], [], seconds)[0]:
-                raise TimeoutError
-            got = os.read(self._pipe, 65536)
-            if not got:
-                return None
-            self._rest += got

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import LoadError, RequestError
 from ..gguf import GGUFReader, GGUFWriter
+from ..whole_file import WholeFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +94,7 @@ class Importance:
         import numpy as np
 
         names = [name for name in sorted(self.sums) if self.sums[name].counts.any()]
-        with _replaced(path) as file:
+        with WholeFile(path, "imatrix") as file:
             file.write(struct.pack("<i", len(names)))
             for name in names:
                 sums, encoded = self.sums[name], name.encode("utf-8", "surrogateescape")
@@ -154,21 +153,6 @@ def _alike(name: str, one: Sums, other: Sums) -> tuple[Sums, Sums]:
             )
             return first, second
     raise RequestError(f"[imatrix] '{name}' must have one shape but has {one.squares.shape} and {other.squares.shape}")
-
-
-@contextmanager
-def _replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file beside ``path`` that takes its place when all is written."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _read_gguf(path: str | os.PathLike[str]) -> Importance:

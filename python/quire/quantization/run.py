@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .._native.core import DType
 from .._native.quant import can_quantize, dequantize, quantize
 from ..errors import RequestError, UnsupportedError
+from ..expressions import Expression
 from ..gguf import GGUFReader, GGUFWriter
 from .choice import Chooser, ModelFacts, exactly, fallback, needs_importance
 from .importance import Importance
@@ -53,15 +54,12 @@ class Wishes:
         for dtype in (*dtypes, self.output_dtype, self.embedding_dtype):
             if dtype is not None and not _is_dtype(dtype):
                 raise RequestError(f"[quantize] the type of a tensor must be one that is known but is '{dtype:.40}'")
-        for pattern, _ in self.patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise RequestError(f"[quantize] '{pattern:.60}' must be an expression but: {error}") from None
+        self.expressions()
 
-    def wanted(self, name: str) -> str | None:
-        """The type of the first pattern that is found in a name."""
-        return next((dtype for pattern, dtype in self.patterns if re.search(pattern, name)), None)
+    def expressions(self) -> list[tuple[Expression, str]]:
+        """The patterns as what names are searched with, with their types."""
+        what = "[quantize] the pattern of a tensor's type"
+        return [(Expression(pattern, what, RequestError), dtype) for pattern, dtype in self.patterns]
 
 
 def _is_dtype(name: str) -> bool:
@@ -138,9 +136,11 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
         wishes.embedding_dtype,
     )
     tensors, lacking = [], []
+    expressions = wishes.expressions()
     for info in infos:
         source = str(info.dtype)
-        wanted, is_named = _wanted(chooser, wishes, info.name, info.shape)
+        named = next((dtype for expression, dtype in expressions if expression.search(info.name)), None)
+        wanted, is_named = _wanted(chooser, wishes, named, info.name, info.shape)
         wanted = wanted or source
         settle = exactly if is_named else fallback
         dtype = settle(info.name, wanted, info.shape[-1]) if wanted != source else source
@@ -155,11 +155,16 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
     return Plan(chosen, tuple(tensors), tuple(lacking))
 
 
-def _wanted(chooser: Chooser, wishes: Wishes, name: str, shape: tuple[int, ...]) -> tuple[str | None, bool]:
-    """The type of a tensor, None for one that stays as it is; and whether the user named it for this very tensor."""
+def _wanted(
+    chooser: Chooser, wishes: Wishes, named: str | None, name: str, shape: tuple[int, ...]
+) -> tuple[str | None, bool]:
+    """The type of a tensor, None for one that stays as it is; and whether the user named it for this very tensor.
+
+    ``named``: the type of the first pattern that is found in the name.
+    """
     if not is_quantizable(name, shape, chooser.model.architecture):
         return None, False
-    role, named = role_of(name), wishes.wanted(name)
+    role = role_of(name)
     if role is Role.OUTPUT and wishes.keep_output:
         return None, False
     # The embeddings of layers are a large table of their own: whoever names it means it.

@@ -7,13 +7,13 @@ import contextlib
 import gc
 import logging
 import socket
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from ..errors import RequestError
+from ..system import EVENT_LOOP
 from .app import build_app
 from .listener.http_protocol import protocol_of
 
@@ -39,7 +39,7 @@ def serve(service: Service, say: Callable[[str], None]) -> None:
     shown = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         build_app(service),
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        loop=EVENT_LOOP,
         http=protocol_of(settings),
         ws="none",
         lifespan="off",

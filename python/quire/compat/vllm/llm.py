@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from math import exp
 from typing import TYPE_CHECKING, Any
 
 from ... import engine
 from ...engine.chat import conversations
 from ...engine.llm_base import normalized
-from ...engine.ranking import is_judged
+from ...engine.ranking import is_judged, relevance
 from ...errors import RequestError, UnsupportedError
 from ..ignored import note_ignored, refuse_set
 from .outputs import (
@@ -195,13 +196,11 @@ class LLM:
     def classify(
         self, prompts: Given | Sequence[Given], use_tqdm: bool = True, pooling_params: PoolingParams | None = None
     ) -> list[ClassificationRequestOutput]:
-        """Probabilities of the classes of each prompt, by a model with a classifier."""
+        """Probabilities of the classes of each prompt, or with ``use_activation=False`` scores, by a classifier."""
         params = pooling_params or PoolingParams()
         params.check(_PLACE, {"truncate_prompt_tokens": None, "dimensions": None})
-        if not params.is_activated:
-            raise UnsupportedError(f"[{_PLACE}] use_activation must be left out, as it is not supported, but is False")
         ids = self._ids(prompts)
-        rows = self._llm.classify(ids)
+        rows = self._llm.classify(ids, raw_scores=not params.is_activated)
         return [
             ClassificationRequestOutput(str(next(self._numbers)), ClassificationOutput(row), one)
             for one, row in zip(ids, rows.tolist(), strict=True)
@@ -242,13 +241,11 @@ class LLM:
             first, second = (self._llm.embed([pair[i] for pair in pairs], truncate=truncate) for i in (0, 1))
             cosines: list[float] = (first * second).sum(axis=1).tolist()
             return cosines
-        rows = self._llm.classify(pairs, truncate=truncate)
+        rows = self._llm.classify(pairs, truncate=truncate, raw_scores=True)
         if rows.shape[1] != 1 and not is_judged(self._llm.labels):
             raise UnsupportedError(f"[{_PLACE}] a model that scores must have one class but has {rows.shape[1]}")
-        if is_raw or self._llm.shows_raw_scores:
-            return [float(self._llm.rerank(one, [other], truncate=truncate)[0]) for one, other in pairs]
-        probabilities: list[float] = rows[:, 0].tolist()
-        return probabilities
+        scores: list[float] = relevance(rows, self._llm.labels).tolist()
+        return scores if is_raw or self._llm.shows_raw_scores else [1 / (1 + exp(-max(one, -700.0))) for one in scores]
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from ...system import peer_is_gone
 from ..failures import ApiError, Dialect, error_body
 from . import sse
 from .exchange import exchange_of
@@ -31,7 +30,6 @@ _PIECE = 16 << 10
 _LINGER_S = 0.3
 _READ_S = 1.0  # so long may a client that still sends take to read that it is refused
 _LOOK_S = 0.1
-_TCP_CLOSED = 7  # Linux's TCP_CLOSE
 _HEAD_TOO_LARGE = ApiError(
     431, "headers_too_large",
     f"the line and the headers of a request must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEAD_LINES} lines"
@@ -188,7 +186,8 @@ class _Protocol(HttpToolsProtocol):
     def _look(self) -> None:
         if self.transport.is_closing():
             return
-        if _is_gone(self.transport.get_extra_info("socket")):
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and peer_is_gone(connection):
             self.transport.abort()
             return
         self._looking = self.loop.call_later(_LOOK_S, self._look)
@@ -260,17 +259,6 @@ class _UntilClose:
             cycle.message_event.set()
             cycle.transport.close()
             cycle.on_response()
-
-
-def _is_gone(connection: socket.socket | None) -> bool:
-    """Whether the other end has said that it does not take anything any more (where the system can tell)."""
-    if connection is None or sys.platform != "linux":
-        return False
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
-    except OSError:
-        return True
-    return bool(struct.unpack_from("B", info)[0] == _TCP_CLOSED)
 
 
 def protocol_of(settings: Settings) -> type[HttpToolsProtocol]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from math import exp
 from typing import Annotated, Any, TypeAlias
 
@@ -53,13 +52,6 @@ def sigmoid(score: float) -> float:
     return 1 / (1 + exp(-min(max(score, -700.0), 700.0)))
 
 
-def _probabilities(scores: Sequence[float]) -> list[float]:
-    if len(scores) == 1:
-        return [sigmoid(scores[0])]
-    powers = [exp(score - max(scores)) for score in scores]
-    return [power / sum(powers) for power in powers]
-
-
 def _label(answer: dict[str, Any], i: int) -> str:
     labels = answer["labels"]
     return str(labels[i]) if i < len(labels) else f"LABEL_{i}"
@@ -84,7 +76,7 @@ async def _predicted(context: RequestContext[Any], inputs: Any, raw: bool, model
     answers = await asked_together(context, context.engine(model), works)
     found = []
     for answer in answers:
-        shown = answer["scores"] if raw else _probabilities(answer["scores"])
+        shown = answer["scores" if raw else "shown"]
         entries = [{"label": _label(answer, i), "score": value} for i, value in enumerate(shown)]
         found.append(sorted(entries, key=lambda entry: -entry["score"]))
     return Reply.json(found if is_batch else found[0])
@@ -105,7 +97,7 @@ async def classify(context: RequestContext[ClassifyBody]) -> Reply:
     raw = body.raw_scores or body.activation is False or body.use_activation is False
     data = []
     for i, answer in enumerate(answers):
-        shown = answer["scores"] if raw else _probabilities(answer["scores"])
+        shown = answer["scores" if raw else "shown"]
         best = max(range(len(shown)), key=shown.__getitem__)
         data.append({"index": i, "label": _label(answer, best), "probs": shown, "num_classes": len(shown)})
     n_tokens = sum(answer["n_tokens"] for answer in answers)

@@ -12,12 +12,12 @@ from msgspec import Meta
 from ...sampling import SamplingParams
 from ...sampling_defaults import chat_defaults
 from ...structured import StructuredOutputsParams
+from ...system import process_memory
 from ..body_types import Body
 from ..failures import Dialect, error_body
 from ..listener import sse
 from ..listener.replies import Events, Reply
 from ..listener.request_context import RequestContext
-from ..process_memory import process_memory
 from ..service.library import not_ready
 from ..service.service import Service
 from ..worker.engine_client import EngineState

@@ -6,7 +6,9 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ...errors import UnsupportedError
 from ...hub.names import is_adapter_folder
+from ...system import machine_memory_bytes
 
 __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
 
@@ -91,6 +93,9 @@ def size_of(path: Path) -> int:
 
 def memory_bytes() -> int:
     """Memory that models may take unless an option says otherwise: three quarters of the machine's."""
-    import os
-
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+    found = machine_memory_bytes()
+    if found is None:
+        raise UnsupportedError(
+            "[serve] the machine's memory must be known but the system does not tell: give --memory-budget"
+        )
+    return int(found * _SHARE_OF_MEMORY)

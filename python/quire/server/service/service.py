@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine_options import EngineConfig, engine_options, read_adapters, read_overrides
 from ...errors import RequestError
+from ...system import process_memory
 from ..failures import ApiError
 from ..fair_pool import FairPool
-from ..process_memory import process_memory
 from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo

@@ -6,8 +6,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from ...system import start_connected
 
 __all__ = ["WORKER", "Launched", "launch"]
 
@@ -16,24 +18,16 @@ WORKER = (sys.executable, "-m", "quire.server.worker.process")
 
 @dataclass(frozen=True)
 class Launched:
-    """A process that waits to be told its model, and the listener's end of the sockets between them.
+    """A process that waits to be told its model, and what gives the listener's end of the sockets between them, once.
 
     It ends when that end is closed.
     """
 
     process: subprocess.Popen[bytes]
-    connection: socket.socket
+    connection: Callable[[], socket.socket]
     started_s: float = field(default_factory=time.monotonic)
 
 
 def launch(command: Sequence[str] | None = None) -> Launched:
-    """Start a worker.  ``command`` (None: ``WORKER``) gets the number of the worker's end as its last argument."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [*(command or WORKER), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    return Launched(process, ours)
+    """Start a worker.  ``command`` (None: ``WORKER``) gets what names the worker's end as its last argument."""
+    return Launched(*start_connected(command or WORKER))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import CapacityError
-from ..process_memory import process_memory
+from ...system import process_memory
 
 __all__ = ["LEAST_BYTES", "check_share", "committed_bytes", "with_share_of_model"]
 

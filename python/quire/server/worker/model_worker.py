@@ -20,8 +20,8 @@ from ...engine.llm_base import LLMBase, collector_of
 from ...engine.prompts import RequestOptions
 from ...engine.texts import TextOptions
 from ...errors import BusyError, InternalError, QuireError
+from ...system import process_memory
 from ..fair_pool import FairPool
-from ..process_memory import process_memory
 from . import protocol as wire
 from .answering import Answering, Emit, Outlet
 from .memory_share import check_share, committed_bytes, with_share_of_model

@@ -1,4 +1,4 @@
-"""The process that holds a model: ``python -m quire.server.worker.process FD``, started by the listener.
+"""The process that holds a model: ``python -m quire.server.worker.process END``, started by the listener.
 
 It ends when the listener's end of the socket is closed, so that none is ever left behind.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -16,6 +15,7 @@ import traceback
 from collections.abc import Callable
 
 from ...errors import QuireError
+from ...system import connection_of, ignore_stops, lower_priority
 from .model_worker import Emit, ModelWorker
 from .protocol import Failed, Open, Ready
 from .worker_channel import WorkerSide
@@ -59,13 +59,10 @@ def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
 
 def main(make_worker: WorkerMaker = ModelWorker) -> None:
     """The process."""
-    # Ctrl-C and a service's stop reach the whole group; the listener decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if hasattr(os, "nice"):
-        os.nice(_NICE)
+    ignore_stops()  # the listener decides when this process ends
+    lower_priority(_NICE)
     logging.basicConfig(format="quire: %(message)s")
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection = connection_of(sys.argv[1])
     code = 1
     try:
         run(connection, make_worker)

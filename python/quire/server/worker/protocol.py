@@ -120,9 +120,10 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     """Score the classes of a text, or of a pair of texts.
 
-    ``Answer`` has ``scores`` of the classes and their ``labels``, empty where the file names none; ``relevance``, one
-    number of them as ``LLM.rerank`` gives it, ``is_judged``, whether it is of yes against no, and ``is_raw``, whether
-    the model's makers show it as it is; and what that of ``Embed`` has beside its vector.
+    ``Answer`` has ``scores`` of the classes and their ``labels``, empty where the file names none; ``shown``, what
+    ``LLM.classify`` makes of them; ``relevance``, one number of them as ``LLM.rerank`` gives it, ``is_judged``, whether
+    it is of yes against no, and ``is_raw``, whether the model's makers show it as it is; and what that of ``Embed`` has
+    beside its vector.
     """
 
     id: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import LoadError
+from ...system import connect, ended_by, was_killed
 from ..failures import ApiError
 from .awake_clock import AwakeClock
 from .company import Company
@@ -49,6 +49,7 @@ class _Worker:
     """One process, from its start to its end.  ``begun_s``, ``heard_s``, ``stepped_s``: by the clock of the watch."""
 
     launched: Launched
+    connection: socket.socket
     begun_s: float
     heard_s: float
     stepped_s: float
@@ -59,10 +60,6 @@ class _Worker:
     @property
     def process(self) -> subprocess.Popen[bytes]:
         return self.launched.process
-
-    @property
-    def connection(self) -> socket.socket:
-        return self.launched.connection
 
     @property
     def started_s(self) -> float:
@@ -100,7 +97,8 @@ class WorkerSupervisor(Streams):
         self._failure: Failed | None = None
         self._supervising: asyncio.Task[None] | None = None
         self.n_restarts = 0
-        self._worker: _Worker | None = self._told(launched or launch(self._command))
+        launched = launched or launch(self._command)
+        self._worker: _Worker | None = self._told(launched, launched.connection())
 
     @property
     def state(self) -> EngineState:
@@ -194,12 +192,12 @@ class WorkerSupervisor(Streams):
         self._state = state
         self._changed.set()
 
-    def _told(self, launched: Launched) -> _Worker:
+    def _told(self, launched: Launched, connection: socket.socket) -> _Worker:
         """A worker that is told its model."""
-        launched.connection.sendall(frame([self._opened]))
-        launched.connection.setblocking(False)
+        connection.sendall(frame([self._opened]))
+        connection.setblocking(False)
         now = self._clock.now()
-        return _Worker(launched, now, now, now)
+        return _Worker(launched, connection, now, now, now)
 
     async def _connect(self) -> None:
         worker = self._worker
@@ -213,10 +211,8 @@ class WorkerSupervisor(Streams):
             if not disconnected.done():
                 disconnected.set_result(None)
 
-        loop = asyncio.get_running_loop()
-        disconnected = worker.disconnected = loop.create_future()
-        _, channel = await loop.create_unix_connection(lambda: ListenerSide(received, lost), sock=worker.connection)
-        worker.channel = channel
+        disconnected = worker.disconnected = asyncio.get_running_loop().create_future()
+        worker.channel = await connect(lambda: ListenerSide(received, lost), worker.connection)
 
     def _receive(self, worker: _Worker, messages: list[FromEngine]) -> None:
         now = worker.heard_s = self._clock.now()
@@ -253,7 +249,8 @@ class WorkerSupervisor(Streams):
             pause_s = 0.0 if settled else min(max(2 * pause_s, 0.1), self._watch.pause_s)
             await asyncio.sleep(pause_s)
             self.n_restarts += 1
-            self._worker = self._told(launch(self._command))
+            launched = launch(self._command)
+            self._worker = self._told(launched, await asyncio.to_thread(launched.connection))
             await self._connect()
 
     async def _until_it_ends(self, worker: _Worker) -> None:
@@ -276,13 +273,13 @@ class WorkerSupervisor(Streams):
     def _lost(self, worker: _Worker) -> None:
         self._set(EngineState.RESTARTING)
         code = worker.process.returncode
-        how = "hung" if worker.hung else f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
+        by = ended_by(code)
+        how = "hung" if worker.hung else f"was ended by {by}" if by else f"ended with {code}"
         sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost, and another one is started\n")
         if self._company is not None:
             self._company.clear()
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
-        # SIGKILL comes from outside: from an operator, or from a system short of memory.
-        if worker.hung or code != -signal.SIGKILL:
+        if worker.hung or not was_killed(code):
             self._poison.add(lost)
 
 

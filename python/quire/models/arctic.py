@@ -1,0 +1,72 @@
+"""Arctic (Snowflake 2024): llama with a narrow MLP, and experts beside each layer that read what went into it."""
+
+from __future__ import annotations
+
+from ..checkpoint import SILU, Checkpoint, f32, no_windows, u32
+from ..nn import ExpertConfig, GatedMLP, Keys, MoE, Step, Tensor, Weights, frequency_factors, rope_spec
+from . import base, llama
+from .base import Decoder, DenseConfig
+
+ARCHES = ("arctic",)
+
+
+class Block(base.Block):
+    """The MLP is as wide as the model."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: llama.Attention, e: ExpertConfig) -> None:
+        super().__init__(c, w, attention, GatedMLP(w, c.dim, c.dim))
+        self.experts_norm = w.norm("ffn_norm_exps", c.dim, c.eps)
+        self.experts = MoE(w, c.dim, e.ffn_dim, e.n, e.spec())
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        return super().__call__(x, step) + self.experts(self.experts_norm(x))
+
+
+class Arctic(Decoder):
+    """Files store q and k interleaved, as llama's."""
+
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        blocks = [Block(c, b, llama.Attention(c, b, i, rotation), e) for i, b in enumerate(w.blocks(c.n_layer))]
+        super().__init__(c, w, blocks)
+
+
+MODEL = Arctic
+_LAYER = "model.layers.{i}"
+_MOE, _MLP = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.residual_mlp"
+_UNITS = {"gate": "w1", "up": "w3", "down": "w2"}
+HF = {
+    "ArcticForCausalLM": Checkpoint(
+        "arctic",
+        {
+            **llama.KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "expert_count": u32("num_local_experts", default=8),
+            "expert_used_count": u32("num_experts_per_tok", default=1),
+        },
+        {
+            **llama.TENSORS,
+            "blk.{i}.ffn_norm": f"{_LAYER}.residual_layernorm",
+            "blk.{i}.ffn_norm_exps": f"{_LAYER}.post_attention_layernorm",
+            **{f"blk.{{i}}.ffn_{ours}": f"{_MLP}.{theirs}" for ours, theirs in _UNITS.items()},
+            "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
+            **{f"blk.{{i}}.ffn_{ours}_exps": f"{_MOE}.experts.{{e}}.{theirs}" for ours, theirs in _UNITS.items()},
+        },
+        fixed={
+            "hidden_act": SILU,
+            "use_residual": (True,),
+            "parallel_attn_mlp_res": (True,),
+            "moe_layer_frequency": (1,),
+            "attention_bias": (False,),
+            "quantization": (None,),
+        },
+        checks=(no_windows,),
+        unused=(
+            "moe_*capacity*",
+            "moe_token_dropping",
+            "enable_expert_tensor_parallelism",
+        ),
+    )
+}

@@ -1,0 +1,149 @@
+"""MiniMax 01 and M1 (MiniMax 2025): linear attention that fades in most layers, experts, residuals of normed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._native import graph
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
+from .base import Decoder, DenseConfig, Mixer
+from .classic import Attention
+from .llama import head_dim_of
+
+ARCHES = ("minimax-01",)
+PERIOD = 8  # every eighth layer attends to all of the past
+LINEAR_EPS = 1e-6  # of the norms of linear attention, which nothing changes
+
+
+class LinearAttention:
+    """Heads of q, k and v lie in turn in one tensor.  The past of a head fades faster in the first layers."""
+
+    def __init__(self, c: DenseConfig, w: Weights, layer: int) -> None:
+        import numpy as np
+
+        self.layer, self.n_head, self.head_dim = layer, c.n_head, c.head_dim
+        width = c.n_head * c.head_dim
+        self.qkv, self.gate = w.linear("attn_qkv", c.dim, 3 * width), w.linear("attn_gate", c.dim, width)
+        self.norm, self.o = w.norm("attn_norm_2", width, LINEAR_EPS), w.linear("attn_output", width, c.dim)
+        slopes = 2.0 ** (-8.0 / c.n_head * np.arange(1, c.n_head + 1))
+        of_layer = 1 - layer / (c.n_layer - 1 + 1e-5) + 1e-5
+        self.decay = w.made("decay", -(slopes * of_layer).astype(np.float32))
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        n, qkv = self.head_dim, graph.activate(self.qkv(x), "silu").heads(self.n_head)
+        q, k, v = (graph.slice(qkv, 0, i * n, (i + 1) * n) for i in range(3))
+        y = graph.retention(q, k, v, self.decay, layer=self.layer, state=0).merge_heads()
+        return self.o(graph.sigmoid(self.gate(x)) * self.norm(y))
+
+
+class Block:
+    """What went in is added to each part behind the norm, and scaled."""
+
+    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, experts: MoE, scale: float) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.experts, self.scale = w.norm("ffn_norm", c.dim, c.eps), experts, scale
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = self.attn_norm(x)
+        x = self.ffn_norm(x * self.scale + self.attention(x, step))
+        return x * self.scale + self.experts(x)
+
+
+class MiniMax01(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
+        scale, rotation = m.number("residual_scale"), rope_spec(m, n_dims=c.n_rot, layout="half")
+        if scale == 0 or c.v_head_dim != c.head_dim:
+            raise LoadError(f"[{m.arch}] residual_scale must not be 0, and heads of k and v must be alike, but are not")
+        period = m.integer("full_attention_interval", PERIOD, low=1)
+        names = "attention.recurrent_layers"
+        is_linear = m.integers(names, c.n_layer, high=1) if m.has(names) else None
+        self.is_linear = is_linear or [(i + 1) % period != 0 for i in range(c.n_layer)]
+
+        def block(i: int, b: Weights) -> Block:
+            attention: Mixer = LinearAttention(c, b, i) if self.is_linear[i] else Attention(c, b, i, rotation)
+            return Block(c, b, attention, MoE(b, c.dim, e.ffn_dim, e.n, e.spec()), scale)
+
+        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        c = self.config
+        linear, full = CacheSpec(states=[("linear", c.n_head * c.head_dim**2)]), c.cache()[0]
+        return [linear if one else full for one in self.is_linear]
+
+
+MODEL = MiniMax01
+
+
+def _is_linear(config: Fields) -> Sequence[bool]:
+    """Transformers lists kinds, the first checkpoints 0 where a layer is linear."""
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    names = ("full_attention", "linear_attention")
+    if not kinds and (numbers := config.items("attn_type_list")):
+        if not set(numbers) <= {0, 1}:
+            raise UnsupportedError("[convert] 'attn_type_list' must be of 0 and 1 but is not")
+        kinds = [names[1 - number] for number in numbers if isinstance(number, int)]
+    kinds = kinds or [names[i % 2] for i in range(n_layer)]
+    if len(kinds) != n_layer or not set(map(str, kinds)) <= set(names):
+        raise UnsupportedError(f"[convert] 'layer_types' must be {' or '.join(names)} for each layer")
+    return [kind == names[1] for kind in kinds]
+
+
+def _residual_scale(config: Fields) -> float:
+    """Files have one for all parts, and none for what the parts make."""
+    found = {}
+    for factor in ("alpha", "beta"):
+        for new, old in (("full_attn", "full_attention"), ("linear_attn", "linear_attention"), ("mlp", "mlp")):
+            name = f"{new}_{factor}_factor"
+            found[name] = config.number(name, config.number(f"layernorm_{old}_{factor}", 1.0))
+    scale = found["mlp_alpha_factor"]
+    for name, value in found.items():
+        wanted = scale if "alpha" in name else 1.0
+        if value != wanted or value == 0:
+            raise UnsupportedError(f"[convert] '{name}' must be {wanted}, and not 0, but is {value}")
+    return scale
+
+
+_ATTENTION, _MOE = "model.layers.{i}.self_attn", "model.layers.{i}.block_sparse_moe"
+
+
+def _of(theta: float, **fixed: tuple[object, ...]) -> Checkpoint:
+    return Checkpoint(
+        "minimax-01",
+        {
+            **DECODER_KEYS,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+            "rope.dimension_count": u32("rotary_dim", default=head_dim_of),
+            "attention.recurrent_layers": made("bool[]", _is_linear),
+            "residual_scale": made("f32", _residual_scale),
+            "expert_count": u32("num_local_experts", "num_experts", default=8),
+            "expert_used_count": u32("num_experts_per_tok", default=2),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.attn_qkv": f"{_ATTENTION}.qkv_proj",
+            "blk.{i}.attn_gate": f"{_ATTENTION}.output_gate",
+            "blk.{i}.attn_norm_2": f"{_ATTENTION}.norm",
+            "blk.{i}.attn_output.weight": f"{_ATTENTION}.out_proj.weight",
+            "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
+            "blk.{i}.ffn_gate_exps": f"{_MOE}.experts.{{e}}.w1",
+            "blk.{i}.ffn_up_exps": f"{_MOE}.experts.{{e}}.w3",
+            "blk.{i}.ffn_down_exps": f"{_MOE}.experts.{{e}}.w2",
+        },
+        fixed={"hidden_act": SILU, "sliding_window": (None,), **fixed},
+        rope=lambda config: rope_keys(config, theta),
+        unused=("block_size", "router_jitter_noise", "shared_moe_mode"),
+        # They follow from the configuration.
+        ignored=("*.self_attn.slope_rate", *(f"*.self_attn.{x}_decay" for x in ("query", "key", "diagonal"))),
+    )
+
+
+_PUBLISHED = _of(10000.0, postnorm=(True,), shared_intermediate_size=(0,))
+HF = {
+    "MiniMaxForCausalLM": _of(1e6),
+    "MiniMaxText01ForCausalLM": _PUBLISHED,
+    "MiniMaxM1ForCausalLM": _PUBLISHED,
+}

@@ -1,0 +1,106 @@
+"""Phi-3.5-MoE (Abdin et al. 2024): layer norms, biases everywhere, two experts by a sparse mixer, LongRoPE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checkpoint import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    rope_keys,
+    taken,
+    u32,
+    window,
+)
+from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, rope_of
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, Keys, LongRope, MoE, MoeSpec, Step, Tensor, Weights, rope
+from . import classic
+from .base import DenseConfig
+from .classic import Block, LayerNormDecoder, unless_unbiased
+
+ARCHES = ("phimoe",)
+THETA = 1e6
+N_USED = 2  # of what models are trained with; transformers does not read another number
+
+
+class Attention(classic.Attention):
+    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: LongRope) -> None:
+        super().__init__(c, w, layer)
+        self.long_rope = rotation
+
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        return rope(x, step.positions, self.long_rope.of(step.n_ctx))
+
+
+class PhiMoe(LayerNormDecoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        self.window = m.integer("attention.sliding_window", 0)
+        e, rotation = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim), LongRope(m, w, c.n_rot)
+        spec = MoeSpec(n_used=e.n_used, gating="sparse_mixer", normalize=False)
+        blocks = [
+            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, spec))
+            for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        super().__init__(c, w, blocks)
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache([self.window] * self.config.n_layer)
+
+
+MODEL = PhiMoe
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    """The configuration says what LongRoPE multiplies queries and keys by; files have one number for all contexts."""
+    rope = rope_of(config)
+    if (kind := kind_of(rope)) == "default":
+        yield from rope_keys(config, THETA)
+        return
+    if kind not in LONGROPE:
+        raise UnsupportedError(f"[convert] the rope scaling must be default or longrope but is '{kind}'")
+    short, long = (rope.number(f"{one}_mscale") for one in ("short", "long"))
+    if short != long:
+        raise UnsupportedError(f"[convert] 'short_mscale' and 'long_mscale' must be equal but are {short} and {long}")
+    n_ctx_orig = rope.integer("original_max_position_embeddings", low=1)
+    for key, type_, value in longrope_keys(config, n_ctx_orig, THETA):
+        yield key, type_, short if key == "rope.scaling.attn_factor" else value
+
+
+_LAYER = "model.layers.{i}"
+_MOE = f"{_LAYER}.block_sparse_moe"
+_CHECKPOINT = Checkpoint(
+    "phimoe",
+    {
+        **DECODER_KEYS,
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        "attention.sliding_window": window(None, none=0),
+        "expert_count": u32("num_local_experts", default=16),
+        "expert_used_count": made("u32", lambda config: N_USED),
+    },
+    {
+        **DECODER_TENSORS,
+        "output": taken("lm_head", change=unless_unbiased("lm_head_bias", default=False)),
+        **{
+            f"blk.{{i}}.attn_{ours}": taken(
+                f"{_LAYER}.self_attn.{theirs}_proj", change=unless_unbiased("attention_bias", default=False)
+            )
+            for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o"))
+        },
+        "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
+        "blk.{i}.ffn_gate_exps": f"{_MOE}.experts.{{e}}.w1",
+        "blk.{i}.ffn_up_exps": f"{_MOE}.experts.{{e}}.w3",
+        "blk.{i}.ffn_down_exps": f"{_MOE}.experts.{{e}}.w2",
+    },
+    fixed={"hidden_act": SILU, "router_jitter_noise": (0.01,), "num_experts_per_tok": (N_USED,)},
+    rope=_rope,
+    unused=("attention_bias", "lm_head_bias", "input_jitter_noise", "original_max_position_embeddings"),
+)
+# The first is how checkpoints were published.
+HF = {"PhiMoEForCausalLM": _CHECKPOINT, "PhimoeForCausalLM": _CHECKPOINT}

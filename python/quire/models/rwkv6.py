@@ -1,0 +1,211 @@
+"""RWKV-6 (Peng et al. 2024): a state for each head that fades by what is read, tokens mixed with the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._native import graph
+from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
+from .base import MAX_DIM, MAX_LAYERS, Config
+from .rwkv7 import HEAD_EPS, flat, lerps
+
+ARCHES = ("rwkv6",)
+MIXED = "wkvrg"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
+
+
+@dataclass(frozen=True)
+class Sizes(Config):
+    size: int  # of a head
+    ffn_dim: int
+    eps: float
+    mix_rank: int
+    decay_rank: int
+
+    @property
+    def n_head(self) -> int:
+        return self.dim // self.size
+
+    @property
+    def widest(self) -> int:
+        return max(self.ffn_dim, self.dim)
+
+    @classmethod
+    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
+        base = Config.read(m, n_vocab)
+        m.only("attention.head_count", 0)
+        m.only("token_shift_count", 2)
+        m.only("attention.causal", True)
+        size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
+        if base.dim % size or not 0 < eps < 1:
+            raise LoadError(f"[rwkv6] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1")
+        mix_rank, decay_rank = (m.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay"))
+        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, mix_rank=mix_rank, decay_rank=decay_rank)
+
+
+def vector(w: Weights, name: str, dim: int) -> Weight:
+    return w.tensor(f"{name}.weight", (dim,), vector=True)
+
+
+class TimeMix:
+    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
+        self.c, self.layer, n = c, layer, len(MIXED)
+        self.start, self.down = vector(w, "time_mix_lerp_x", c.dim), w.linear("time_mix_w1", c.dim, n * c.mix_rank)
+        self.up = w.tensor("time_mix_w2.weight", (n, c.dim, c.mix_rank))
+        lerp = w.numbers("time_mix_lerp_fused.weight", (n, 1, 1, c.dim)).reshape(n, c.dim)
+        self.lerps = {one: w.made(f"time_mix_lerp_{one}", lerp[i]) for i, one in enumerate(MIXED)}
+        names = {"k": "key", "v": "value", "r": "receptance", "g": "gate", "o": "output"}
+        self.linears: dict[str, Linear] = {
+            one: w.linear(f"time_mix_{name}", c.dim, c.dim) for one, name in names.items()
+        }
+        self.decay = vector(w, "time_mix_decay", c.dim)
+        self.decay_down = w.linear("time_mix_decay_w1", c.dim, c.decay_rank)
+        self.decay_up = w.linear("time_mix_decay_w2", c.decay_rank, c.dim)
+        self.first = w.tensor("time_mix_first.weight", (c.n_head, c.size), vector=True)
+        self.ln = vector(w, "time_mix_ln", c.dim), w.tensor("time_mix_ln.bias", (c.dim,), vector=True)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        c = self.c
+        change = graph.token_shift(x, layer=self.layer, state=0) + x * -1.0
+        low = graph.tanh(self.down(x + graph.multiply_weight(change, self.start))).heads(len(MIXED))
+        shares = graph.head_linear(low, self.up)
+        mixed = {}
+        for i, one in enumerate(MIXED):
+            share = graph.add_weight(graph.slice(shares, 1, i, i + 1).merge_heads(), self.lerps[one])
+            mixed[one] = x + change * share
+        r, k, v, g = (self.linears[one](mixed[one]) for one in "rkvg")
+        decay = graph.add_weight(self.decay_up(graph.tanh(self.decay_down(mixed["w"]))), self.decay)
+        r, w, k, v = (y.heads(c.n_head) for y in (r, graph.exp(decay) * -1.0, k, v))
+        y = graph.wkv6(r, w, k, v, self.first, layer=self.layer, state=1)
+        y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
+        y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
+        return self.linears["o"](graph.glu(g, y, "silu"))
+
+
+class ChannelMix:
+    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
+        self.layer, name = layer, "channel_mix"
+        self.lerp_k, self.lerp_r = (vector(w, f"{name}_lerp_{one}", c.dim) for one in "kr")
+        self.key, self.value = w.linear(f"{name}_key", c.dim, c.ffn_dim), w.linear(f"{name}_value", c.ffn_dim, c.dim)
+        self.receptance = w.linear(f"{name}_receptance", c.dim, c.dim)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        change = graph.token_shift(x, layer=self.layer, state=2) + x * -1.0
+        k, r = (x + graph.multiply_weight(change, lerp) for lerp in (self.lerp_k, self.lerp_r))
+        return graph.sigmoid(self.receptance(r)) * self.value(graph.relu_squared(self.key(k)))
+
+
+class Block:
+    """``halves``: what comes out is halved, so that large models fit half precision; weights of later layers are."""
+
+    def __init__(self, c: Sizes, w: Weights, layer: int, *, halves: bool) -> None:
+        self.norms = [w.layer_norm(name, c.dim, c.eps) for name in ("attn_norm", "attn_norm_2")]
+        self.time, self.channel, self.halves = TimeMix(c, w, layer), ChannelMix(c, w, layer), halves
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.time(self.norms[0](x), step)
+        x = x + self.channel(self.norms[1](x), step)
+        return x * 0.5 if self.halves else x
+
+
+class Rwkv6:
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        self.config = c = Sizes.read_file(m, n_vocab)
+        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
+        self.first_norm, self.norm = (w.layer_norm(name, c.dim, c.eps) for name in ("token_embd_norm", "output_norm"))
+        period = m.integer("rescale_every_n_layers", 0, high=MAX_LAYERS)
+        self.blocks = [
+            Block(c, b, i, halves=period > 0 and (i + 1) % period == 0) for i, b in enumerate(w.blocks(c.n_layer))
+        ]
+        self.head = w.linear("output", c.dim, n_vocab)
+
+    def cache(self) -> Sequence[CacheSpec]:
+        c = self.config
+        states = [("time_shift", c.dim), ("wkv", c.dim * c.size), ("channel_shift", c.dim)]
+        return [CacheSpec(states=states)] * c.n_layer
+
+    def __call__(self, step: Step) -> Tensor:
+        x = step.run_layers(self.blocks, self.first_norm(self.embedding(step.tokens)))
+        return self.head(self.norm(select_rows(x, step.logit_rows)))
+
+
+MODEL = Rwkv6
+
+
+def _size(config: Fields) -> int:
+    """Of a head; norms of heads have an epsilon that files cannot say."""
+    size, divisor = config.integer("head_size", 64, low=1), config.integer("head_size_divisor", 8)
+    eps = 1e-5 * divisor**2  # whatever the other norms have
+    if abs(eps - HEAD_EPS) > 1e-9:
+        raise UnsupportedError(f"[convert] 'head_size_divisor' must be 8 but is {divisor}")
+    return size
+
+
+def _ffn_dim(config: Fields) -> int:
+    return config.integer("intermediate_size", int(config.integer("hidden_size") * 3.5) // 32 * 32)
+
+
+def _turned(x: Array, config: Fields) -> Array:
+    import numpy as np
+
+    return np.ascontiguousarray(x.swapaxes(-1, -2))
+
+
+def _attention_size(config: Fields) -> None:
+    n = config.integer("hidden_size")
+    if (found := config.integer("attention_hidden_size", n)) != n:
+        raise UnsupportedError(f"[convert] 'attention_hidden_size' must be {n} but is {found}")
+
+
+_BLOCK = "rwkv.blocks.{i}"
+_ATTENTION, _FFN = f"{_BLOCK}.attention", f"{_BLOCK}.feed_forward"
+HF = {
+    "Rwkv6ForCausalLM": Checkpoint(
+        "rwkv6",
+        {
+            "context_length": made("u32", lambda config: 2**20),
+            "embedding_length": u32("hidden_size"),
+            "block_count": u32("num_hidden_layers"),
+            "feed_forward_length": made("u32", _ffn_dim),
+            "attention.head_count": made("u32", lambda config: 0),
+            "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
+            "wkv.head_size": made("u32", _size),
+            "time_mix_extra_dim": made("u32", lambda config: 64 if config.integer("hidden_size") == 4096 else 32),
+            "time_decay_extra_dim": made("u32", lambda config: 128 if config.integer("hidden_size") == 4096 else 64),
+        },
+        {
+            "token_embd": "rwkv.embeddings",
+            "token_embd_norm": "rwkv.blocks.0.pre_ln",
+            "output_norm": "rwkv.ln_out",
+            "output": "head",
+            "blk.{i}.attn_norm": f"{_BLOCK}.ln1",
+            "blk.{i}.attn_norm_2": f"{_BLOCK}.ln2",
+            "blk.{i}.time_mix_w1.weight": taken(f"{_ATTENTION}.time_maa_w1", change=_turned),
+            "blk.{i}.time_mix_w2.weight": taken(f"{_ATTENTION}.time_maa_w2", change=_turned),
+            "blk.{i}.time_mix_lerp_x.weight": taken(f"{_ATTENTION}.time_maa_x", change=flat),
+            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.time_maa_{x}" for x in MIXED), change=lerps),
+            "blk.{i}.time_mix_first.weight": f"{_ATTENTION}.time_faaaa",
+            "blk.{i}.time_mix_decay.weight": taken(f"{_ATTENTION}.time_decay", change=flat),
+            **{
+                f"blk.{{i}}.time_mix_decay_w{i}.weight": taken(f"{_ATTENTION}.time_decay_w{i}", change=_turned)
+                for i in (1, 2)
+            },
+            **{
+                f"blk.{{i}}.time_mix_{name}": f"{_ATTENTION}.{name}"
+                for name in ("key", "value", "receptance", "gate", "output")
+            },
+            "blk.{i}.time_mix_ln": f"{_ATTENTION}.ln_x",
+            **{f"blk.{{i}}.channel_mix_lerp_{x}.weight": taken(f"{_FFN}.time_maa_{x}", change=flat) for x in "kr"},
+            **{f"blk.{{i}}.channel_mix_{name}": f"{_FFN}.{name}" for name in ("key", "value", "receptance")},
+        },
+        fixed={"tie_word_embeddings": (False,)},
+        checks=(_attention_size,),
+        rope=None,
+        # That later layers are scaled down is for half precision: what layer norms read means the same.
+        unused=("rescale_every", "num_attention_heads", "model_version"),
+        base="rwkv.",
+    )
+}

@@ -1,0 +1,126 @@
+"""SmallThinker (SJTU 2025): experts of ReLUs that are chosen by what goes into a layer, before attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .._native import graph
+from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, made, rope_keys, u32
+from ..checkpoint.rope import Entry
+from ..errors import UnsupportedError
+from ..nn import CacheSpec, ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
+from .base import Decoder, DenseConfig, local_layers
+from .classic import Attention
+
+ARCHES = ("smallthinker",)
+PERIOD = 4  # every fourth layer, the first one too, sees everything and is not rotated, where others have windows
+
+
+class EarlyMoE(MoE):
+    """``routed``: what the router reads."""
+
+    def of(self, x: Tensor, routed: Tensor) -> Tensor:
+        return graph.moe(x, self.router(routed), self.gate, self.up, self.down, self.spec)
+
+
+class Block:
+    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, experts: EarlyMoE) -> None:
+        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
+        self.ffn_norm, self.experts = w.norm("ffn_norm", c.dim, c.eps), experts
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        y = x + self.attention(self.attn_norm(x), step)
+        return y + self.experts.of(self.ffn_norm(y), x)
+
+
+class SmallThinker(Decoder):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c = DenseConfig.read(m, n_vocab)
+        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim, reads=("expert_gating_func",))
+        window = m.integer("attention.sliding_window", 0)
+        local = [window > 0 and one for one in local_layers(m, c.n_layer, PERIOD, last=False)]
+        self.windows = [window if one else 0 for one in local]
+        m.only("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+
+        def block(i: int, b: Weights) -> Block:
+            attention = Attention(c, b, i, rotation if local[i] or window == 0 else None)
+            return Block(c, b, attention, EarlyMoE(b, c.dim, e.ffn_dim, e.n, e.spec("relu")))
+
+        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+
+    def cache(self) -> list[CacheSpec]:
+        return self.config.cache(self.windows)
+
+
+MODEL = SmallThinker
+
+
+def _layout(config: Fields, name: str) -> list[object]:
+    n_layer = config.integer("num_hidden_layers")
+    layout = config.items(name) or [1 if name == "rope_layout" else 0] * n_layer
+    if len(layout) != n_layer or not set(map(str, layout)) <= {"0", "1"}:
+        raise UnsupportedError(f"[convert] '{name}' must be 0 or 1 for each layer but is not")
+    return layout
+
+
+def _window(config: Fields) -> int | None:
+    """Files know which layers are rotated by their windows alone."""
+    local, rotated = (_layout(config, f"{name}_layout") for name in ("sliding_window", "rope"))
+    if any(local) and local != rotated:
+        raise UnsupportedError("[convert] 'rope_layout' must be 'sliding_window_layout' where that has any but is not")
+    if not any(local):
+        if not all(rotated):
+            raise UnsupportedError("[convert] 'rope_layout' must be 1 for each layer without windows but is not")
+        config.read(("sliding_window_size",))
+        return None
+    return config.integer("sliding_window_size", low=1)
+
+
+def _pattern(config: Fields) -> list[bool] | None:
+    local = [one == 1 for one in _layout(config, "sliding_window_layout")]
+    usual = [i % PERIOD != 0 for i in range(len(local))]
+    return local if any(local) and local != usual else None
+
+
+def _gating(config: Fields) -> int:
+    return 1 if config.flag("moe_primary_router_apply_softmax", False) else 2
+
+
+def _rope(config: Fields) -> Iterator[Entry]:
+    if not any(_layout(config, "rope_layout")):
+        raise UnsupportedError("[convert] 'rope_layout' must have a layer that is rotated but has none")
+    return rope_keys(config)
+
+
+_LAYER = "model.layers.{i}"
+_MOE = f"{_LAYER}.block_sparse_moe"
+HF = {
+    "SmallThinkerForCausalLM": Checkpoint(
+        "smallthinker",
+        {
+            **DECODER_KEYS,
+            "feed_forward_length": u32("moe_ffn_hidden_size"),
+            "attention.sliding_window": made("u32", _window),
+            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "expert_count": u32("moe_num_primary_experts"),
+            "expert_used_count": u32("moe_num_active_primary_experts"),
+            "expert_feed_forward_length": u32("moe_ffn_hidden_size"),
+            "expert_gating_func": made("u32", _gating),
+        },
+        {
+            **DECODER_TENSORS,
+            "blk.{i}.ffn_gate_inp": f"{_MOE}.primary_router",
+            **{f"blk.{{i}}.ffn_{x}_exps": f"{_MOE}.experts.{{e}}.{x}" for x in ("gate", "up", "down")},
+        },
+        fixed={
+            "moe_enable_early_router": (True,),
+            "moe_enable_secondary_experts": (False,),
+            "moe_secondary_expert_size": (0, None),
+            "moe_num_secondary_experts": (0, None),
+            "norm_topk_prob": (True,),
+        },
+        rope=_rope,
+        unused=("moe_layer_layout",),
+    )
+}

@@ -1,0 +1,91 @@
+"""What operating systems do differently, by the same names in ``posix.py`` and ``windows.py``, one of which is used.
+
+``windows.py`` can be imported on every system, and what needs nothing of Windows works there: tests let listener and
+worker talk that way.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .lines import Lines
+
+if sys.platform == "win32":
+    from .windows import (
+        EVENT_LOOP,
+        GROUP,
+        TRIES_GO_ON,
+        connect,
+        connection_of,
+        end_group,
+        ended_by,
+        give_usual_mode,
+        ignore_stops,
+        input_waits,
+        limit_memory,
+        loaded_files,
+        lower_priority,
+        lower_thread_priority,
+        machine_memory_bytes,
+        peer_is_gone,
+        process_memory,
+        start_connected,
+        sync_folder,
+        taken_s,
+        try_lock,
+        try_within,
+        was_killed,
+    )
+else:
+    from .posix import (
+        EVENT_LOOP,
+        GROUP,
+        TRIES_GO_ON,
+        connect,
+        connection_of,
+        end_group,
+        ended_by,
+        give_usual_mode,
+        ignore_stops,
+        input_waits,
+        limit_memory,
+        loaded_files,
+        lower_priority,
+        lower_thread_priority,
+        machine_memory_bytes,
+        peer_is_gone,
+        process_memory,
+        start_connected,
+        sync_folder,
+        taken_s,
+        try_lock,
+        try_within,
+        was_killed,
+    )
+
+__all__ = [
+    "EVENT_LOOP",
+    "GROUP",
+    "TRIES_GO_ON",
+    "Lines",
+    "connect",
+    "connection_of",
+    "end_group",
+    "ended_by",
+    "give_usual_mode",
+    "ignore_stops",
+    "input_waits",
+    "limit_memory",
+    "loaded_files",
+    "lower_priority",
+    "lower_thread_priority",
+    "machine_memory_bytes",
+    "peer_is_gone",
+    "process_memory",
+    "start_connected",
+    "sync_folder",
+    "taken_s",
+    "try_lock",
+    "try_within",
+    "was_killed",
+]

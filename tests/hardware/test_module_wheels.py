@@ -1,0 +1,117 @@
+"""Modules in wheels of their own: found by entry point, of this very version, after those of the package and the user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from quire import __version__
+from quire._native import core
+from quire.errors import UnsupportedError
+from quire.hardware import find_device, module_files, modules
+from quire.hardware.kinds import kind_named
+from quire.hardware.module_files import ModuleFile
+from quire.hardware.modules import ModuleReport, load_modules
+from stand_in_modules import FINDS_NOTHING, compiled, marks
+
+pytestmark = [pytest.mark.python_only, pytest.mark.skipif(sys.platform != "linux", reason="modules are ELF's here")]
+
+
+def installed(site: Path, name: str, *, version: str = __version__, value: str = "") -> Path:
+    """What pip leaves of a wheel ``quire-NAME`` in ``site``; the folder for its module."""
+    info = site / f"quire_{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: quire-{name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[quire.modules]\n{name} = {value or f'quire_{name}'}\n")
+    folder = site / f"quire_{name}"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages, with an empty one of ``QUIRE_MODULE_PATH`` beside it; nothing is loaded yet."""
+    monkeypatch.setattr(modules, "_reports", {})
+    (tmp_path / "given").mkdir()
+    monkeypatch.setenv("QUIRE_MODULE_PATH", str(tmp_path / "given"))
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def of_kind(name: str) -> list[ModuleFile]:
+    return module_files.module_files(kind_named(name))
+
+
+def only_report(name: str) -> ModuleReport:
+    (report,) = load_modules(kind_named(name))
+    return report
+
+
+def test_the_packages_come_first_and_those_of_wheels_last(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = site.parent / "given"
+    folder = installed(site, "sycl")
+    for place in (given, folder):
+        (place / "libggml-sycl.so").write_bytes(b"")
+    (folder / "libggml-cuda.so").symlink_to(given / "libggml-sycl.so")  # the same file is one module
+    (folder / "libggml-cpu.so").write_bytes(b"")
+    assert [(file.path.parent, file.source) for file in of_kind("sycl")] == [
+        (given, "QUIRE_MODULE_PATH"), (folder, f"quire-sycl {__version__}"),
+    ]  # fmt: skip
+    assert of_kind("cuda") == []
+    assert [source for _, source in module_files.module_folders()] == ["quire", "QUIRE_MODULE_PATH"]
+
+    loaded: list[str] = []
+    monkeypatch.setattr(modules, "_tried", lambda file: modules._report(file, "loaded", ""))
+    monkeypatch.setattr(core, "load_backend", loaded.append)
+    reports = load_modules(kind_named("sycl"))
+    assert [report.state for report in reports] == ["loaded", "not used"]
+    assert loaded == [str(given / "libggml-sycl.so")]
+    assert reports[1].reason == f"{loaded[0]} goes before it"
+
+
+def test_a_wheels_module_is_tried_by_its_full_path_and_gone_when_uninstalled(site: Path) -> None:
+    compiled(installed(site, "sycl"), "sycl", FINDS_NOTHING)
+    report = only_report("sycl")
+    path = site / "quire_sycl" / "libggml-sycl.so"
+    assert (report.path, report.source, report.state) == (str(path), f"quire-sycl {__version__}", "no device")
+    done = subprocess.run(
+        [sys.executable, "-m", "quire", "devices"], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert f"{path} (quire-sycl {__version__}): no device: found nothing to run on" in done.stdout
+    shutil.rmtree(site / f"quire_sycl-{__version__}.dist-info")
+    assert of_kind("sycl") == []
+
+
+def test_a_wheel_of_another_version_is_told_by_name_and_never_runs(site: Path) -> None:
+    trace = site / "ran"
+    compiled(installed(site, "sycl", version="0.0.9"), "sycl", marks(trace))
+    report = only_report("sycl")
+    assert (report.state, report.reason) == ("unusable", f"is of quire-sycl 0.0.9, and this is quire {__version__}")
+    with pytest.raises(UnsupportedError, match=f"pip install --force-reinstall quire-sycl=={__version__}"):
+        find_device("sycl")
+    assert not trace.exists()
+
+
+def test_the_note_counts_whatever_the_wheel_says(site: Path) -> None:
+    trace = site / "ran"
+    compiled(installed(site, "sycl"), "sycl", marks(trace), version="ggml 0.1.0 000000000000")
+    report = only_report("sycl")
+    assert "is of another build: ggml 0.1.0" in report.reason
+    assert "pip uninstall quire-sycl" in report.advice
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("value", ["", "../given", "quire_sycl.inner", "quire_absent", "quire_sycl:main"])
+def test_a_wheel_without_a_module_in_its_folder_is_told_of(site: Path, value: str) -> None:
+    installed(site, "sycl", value=value)
+    (site.parent / "given" / "libggml-cuda.so").write_bytes(b"")
+    report = only_report("sycl")
+    assert report.state == "unusable"
+    assert "must be a folder with a module of quire-sycl but is not" in report.reason
