@@ -22,13 +22,13 @@ from pathlib import Path
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "uvloop")
 ATTRIBUTES = {
     os: "fork forkpty killpg getpgid setsid getsid nice setpriority getpriority wait4 sysconf getuid geteuid getgid"
-    " sched_getaffinity sched_setaffinity WIFSIGNALED WTERMSIG WEXITSTATUS fchmod mkfifo uname getloadavg pread pwrite"
+    " statvfs fstatvfs sched_getaffinity sched_setaffinity WIFSIGNALED WTERMSIG WEXITSTATUS fchmod mkfifo uname getloadavg pread pwrite"
     " O_CLOEXEC O_NONBLOCK O_DIRECTORY O_NOFOLLOW",
     signal: "SIGHUP SIGKILL SIGSTOP SIGCONT SIGALRM SIGPROF SIGUSR1 SIGUSR2 SIGPIPE SIGQUIT alarm setitimer ITIMER_PROF"
     " pthread_kill pthread_sigmask sigwait",
     socket: "AF_UNIX TCP_INFO TCP_USER_TIMEOUT SO_REUSEPORT",
     select: "poll epoll kqueue",
-    time: "pthread_getcpuclockid",
+    time: "pthread_getcpuclockid clock_gettime clock_settime",
 }  # fmt: skip
 
 

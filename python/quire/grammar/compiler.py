@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import BusyError, QuireError, RequestError, UnsupportedError
+from ..system import clock_of_this_thread
 from .deep_thread import be_patient, start_deep_thread
 from .refusals import Refusals
 from .trial import PATIENCE, Trial, too_slow
@@ -51,23 +52,21 @@ class _Compilation:
 
     def __init__(self) -> None:
         self._result: Future[Grammar] = Future()
-        self._clock: int = time.CLOCK_MONOTONIC
+        self._now: Callable[[], float] = time.monotonic
         self._begin_s: float | None = None
         self._taken_s: float | None = None
 
     def run(self, make: Callable[[], Grammar]) -> None:
         """Called by that thread."""
-        clock_of = getattr(time, "pthread_getcpuclockid", None)
-        if clock_of is not None:
-            self._clock = clock_of(threading.get_ident())
-        self._begin_s = time.clock_gettime(self._clock)
+        self._now = clock_of_this_thread()
+        self._begin_s = self._now()
         try:
             made = make()
         except BaseException as error:
-            self._taken_s = time.clock_gettime(self._clock) - self._begin_s
+            self._taken_s = self._now() - self._begin_s
             self._result.set_exception(error)
         else:
-            self._taken_s = time.clock_gettime(self._clock) - self._begin_s
+            self._taken_s = self._now() - self._begin_s
             self._result.set_result(made)
 
     def within(self, seconds: float) -> Grammar:
@@ -87,7 +86,7 @@ class _Compilation:
         if self._taken_s is not None or self._begin_s is None:
             return self._taken_s or 0.0
         try:
-            return time.clock_gettime(self._clock) - self._begin_s
+            return self._now() - self._begin_s
         except OSError:  # the thread has just ended
             return self._taken_s or 0.0
 

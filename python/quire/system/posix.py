@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -159,6 +160,17 @@ def lower_thread_priority(steps: int) -> None:
 
 
 # What the system tells
+
+
+def clock_of_this_thread() -> Callable[[], float]:
+    """Seconds of processor time of the thread that calls, for any thread to ask; OSError when it has ended.
+
+    Where the system does not tell, seconds by the clock.
+    """
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    return lambda: time.clock_gettime(clock)
 
 
 def machine_memory_bytes() -> int | None:

@@ -258,6 +258,11 @@ def lower_thread_priority(steps: int) -> None:
 # What the system tells
 
 
+def clock_of_this_thread() -> Callable[[], float]:
+    """Seconds by the clock: Python does not tell of threads here."""
+    return time.monotonic
+
+
 class _MemoryStatus(ctypes.Structure):
     """MEMORYSTATUSEX."""
 
